@@ -129,6 +129,7 @@ class Client:
             return Asked(group, due_s, "failed", ended_s, error=answer.error, pool=pool)
         return Asked(
             *(group, due_s, "answered", ended_s, answer.first, answer.tokens),
+            tuple(stamp - began for stamp in answer.stamps),
             pool=pool,
             stood_in=answer.stood_in,
         )

@@ -34,6 +34,7 @@ class Asked(msgspec.Struct, frozen=True):
         first_s: seconds from then to its first token; NaN without one.
         ended_s: when its answer, or its refusal, was complete.
         tokens: of its answer; 0 if there is none.
+        came_s: when they came, as far as the client saw it.
         told_s: the wait that a refusal told; NaN for others.
         error: what went wrong, for `failed`.
         pool: whose model was asked for.
@@ -46,6 +47,7 @@ class Asked(msgspec.Struct, frozen=True):
     ended_s: float
     first_s: float = math.nan
     tokens: int = 0
+    came_s: tuple[float, ...] = ()
     told_s: float = math.nan
     error: str = ""
     pool: str = ""
@@ -60,7 +62,7 @@ def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, floa
         capacity: tokens per second of all places together.
     """
     loaded = [each for each in asked if each.due_s < load_s]
-    good = sum(each.tokens for each in asked if each.ended_s <= load_s)
+    good = sum(came_until(each, load_s) for each in asked)
     values = {
         "goodput_tokens_per_s": good / load_s,
         "goodput_of_capacity": good / load_s / capacity,
@@ -87,6 +89,13 @@ def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, floa
                 ratios
             )
     return values
+
+
+def came_until(each: Asked, end_s: float) -> float:
+    """Tokens of an answer that came until then. An answer that never became whole has none."""
+    if not each.came_s:
+        return 0.0
+    return each.tokens * bisect.bisect_right(each.came_s, end_s) / len(each.came_s)
 
 
 def told_over_true(asked: Sequence[Asked]) -> list[float]:

@@ -2,6 +2,7 @@
 (pure; docs/design.md, Prefix affinity).
 
 Their heartbeats tell of the requests of all gateways. What this one has placed since then is added.
+What waits behind a request's class, or makes way for it, is no load to it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.backlog import UNTOLD_S
+from tailrace.protocol import topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,30 +41,37 @@ class Placed:
     """Requests that this gateway placed, as far as the heartbeats may not tell of them.
 
     Attributes:
-        _at: when, and with how many tokens, by worker.
+        _at: when, with how many tokens, and of which rank, by worker.
     """
 
-    _at: dict[str, collections.deque[tuple[float, float]]] = field(default_factory=dict)
+    _at: dict[str, collections.deque[tuple[float, float, int]]] = field(default_factory=dict)
 
-    def add(self, incarnation: str, tokens: float, now: float) -> None:
+    def add(self, incarnation: str, tokens: float, now: float, rank: int = 0) -> None:
         """One more. `now`: monotonic seconds."""
-        self._at.setdefault(incarnation, collections.deque()).append((now, tokens))
+        self._at.setdefault(incarnation, collections.deque()).append((now, tokens, rank))
 
-    def of(self, incarnation: str, now: float) -> tuple[int, float]:
-        """How many, and their tokens."""
+    def of(self, incarnation: str, now: float, rank: int) -> tuple[int, float]:
+        """How many of this rank or a better one, and their tokens."""
         found = self._at.get(incarnation)
         while found and found[0][0] < now - UNTOLD_S:
             found.popleft()
         if not found:
             self._at.pop(incarnation, None)
             return 0, 0.0
-        return len(found), sum(tokens for _, tokens in found)
+        ahead = [tokens for _, tokens, of in found if of <= rank]
+        return len(ahead), sum(ahead)
 
 
 def of(
-    beats: Sequence[Mapping[str, Any]], among: Collection[int], placed: Placed, now: float
+    beats: Sequence[Mapping[str, Any]],
+    among: Collection[int],
+    placed: Placed,
+    now: float,
+    priority: topics.PriorityClass,
 ) -> list[PoolWorker]:
-    """The ready workers with a partition that may be chosen. `among`: those partitions."""
+    """The ready workers with a partition that may be chosen, as a request of this class finds
+    them. `among`: those partitions."""
+    rank = topics.CLASSES.index(priority)
     found = []
     for beat in beats:
         told = beat.get("partitions")
@@ -72,16 +81,22 @@ def of(
         if beat.get("state") != "ready" or not partitions:
             continue
         incarnation = str(beat.get("incarnation", ""))
-        count, tokens = placed.of(incarnation, now)
-        waiting = sum(map(_number, _listed(beat.get("waiting_tokens"))))
-        queued = _number(beat.get("queued"))
+        count, tokens = placed.of(incarnation, now, rank)
+        told_waiting = [_number(each) for each in _listed(beat.get("waiting_tokens"))]
+        waiting, all_waiting = sum(told_waiting[: rank + 1]), sum(told_waiting)
+        # Heartbeats do not tell the number of those that wait by class.
+        queued = _number(beat.get("queued")) * (waiting / all_waiting if all_waiting else 1.0)
+        running, load = _number(beat.get("running")), _number(beat.get("running_tokens"))
+        if priority == "interactive":
+            running = max(0.0, running - _number(beat.get("pausable")))
+            load = max(0.0, load - _number(beat.get("pausable_tokens")))
         found.append(
             PoolWorker(
                 incarnation,
                 partitions,
                 max(1, int(_number(beat.get("capacity")))),
-                int(_number(beat.get("running")) + queued) + count,
-                _number(beat.get("running_tokens")) + waiting + tokens,
+                int(running + queued) + count,
+                load + waiting + tokens,
                 waits=bool(queued or waiting),
             )
         )

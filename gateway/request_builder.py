@@ -28,7 +28,7 @@ from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import equal_requests, errors, events, ids, records, seals
+from tailrace.protocol import equal_requests, errors, events, ids, records, seals, topics
 from tailrace.web import access
 
 _CLOSED: Final = (
@@ -309,7 +309,9 @@ class RequestBuilder:
             cached = await self._cache.held(pool, prefix, names) if names else {}
         now = self._monotonic()
         among = frozenset(range(self._partitions)) & (weighed or self._workers.served(pool))
-        workers = pool_workers.of(self._workers.workers(pool), among, self._placed, now)
+        workers = pool_workers.of(
+            self._workers.workers(pool), among, self._placed, now, create.priority
+        )
         if not workers:
             return None
         each = self._workers.backlog(pool).each or float(create.sampling.max_tokens)
@@ -322,7 +324,8 @@ class RequestBuilder:
             sticky=sticky,
             turn=next(self._turn),
         )
-        self._placed.add(place.incarnation, each, now)
+        rank = topics.CLASSES.index(create.priority)
+        self._placed.add(place.incarnation, each, now, rank)
         return place
 
     async def answered(self, create: command.Create, request: records.Request) -> bool:

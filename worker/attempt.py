@@ -14,13 +14,16 @@ from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import records, topics
 from tailrace.protocol.broker_clock import BrokerClock
-from worker import flush_scheduler, generation, takeover
+from worker import flush_scheduler, generation
 from worker.engines import base
 from worker.stall_detector import StallDetector
 
 STALL_CHECK_S = 1.0
 # A check that comes so late says that this process stood still, not that the engine was silent.
 STOOD_STILL_S = 3 * STALL_CHECK_S
+# Tokens that an answer makes at least before it may be paused (again), so that it gets on. More
+# would keep interactive requests waiting at an engine with few slots and a slow pace.
+PAUSABLE_AFTER = 4
 ABORT_S = 5.0  # how long the engine may take to let go of an attempt
 
 _PREFILL_SECONDS = telemetry.STAGE_SECONDS.labels(stage="prefill")
@@ -102,7 +105,7 @@ class Attempt:
         last: bool = False,
     ) -> None:
         """Read the engine until the generation is over or interrupted; writes frames on the way.
-        `progressed` is called once, when it has made PROGRESS tokens. `last`: no attempt that
+        `progressed` is called once, when it has made PAUSABLE_AFTER tokens. `last`: no attempt that
         counts is left.
 
         Raises:
@@ -196,7 +199,7 @@ class Attempt:
     ) -> None:
         # Where ids are characters their number says about how many tokens they are.
         per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
-        left = takeover.PROGRESS  # tokens
+        left = PAUSABLE_AFTER
 
         def on_step(step: base.Step) -> bool:
             if self.stopped is not None:

@@ -14,6 +14,7 @@ from worker import (
     fork_sources,
     generation,
     held_prefixes,
+    slots,
     takeover,
     truncation,
     visible,
@@ -399,14 +400,9 @@ class ClaimRunner:
 
     def _offer_slot(self) -> None:
         """It has made progress: others may have its slot, if it can go on later."""
-        response, pool = self._response, self._context.engine_slots
-        turn = response.held_slots.turn(pool)
-        pausable = (
-            self._context.pause_s > 0
-            and response.pauses < MAX_PAUSES
-            and _resumable(self._context.engine, response.request)
-        )
-        if turn is not None and pausable:
+        pool = self._context.engine_slots
+        turn = self._response.held_slots.turn(pool)
+        if turn is not None:
             pool.may_make_way(turn, lambda: self._attempt.interrupt(Stop.PAUSED))
 
     async def _interrupted(self) -> None:
@@ -485,6 +481,16 @@ class ClaimRunner:
             if self._context.tail.position(self._response.partition) > appended.offset >= 0:
                 return  # the END was read and had no effect
             await self._entry.changed(1.0)
+
+
+def pausable(context: WorkerContext, response: ServedResponse) -> bool:
+    """Whether a response can make way for others while it runs, and go on later."""
+    return (
+        response.rank == slots.BATCH
+        and context.pause_s > 0
+        and response.pauses < MAX_PAUSES
+        and _resumable(context.engine, response.request)
+    )
 
 
 def _resumable(engine: base.Engine, request: records.Request) -> bool:

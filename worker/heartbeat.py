@@ -183,6 +183,7 @@ class Heartbeat:
     def _ahead(self) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make."""
         work, running, waiting, flows = self.workload, 0.0, [0.0] * len(topics.CLASSES), 0
+        pausable = (0, 0.0)
         if self.context is not None:
             slots = self.context.engine_slots
             running = slots.running_asked * work.part / 2  # on average half of it is done
@@ -192,6 +193,7 @@ class Heartbeat:
                 waiting[rank] = asked * work.part + left.unread * work.each
             waiting[0] += slots.asked(STARTED) * work.part
             flows = slots.flows(0)
+            pausable = slots.making_way
         pool = self._settings.pool
         telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(running)
         for name, tokens in zip(topics.CLASSES, waiting, strict=True):
@@ -199,6 +201,8 @@ class Heartbeat:
         telemetry.DRAIN_RATE.labels(pool=pool).set(work.rate)
         return {
             "running_tokens": round(running),
+            "pausable": pausable[0],
+            "pausable_tokens": round(pausable[1] * work.part / 2),
             "waiting_tokens": [round(tokens) for tokens in waiting],
             "waiting_principals": flows,
             "request_tokens": round(work.each, 1),

@@ -14,7 +14,7 @@ from worker.slots import HeldSlots, Turn
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
-MAX_PAUSES = 4  # times that it makes way for others; each costs one claim, too
+MAX_PAUSES = 8  # times that it makes way for others; each costs one claim, too
 MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
 CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time

@@ -20,7 +20,7 @@ from tailrace.retry import retry_until
 from worker import claim_plan, slots, takeover, truncation, warming
 from worker.attempt import Stop
 from worker.claim_plan import ClaimPlan, Ending
-from worker.claim_runner import ClaimRunner
+from worker.claim_runner import ClaimRunner, pausable
 from worker.delivery import Delivery
 from worker.engines import base
 from worker.outcome import Outcome, record_done, record_lost
@@ -334,7 +334,11 @@ class Serving:
         response = self.response
         paused = prev is not None and rank != slots.STARTED
         until = response.paused_until if paused else None
-        turn = pool.acquire(rank, response.flow, response.asked, response.rid, first=paused)
+        turn = pool.acquire(
+            *(rank, response.flow, response.asked, response.rid),
+            first=paused,
+            pausable=pausable(self._context, response),
+        )
         if prev is None and not turn.done():
             response.turn = turn
         try:

@@ -6,9 +6,9 @@ interactive requests before batch requests, and requests of one class in the ord
 waits, one principal has at most its share of the slots. While batch requests wait, they get at
 least their share of all tokens, so that interactive requests cannot starve them.
 
-A batch response that runs can make way for an interactive request: its holder is asked to give the
-slot back and to queue again. Not asked is one that got its slot before interactive requests, as a
-part of the share of batch requests.
+A batch response that runs can be pausable: it makes way for an interactive request. Its holder is
+asked to give the slot back and to queue again. Not asked is one that got its slot before
+interactive requests, as a part of the share of batch requests.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ class Turn(asyncio.Future[None]):
         flow: whose request it is.
         cost: tokens that it may take.
         rid: id of the response.
+        pausable: its holder can give the slot back before the response has ended.
         make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
             asked.
         shared: it got its slot before requests of a better class that waited.
     """
 
-    def __init__(self, rank: int, flow: Flow, cost: float, rid: str) -> None:
+    def __init__(self, rank: int, flow: Flow, cost: float, rid: str, pausable: bool) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.rank = rank
         self.flow = flow
         self.cost = cost
         self.rid = rid
+        self.pausable = pausable
         self.make_way: Callable[[], None] | None = None
         self.shared = False
 
@@ -65,7 +67,7 @@ class Slots:
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
-        _batch: turns of batch requests that hold a slot, the oldest first.
+        _pausable: turns of pausable responses that hold a slot, the oldest first.
         _asked: those of them that were asked to make way.
         _waiting: turns that wait, by rank.
     """
@@ -92,7 +94,7 @@ class Slots:
         self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
-        self._batch: dict[Turn, None] = {}
+        self._pausable: dict[Turn, None] = {}
         self._asked: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
 
@@ -108,6 +110,13 @@ class Slots:
     def flows(self, rank: int) -> int:
         """Number of principals with waiting requests of a rank."""
         return self._waiting[rank].flows if rank in self._waiting else 0
+
+    @property
+    def making_way(self) -> tuple[int, float]:
+        """How many responses that run would make way for requests of a better class, now or soon,
+        and what they asked for."""
+        turns = [turn for turn in self._pausable if not turn.shared]
+        return len(turns), sum(turn.cost for turn in turns)
 
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
@@ -145,10 +154,13 @@ class Slots:
         rid: str = "",
         *,
         first: bool = False,
+        pausable: bool = False,
     ) -> Turn:
         """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
-        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up."""
-        turn = Turn(rank, flow, cost, rid)
+        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
+
+        `pausable`: `may_make_way` will be called. Only for responses of the batch class."""
+        turn = Turn(rank, flow, cost, rid, pausable)
         self._queue(rank).push(flow, turn, cost, first=first)
         self._admit()
         self._ask()
@@ -156,8 +168,8 @@ class Slots:
 
     def may_make_way(self, turn: Turn, make_way: Callable[[], None]) -> None:
         """The holder of a slot can give it back from now on. `make_way` is called at most once,
-        perhaps at once, and only for batch requests."""
-        if turn in self._batch and turn not in self._asked:
+        perhaps at once, and only for pausable responses."""
+        if turn in self._pausable and turn not in self._asked:
             turn.make_way = make_way
             self._ask()
 
@@ -169,7 +181,7 @@ class Slots:
     def release(self, turn: Turn, used: float | None = None) -> None:
         """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
-        self._batch.pop(turn, None)
+        self._pausable.pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
         if used:
@@ -201,12 +213,12 @@ class Slots:
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
             self._account(turn)
-            if turn.rank == BATCH:
-                self._batch[turn] = None
+            if turn.pausable:
+                self._pausable[turn] = None
             turn.set_result(None)
 
     def _ask(self) -> None:
-        """Ask as many batch responses to make way as requests of a better class wait. The oldest
+        """Ask as many pausable responses to make way as requests of a better class wait. The oldest
         first: a long answer will hold its slot for longest."""
         if self.running < min(self.capacity, self.bound):
             return
@@ -216,7 +228,7 @@ class Slots:
             for rank, queue in self._waiting.items()
             if rank < BATCH
         )
-        for turn in list(self._batch):
+        for turn in list(self._pausable):
             if len(self._asked) >= wanted:
                 return
             if turn.make_way is not None and not turn.shared:

@@ -18,10 +18,17 @@ def asked(due_s: float, outcome: figures.Outcome = "answered", **more: Any) -> A
     return Asked(due_s=due_s, outcome=outcome, **found)
 
 
-def test_goodput_counts_answers_that_ended_while_the_load_lasted() -> None:
-    every = [asked(0.0), asked(8.0), asked(9.5), asked(3.0, "refused", told_s=2.0), asked(12.0)]
-    found = figures.of(every, load_s=10.0, capacity=8.0)
-    assert found["goodput_tokens_per_s"] == 4.0
+def test_goodput_counts_what_came_while_the_load_lasted() -> None:
+    """Of answers that became whole. Long ones may end later, without being less work."""
+    every = [
+        asked(0.0, came_s=(0.5, 1.0)),
+        asked(8.0, came_s=(8.5, 9.0, 9.5, 10.5)),
+        asked(3.0, "refused", told_s=2.0),
+        asked(3.0, "failed", error="lost"),
+        asked(12.0, came_s=(12.5, 13.0)),
+    ]
+    found = figures.of(every, load_s=10.0, capacity=7.0)
+    assert found["goodput_tokens_per_s"] == 3.5
     assert found["goodput_of_capacity"] == 0.5
 
 

@@ -41,10 +41,33 @@ def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
     placed.add("a/1", 100.0, NOW - 0.5)
     placed.add("a/1", 100.0, NOW - 0.1)
     placed.add("b/1", 100.0, NOW)
-    found = pool_workers.of([told], {0, 1, 2}, placed, NOW)
+    found = pool_workers.of([told], {0, 1, 2}, placed, NOW, "batch")
     assert found == [PoolWorker("a/1", (0, 1), 16, 7, 600.0, waits=True)]
-    later = pool_workers.of([told], {0, 1, 2}, placed, NOW + backlog.UNTOLD_S)
+    later = pool_workers.of([told], {0, 1, 2}, placed, NOW + backlog.UNTOLD_S, "batch")
     assert (later[0].requests, later[0].load) == (5, 400.0)
+
+
+def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> None:
+    """A defect: they went where the least batch work was, so where most others of them ran."""
+    told = beat(
+        *("a", [0]),
+        running=6,
+        pausable=4,
+        running_tokens=300,
+        pausable_tokens=200,
+        queued=9,
+        waiting_tokens=[0, 900],
+    )
+    placed = Placed()
+    placed.add("a/1", 100.0, NOW, 0)
+    placed.add("a/1", 100.0, NOW, 1)
+    (found,) = pool_workers.of([told], {0}, placed, NOW, "interactive")
+    assert found == PoolWorker("a/1", (0,), 16, 3, 200.0, waits=False)
+    (found,) = pool_workers.of([told], {0}, placed, NOW, "batch")
+    assert found == PoolWorker("a/1", (0,), 16, 17, 1400.0, waits=True)
+    told["waiting_tokens"] = [300, 600]
+    (found,) = pool_workers.of([told], {0}, placed, NOW, "interactive")
+    assert found == PoolWorker("a/1", (0,), 16, 6, 500.0, waits=True)
 
 
 def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
@@ -56,7 +79,7 @@ def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
         {"state": "ready", "partitions": "x"},
         beat("e", [2, "3", True], capacity=0, waiting_tokens="x", running=-5),
     ]
-    found = pool_workers.of(beats, {0, 2, 3}, Placed(), NOW)
+    found = pool_workers.of(beats, {0, 2, 3}, Placed(), NOW, "batch")
     assert found == [PoolWorker("a/1", (0, 2), 16), PoolWorker("e/1", (2,), 1)]
 
 

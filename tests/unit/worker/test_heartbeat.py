@@ -49,6 +49,8 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "tokens_per_s": 0.0,
         "partitions": [],
         "running_tokens": 0,
+        "pausable": 0,
+        "pausable_tokens": 0,
         "waiting_tokens": [0, 0],
         "waiting_principals": 0,
         "request_tokens": 0.0,

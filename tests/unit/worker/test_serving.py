@@ -22,7 +22,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from worker import claim_plan, served_response, serving, slots, takeover
+from worker import attempt, claim_plan, served_response, serving, slots, takeover
 from worker.attempt import Stop
 from worker.commit_tracker import Tracker
 from worker.engines import base, scripted
@@ -740,7 +740,7 @@ async def test_a_batch_answer_makes_way_and_goes_on_where_it_was() -> None:
         rid = batch.serving.response.rid
         found = answer(worker.memory, rid)
         assert found.kinds[-1] == "Yield"
-        assert takeover.PROGRESS <= found.fold.next < 200
+        assert attempt.PAUSABLE_AFTER <= found.fold.next < 200
         assert worker.context.engine_slots.queued == 1
 
         Foreign(worker.memory, urgent.serving.response.request).cancel()
@@ -776,9 +776,11 @@ async def test_a_pause_ends_in_time_and_then_it_waits_before_all_others() -> Non
             lambda: slots.STARTED in [turn.rank for turn in waiting_turns(worker)], "it is first"
         )
         Foreign(worker.memory, urgent.serving.response.request).cancel()
+        # A defect: it kept its slot to its end then, however long that was.
+        await eventually(lambda: batch.serving.response.pauses == 2, "it makes way again")
+        Foreign(worker.memory, others.serving.response.request).cancel()
         assert await batch.outcome() is Outcome.DONE
         for served in (urgent, others):
-            Foreign(worker.memory, served.serving.response.request).cancel()
             await served.outcome()
 
 

@@ -282,7 +282,7 @@ class TestMakingWay:
     def running(pool: slots.Slots, *names: str) -> tuple[list[slots.Turn], list[str]]:
         """Batch responses that can make way, and the names of those that were asked to."""
         asked: list[str] = []
-        turns = [pool.acquire(slots.BATCH, BOB, rid=name) for name in names]
+        turns = [pool.acquire(slots.BATCH, BOB, rid=name, pausable=True) for name in names]
         for turn in turns:
             pool.may_make_way(turn, lambda rid=turn.rid: asked.append(rid))  # type: ignore[misc]
         return turns, asked
@@ -290,7 +290,7 @@ class TestMakingWay:
     async def test_as_many_are_asked_as_wait_and_the_oldest_first(self) -> None:
         pool = slots.Slots(3)
         _, asked = self.running(pool, "a", "b", "c")
-        pool.acquire(slots.BATCH, ALICE)
+        pool.acquire(slots.BATCH, ALICE, pausable=True)
         assert asked == []
         pool.acquire(0, ALICE)
         assert asked == ["a"]
@@ -305,7 +305,7 @@ class TestMakingWay:
 
     async def test_who_can_make_way_only_later_is_asked_then(self) -> None:
         pool, asked = slots.Slots(1), list[int]()
-        turn = pool.acquire(slots.BATCH)
+        turn = pool.acquire(slots.BATCH, pausable=True)
         urgent = pool.acquire(0)
         pool.may_make_way(turn, lambda: asked.append(1))
         pool.may_make_way(turn, lambda: asked.append(2))
@@ -325,7 +325,7 @@ class TestMakingWay:
     async def test_the_share_of_batch_requests_is_not_taken_back(self) -> None:
         pool = slots.Slots(1, batch_share=0.5)
         held, asked = pool.acquire(0, cost=10.0), list[str]()
-        shared = pool.acquire(slots.BATCH, BOB, 10.0)
+        shared = pool.acquire(slots.BATCH, BOB, 10.0, pausable=True)
         pool.acquire(0, ALICE, 10.0)
         while not shared.done():
             following = pool.acquire(0, ALICE, 10.0)
@@ -351,11 +351,31 @@ class TestMakingWay:
         pool.acquire(slots.STARTED)
         assert asked == []
 
+    async def test_one_that_goes_on_makes_way_again(self) -> None:
+        """A defect: after its pause it went on with the rank of what had begun, and kept its slot
+        to its end."""
+        pool, asked = slots.Slots(1), list[int]()
+        goes_on = pool.acquire(slots.STARTED, BOB, pausable=True)
+        pool.may_make_way(goes_on, lambda: asked.append(1))
+        pool.acquire(0, ALICE)
+        assert asked == [1]
+
+    async def test_what_would_make_way_is_told(self) -> None:
+        pool = slots.Slots(4, batch_share=0.5)
+        assert pool.making_way == (0, 0)
+        turns = [pool.acquire(slots.BATCH, BOB, 10.0, pausable=n < 2) for n in range(3)]
+        pool.acquire(0, ALICE, 10.0)
+        assert pool.making_way == (2, 20.0)
+        turns[0].shared = True
+        assert pool.making_way == (1, 10.0)
+        pool.release(turns[1])
+        assert pool.making_way == (0, 0)
+
     async def test_what_made_way_goes_before_the_others_of_its_principal(self) -> None:
         pool = slots.Slots(1)
         held = pool.acquire(0)
-        later = pool.acquire(slots.BATCH, BOB)
-        paused = pool.acquire(slots.BATCH, BOB, first=True)
+        later = pool.acquire(slots.BATCH, BOB, pausable=True)
+        paused = pool.acquire(slots.BATCH, BOB, first=True, pausable=True)
         pool.release(held)
         assert paused.done()
         assert not later.done()
