@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from tailrace.protocol import fold, records
+from tailrace.store.offers import Late, Offers
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import workers
@@ -47,7 +50,9 @@ async def bench(kafka: str, redis_url: str, tmp_path: Path) -> AsyncIterator[wor
 
 
 def start(bench: workers.Bench) -> workers.Worker:
+    shape = {"models": [workers.MODEL_NAME], "max_model_len": 8192, "hedge": {"share": 1.0}}
     return bench.worker(
+        TAILRACE_POOLS=json.dumps({bench.pool: shape}),
         engine="vllm",
         python=workers.ENGINE_PYTHON,
         session_ms=SESSION_MS,
@@ -110,6 +115,7 @@ async def test_a_real_model_answers_is_cancelled_taken_over_and_leaves_nothing_b
     await an_answer(bench)
     await a_cancel(bench, first)
     await second.ready(BOOT_S)
+    await a_hedge(bench, first, second)
     await a_takeover(bench, first)
     await an_orderly_end(bench, second)
     assert "Logging error" not in second.log_path.read_text(), (
@@ -164,6 +170,48 @@ async def a_cancel(bench: workers.Bench, worker: workers.Worker) -> None:
             return worker.name in beats and beats[worker.name]["running"] == 0
 
         await eventually(idle, "the engine no longer runs it", within_s=10)
+
+
+async def a_hedge(bench: workers.Bench, first: workers.Worker, second: workers.Worker) -> None:
+    """The engine of one worker stands still before its first token. The other one makes one for
+    itself, then claims, and answers."""
+    sampling = records.Sampling(24, temperature=0.0, logit_bias=NO_END)
+    partition = await partition_of(bench, first)
+    engine = engine_processes(first.process.pid)
+    for pid in engine:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        late = await bench.ask("What is a log?", partition=partition, sampling=sampling)
+        begun = await bench.until(late.rid, lambda a: a.fold.claims, ANSWER_S)
+        assert begun.fold.first is not None
+        async with RedisStore(bench.redis_url) as redis:
+            place = Late(partition, begun.fold.first.req_offset)
+            await Offers(redis, Late, "hedges").publish(bench.pool, late.rid, place)
+        await bench.until(late.rid, lambda a: a.fold.epoch == 2, ANSWER_S)
+    finally:
+        for pid in engine:
+            os.kill(pid, signal.SIGCONT)
+    answer = await bench.done(late.rid, ANSWER_S)
+    claims = [record for _, record, _ in answer.records if isinstance(record, records.Claim)]
+    assert [(c.worker.split("/")[0], c.hedged) for c in claims] == [
+        (first.name, False),
+        (second.name, True),
+    ]
+    assert answer.fold.next == 24 == answer.ended.usage.output_tokens
+    assert answer.text.strip()
+
+
+async def partition_of(bench: workers.Bench, worker: workers.Worker) -> int:
+    """One of a worker's partitions, once the workers have shared them."""
+    async with RedisStore(bench.redis_url) as redis:
+
+        async def found() -> list[int]:
+            beats = await Workers(redis).list_workers(bench.pool)
+            if len(beats) != 2 or not all(beat["partitions"] for beat in beats):
+                return []
+            return next(beat["partitions"] for beat in beats if beat["name"] == worker.name)
+
+        return (await eventually(found, "both have partitions"))[0]
 
 
 async def a_takeover(bench: workers.Bench, first: workers.Worker) -> None:
