@@ -62,7 +62,7 @@ def test_as_json_says_the_same() -> None:
     found = json.loads(json.dumps(out.as_json()))
     assert found["verdict"] == "pass"
     assert found["checks"]["L1"]["judged"] == 21
-    assert found["figures"]["takeovers with k > 0"] == 12
+    assert found["figures"]["takeovers with k > 0"] == 10
 
 
 @pytest.mark.parametrize(("q", "value"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])
