@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from gateway import (
     response_stream,
     submission,
 )
-from gateway.parsing import json_body, responses_api
+from gateway.parsing import auto_model, json_body, responses_api
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes, outbox
@@ -30,6 +31,7 @@ from tailrace.web import access, auth_messages, credential_timer, drain, error_m
 AGE_GRACE_S: Final = 60.0
 
 _encode = msgspec.json.Encoder().encode
+_parse = functools.partial(responses_api.parse, websocket=True)
 
 
 class Connection:
@@ -202,7 +204,7 @@ class Connection:
         try:
             body = json_body.decode(data)
             previous = body.get("previous_response_id")
-            create = responses_api.parse(body, self._pools.catalog, websocket=True)
+            create = auto_model.parsed(body, self._pools.catalog, _parse)
             return await self._submit.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )

@@ -32,7 +32,14 @@ from gateway import (
     text_completions,
     withdrawals,
 )
-from gateway.parsing import chat_api, command, completions_api, embeddings_api, responses_api
+from gateway.parsing import (
+    auto_model,
+    chat_api,
+    command,
+    completions_api,
+    embeddings_api,
+    responses_api,
+)
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
@@ -135,7 +142,9 @@ class CreateRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        principal, create, stream = await self._created(request, responses_api.parse)
+        principal, create, stream = await self._created(
+            request, auto_model.reading(responses_api.parse)
+        )
         if create.stream:
             return self._body_of(principal, stream, events.Event.sse)
         if create.background:
@@ -160,7 +169,9 @@ class CreateRoutes:
             tokens = await self._submit.count(create, principal)
             return await self._submit.submit(create, principal) if tokens is None else tokens
 
-        principal, tokens = await self._asked(request, responses_api.parse_count, submit)
+        principal, tokens = await self._asked(
+            request, auto_model.reading(responses_api.parse_count), submit
+        )
         if not isinstance(tokens, int):
             stream = tokens
             await self._whole(principal, stream, request)
@@ -177,7 +188,9 @@ class CreateRoutes:
     async def compact(self, request: Request) -> Response:
         """`POST /v1/responses/compact`."""
         keys = compactions.check(request.url.path, self._seal_keys)
-        principal, _, stream = await self._created(request, responses_api.parse_compact)
+        principal, _, stream = await self._created(
+            request, auto_model.reading(responses_api.parse_compact)
+        )
         asked = records.decode_request(stream.request)
         await self._whole(principal, stream, request)
         final = stream.final

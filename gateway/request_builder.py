@@ -79,6 +79,16 @@ class RequestBuilder:
         self._monotonic = monotonic
         self._placed = pool_workers.Placed()
 
+    async def before(
+        self,
+        create: command.Create,
+        principal: Principal,
+        remembered: lanes.Remembered | None = None,
+    ) -> context.History:
+        """What comes before a request of no conversation. Raises like `build`."""
+        owner = access.owner_of(principal)
+        return await self._resolver.resolve(create.previous, owner, remembered)
+
     async def build(
         self,
         create: command.Create,
@@ -90,7 +100,7 @@ class RequestBuilder:
 
         Args:
             remembered: the connection's memory of the previous response.
-            before: the messages of the conversation that it is a turn of; None: it is of none.
+            before: what comes before it, where it is known: of a turn of a conversation, always.
 
         Raises:
             errors.ApiError: the previous response cannot be continued, the response to be forked

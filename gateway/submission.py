@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -151,13 +152,18 @@ class Submission:
         Raises:
             errors.ApiError: as of `submit`, and 400 where it is too long.
         """
-        if not self._tokens.able(create.pool):
+        if create.pending is None and not self._tokens.able(create.pool):
             return None
         self._admit(create, principal)
         charge = await self._rates.charge(create, principal.key)
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S):
                 _, before = await self._place(create, principal)
+                if create.pending is not None:
+                    before = before or await self._builder.before(create, principal)
+                    create = await self._decided(create, create.pending, before, principal)
+                    if not self._tokens.able(create.pool):
+                        return None
                 request, _ = await self._builder.build(create, principal, before=before)
                 return await self._tokens.count(create, request)
         except busy.Busy:
@@ -208,8 +214,8 @@ class Submission:
         """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
         started = time.monotonic()
         self._admit(create, principal)
-        if self._builder.continues(create.pool):
-            create = self._routes.shortened(create, self._own(principal))
+        if create.pending is None:
+            create = self._shortened(create, principal)
         looks_up = (
             create.previous is not None
             or create.fork is not None
@@ -230,6 +236,16 @@ class Submission:
                     # The builder may look into the log. A refused principal must not cause that.
                     await charged
                 place, before = await self._place(create, principal)
+                if create.pending is not None:
+                    before = before or await self._builder.before(create, principal, remembered)
+                    asked, pending = create, create.pending
+                    create = await self._decided(asked, pending, before, principal)
+                    if asked.conversation is not None:
+                        # A former try found a shorter conversation, without its own turn.
+                        earlier = await self._earlier(asked, principal, but=create)
+                        if earlier is not None:
+                            charge, appended = await charged, earlier
+                            return earlier
                 request, partition = await self._builder.build(
                     create, principal, remembered, before
                 )
@@ -337,7 +353,34 @@ class Submission:
         place, before = await self._turns.following(create.conversation, owner)
         return (place if create.generate else None), before
 
+    async def _decided(
+        self,
+        create: command.Create,
+        pending: command.Pending,
+        before: context.History,
+        principal: Principal,
+    ) -> command.Create:
+        """The request for the model that the rules of `auto` choose behind this dialogue. Raises
+        ApiError: none may be chosen, or its pool refuses the request."""
+        messages = context.last_turns(before.messages)
+        # Another model reads the body again, which takes long for a large one.
+        decided = await asyncio.to_thread(pending.decide, messages)
+        decided = dataclasses.replace(
+            decided, idempotency_key=create.idempotency_key, body_digest=create.body_digest
+        )
+        self._admit(decided, principal)
+        return self._shortened(decided, principal)
+
+    def _shortened(self, create: command.Create, principal: Principal) -> command.Create:
+        """The request, with a shorter answer where its pool is busy."""
+        if not self._builder.continues(create.pool):
+            return create
+        return self._routes.shortened(create, self._own(principal))
+
     def _admit(self, create: command.Create, principal: Principal) -> None:
+        if create.pending is not None:
+            # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
+            create = dataclasses.replace(create, priority="interactive", generate=False)
         refused = admission.check(
             create,
             principal.key,
@@ -439,17 +482,28 @@ class Submission:
             raise
 
     async def _earlier(
-        self, create: command.Create, principal: Principal
+        self, create: command.Create, principal: Principal, but: command.Create | None = None
     ) -> response_stream.ResponseStream | None:
         """The stream of a request with the same key, where the turn that is to be followed may be
-        just that one."""
-        key = self._key(create, principal)
-        if key is None:
+        just that one. It may be in the topic of each pool that may be chosen, `but` for this one's.
+        """
+        if create.idempotency_key is None:
             return None
+        pending, among = create.pending, [create]
+        if pending is not None:
+            among = await asyncio.to_thread(pending.candidates)
+        places = dict.fromkeys((each.pool, each.priority) for each in among)
+        if but is not None:
+            places.pop((but.pool, but.priority), None)
         try:
-            return await self._keys.find(key)
+            for pool, priority in places:
+                asked = dataclasses.replace(create, pool=pool, priority=priority)
+                key = self._key(asked, principal)
+                if key is not None and (found := await self._keys.find(key)) is not None:
+                    return found
         except log.LogUnavailable as error:
             raise errors.unavailable("The log cannot be read right now.") from error
+        return None
 
     def _key(self, create: command.Create, principal: Principal) -> idempotency.Key | None:
         digest = request_builder.key_digest(create.idempotency_key)

@@ -124,10 +124,11 @@ class App:
         if members:
             telemetry.log(telemetry.Action.RESTART_NEEDED, pool=name, members=members)
 
-    def _price(self) -> settings.Price:
-        """The pool's price, as it is now."""
-        pool = self.pools.catalog.pool(self._settings.pool)
-        return pool.price if pool is not None else settings.Price()
+    def _price(self, model: str) -> settings.Price | None:
+        """The price of a model, as it is now. It may be one of another pool, which answered a
+        request of this one."""
+        found = self.pools.catalog.find(model)
+        return found[0].price if found is not None else None
 
     def _answers_live_s(self) -> float:
         """For how long the pool's answers may be given again, as it is now; 0: they are not."""

@@ -44,6 +44,7 @@ def pack(state: fold.Fold) -> bytes:
             [(_principal(by), end.reason, end.timestamp) for by, end in state.cancelled_by.items()],
             [state.served, *(state.model if state.served else ())],
             state.answer_of,
+            state.former,
         ]
     )
 
@@ -70,6 +71,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         cancelled_by,
         (served, *of_served),
         answer_of,
+        former,
     ) = _decoder.decode(packed)
     first = None
     if model is not None:
@@ -96,6 +98,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         first=first,
         served=served,
         answer_of=answer_of,
+        former=[fold.Former(*each) for each in former],
         model=tuple(of_served) if served else ("", "", ""),
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,

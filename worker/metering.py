@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Final
 
-from tailrace import settings, telemetry
+from tailrace import telemetry
 from tailrace.log import interfaces
 from tailrace.protocol import fold, records, topics
+from worker import costs
 from worker.appends import append_surely
 
 USAGE_PARTITIONS: Final = topics.partitions_of(topics.USAGE)
 
 
 class Metering:
-    """Writes records beside the token log. Each call returns once the broker has the record.
-
-    Attributes:
-        price: gives what tokens cost now.
-    """
+    """Writes records beside the token log. Each call returns once the broker has the record."""
 
     def __init__(
         self,
         writer: interfaces.RecordWriter,
         *,
-        price: Callable[[], settings.Price] = settings.Price,
+        price: costs.Prices = lambda _model: None,
     ) -> None:
-        """`price`: gives what tokens cost now."""
         self._writer = writer
-        self.price = price
+        self._price = price
+
+    def cost(self, request: records.Request, state: fold.Fold) -> costs.Cost | None:
+        """What a response that has ended costs, by the prices as they are now; None where they are
+        not known."""
+        return costs.of(request, state, self._price)
 
     async def finished(self, request: records.Request, state: fold.Fold) -> None:
         """Append one record to usage and the same record to audit."""
         assert state.ended is not None
         assert state.first is not None
+        cost = self.cost(request, state)
         metered = records.Metered(
             rid=request.rid,
             owner=request.owner,
@@ -48,6 +49,7 @@ class Metering:
             prompt_digest=request.prompt_digest,
             ids_digest=state.h,
             answer_of=state.answer_of,
+            cost_nano=sum(cost) if cost is not None else None,
         )
         key, value = request.owner.key, records.encode(metered)
         place = zlib.crc32(key.encode()) % USAGE_PARTITIONS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 
-from tailrace import settings, telemetry
-from tailrace.protocol import fold, records
-from worker import claim_plan
+from tailrace import telemetry
+from tailrace.protocol import fold
+from worker import claim_plan, costs
 from worker.served_response import ServedResponse
 from worker.tail_state import Entry
 from worker.worker_context import WorkerContext
@@ -26,14 +26,14 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
     Every worker that finishes the request writes these records, before the offset is finished: the
     worker that wrote END may have died right after it, or lost the partition in between. A crash
     repeats the records and never loses them. They are a function of the log, so copies are equal,
-    and readers count a response once.
+    and readers count a response once. Only the cost is of the prices too: of copies that differ in
+    it the first one counts.
     """
     state, metering = entry.fold, context.metering
     assert state.ended is not None
     if state.owner in response.fencing_tokens:
         _note_end(response, state, state.ended)
-        if not state.answer_of:
-            _note_cost(state.ended.usage, metering.price())
+        _note_cost(metering.cost(response.request, state))
         context.answers.keep(response.request, context.engine, state, entry.draft)
     if state.first is not None:
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
@@ -54,9 +54,10 @@ def record_lost(response: ServedResponse, reason: str) -> Outcome:
     return Outcome.LOST
 
 
-def _note_cost(usage: records.Usage, price: settings.Price) -> None:
-    telemetry.COST.labels(kind="input").inc(price.of(usage.input_tokens, 0))
-    telemetry.COST.labels(kind="output").inc(price.of(0, usage.output_tokens))
+def _note_cost(cost: costs.Cost | None) -> None:
+    if cost is not None:
+        telemetry.COST.labels(kind="input").inc(cost.input_nano / 1e9)
+        telemetry.COST.labels(kind="output").inc(cost.output_nano / 1e9)
 
 
 def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,6 +33,21 @@ _UNASKED: Final[dict[str, Any]] = {
     "top_logprobs": 0,
 }
 _TEXT: Final = {"format": {"type": "text"}}
+
+
+class Pending(NamedTuple):
+    """How the model of a request for `auto` is chosen once it is known what comes before it
+    (`gateway.parsing.auto_model`).
+
+    Attributes:
+        decide: from the messages before it, the request for the model that is chosen. It may take
+            milliseconds, and raises errors.ApiError: no rule fits, or the model's pool does not
+            take what is asked for.
+        candidates: the requests for all models that may be chosen.
+    """
+
+    decide: Callable[[Sequence[Mapping[str, Any]]], Create]
+    candidates: Callable[[], list[Create]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,8 @@ class Create:
         deadline_ms: a request that has not been started by then never is.
         cached_answers: a former answer may be given again, and this one too.
         body_digest: of what the client sent; None without an idempotency key.
+        pending: the model, and all that is its pool's, is only one that may be chosen; None: it is
+            chosen.
     """
 
     model: str
@@ -106,6 +124,7 @@ class Create:
     idempotency_key: str | None = None
     usage_in_stream: bool = False
     body_digest: str | None = None
+    pending: Pending | None = None
 
     @property
     def characters(self) -> int:
@@ -118,7 +137,7 @@ class Create:
     @property
     def submitted(self) -> Create:
         """Without what was said: the log has it, and an answer may take long."""
-        return dataclasses.replace(self, input=[], items=[], turn=())
+        return dataclasses.replace(self, input=[], items=[], turn=(), pending=None)
 
     @property
     def headers(self) -> dict[str, str]:

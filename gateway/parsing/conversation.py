@@ -19,7 +19,7 @@ In a conversation that is continued an answer that was cut short has `"cut": tru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -149,7 +149,7 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def characters(messages: Iterable[dict[str, Any]]) -> int:
+def characters(messages: Iterable[Mapping[str, Any]]) -> int:
     """Length of all texts in messages."""
     found = 0
     for message in messages:

@@ -43,11 +43,31 @@ def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
     """
     if body.get("model") != AUTO or not catalog.rules:
         return pool_and_model(body, catalog)
-    tokens, asked = prompt_tokens(body), features(body)
+    return by_rules(catalog, prompt_tokens(body), features(body))
+
+
+def by_rules(catalog: Catalog, tokens: float, asked: frozenset[str]) -> tuple[Pool, str]:
+    """The pool and model of the first rule that fits a prompt of this length which asks for these
+    features.
+
+    Raises:
+        errors.ApiError: 400, no rule fits.
+    """
     for rule in catalog.rules:
         if rule.fits(tokens, asked) and (found := catalog.find(rule.model)) is not None:
             return found
-    raise errors.invalid_value(
+    raise no_rule_fits(tokens, asked)
+
+
+def fitting(catalog: Catalog, tokens: float, asked: frozenset[str]) -> list[str]:
+    """The models of all rules that fit, each once, in their order."""
+    fit = [catalog.find(rule.model) for rule in catalog.rules if rule.fits(tokens, asked)]
+    return list(dict.fromkeys(found[1] for found in fit if found is not None))
+
+
+def no_rule_fits(tokens: float, asked: frozenset[str]) -> errors.ApiError:
+    """The answer where no rule fits."""
+    return errors.invalid_value(
         "model",
         f"No model of '{AUTO}' takes this request: about {tokens:.0f} tokens"
         f"{''.join(f', {name}' for name in sorted(asked))}.",
@@ -55,8 +75,8 @@ def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
 
 
 def prompt_tokens(body: Body) -> float:
-    """The length of the prompt that a body has in it, estimated. What it refers to (a previous
-    response, a conversation, a file) is not counted."""
+    """The length of the prompt that a body has in it, estimated. What comes before it is counted
+    by `auto_model`, a file that it refers to is not."""
     characters = shown = 0
     for value in _values(body):
         if isinstance(value, str) and not value.startswith("data:"):

@@ -506,7 +506,9 @@ class Incarnation(
 
 class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defaults=True):
     """On `llm.usage`, key = owner: one finished response. It is billed once per rid. `answer_of`:
-    the response whose answer was given again (log rule §24); empty: this one was generated."""
+    the response whose answer was given again (log rule §24); empty: this one was generated.
+    `cost_nano`: in billionths of the currency that prices are written in, by the prices when this
+    was written; None: there is no price. No function of the log, so copies may differ in it."""
 
     rid: str
     owner: Owner
@@ -520,6 +522,7 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
     prompt_digest: str = ""
     ids_digest: str = ""
     answer_of: str = ""
+    cost_nano: int | None = None
     v: int = VERSION
 
 

@@ -27,7 +27,9 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Annotated[ModelName, msgspec.Meta(description="model or alias that answers")]
     max_prompt_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=1)] | None,
-        msgspec.Meta(description="longest prompt of the request, in tokens, estimated"),
+        msgspec.Meta(
+            description="longest prompt, with the dialogue that it continues, in tokens, estimated"
+        ),
     ] = None
     features: Annotated[
         tuple[AskedFeature, ...], msgspec.Meta(description="all that the request has to ask for")

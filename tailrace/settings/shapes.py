@@ -28,16 +28,21 @@ Truncation = Literal["auto", "disabled"]
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a million tokens cost, in the currency of the operator."""
+    """What a million tokens cost, in the currency of the operator, which is one for all pools."""
 
     input: Annotated[
         float, msgspec.Meta(ge=0, description="a million tokens of prompts, cached ones too")
     ] = 0.0
     output: Annotated[float, msgspec.Meta(ge=0, description="a million tokens of answers")] = 0.0
 
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The cost of these tokens."""
-        return (self.input * input_tokens + self.output * output_tokens) / 1e6
+    def input_nano(self, tokens: int) -> int:
+        """The cost of so many tokens of prompts, in billionths of the currency. In millionths a
+        short response of a small model would cost a few units, and half a unit is rounded."""
+        return round(self.input * tokens * 1000)
+
+    def output_nano(self, tokens: int) -> int:
+        """The same of answers."""
+        return round(self.output * tokens * 1000)
 
 
 class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,9 +116,9 @@ Canary = Percent | dict[RevisionName, Annotated[float, msgspec.Meta(ge=0)]]
 class Pool:
     """One model deployment. `max_model_len` bounds prompt and answer together, in tokens;
     `output_limit` bounds the answer. `fallback`: names of the pools that answer its requests when
-    it cannot, in order. `canary`: percentage of new requests for the newest model revision, or the
-    weight of each; None: requests go to workers of any. `cached_answers`: None: every request is
-    generated."""
+    it cannot, in order. `price`: None: none is known. `canary`: percentage of new requests for the
+    newest model revision, or the weight of each; None: requests go to workers of any.
+    `cached_answers`: None: every request is generated."""
 
     name: str
     models: tuple[str, ...]
@@ -130,7 +135,7 @@ class Pool:
     adapters: Mapping[str, str] = field(default_factory=dict)
     max_num_seqs: int = 0
     output_limit: int = 0
-    price: Price = Price()  # noqa: RUF009 - frozen
+    price: Price | None = None
     classes: tuple[topics.PriorityClass, ...] = topics.CLASSES
     cache: CachePolicy = "prefix"
     truncation: Truncation = "disabled"
@@ -242,8 +247,12 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 0
     price: Annotated[
-        Price, msgspec.Meta(description="`input` and `output`: price of a million tokens")
-    ] = Price()
+        Price | None,
+        msgspec.Meta(
+            description="`input` and `output`: price of a million tokens, in one currency for all "
+            "pools; null: usage records have no cost"
+        ),
+    ] = None
     classes: Annotated[
         tuple[topics.PriorityClass, ...],
         msgspec.Meta(

@@ -305,6 +305,10 @@ def check_usage(
         out.fail("L6", counterexample(response, f"{len(metered)} bills that differ"))
         return
     out.figures["usage records that repeat one"] += len(metered) - 1
+    # Prices may have changed in between: the first one counts.
+    out.figures["usage records of another cost than the first"] += sum(
+        m.cost_nano != metered[0].cost_nano for m in metered
+    )
     bill, counts = (
         metered[0],
         not account.epochs or account.epochs[0].claim.tokenizer_digest != CHARACTERS,
@@ -348,6 +352,15 @@ def check_usage(
         out.fail("L6", counterexample(response, f"billed is the model '{bill.model}'"))
     elif bill.ids_digest != account.chain:
         out.fail("L6", counterexample(response, "the bill names other tokens"))
+    elif any(not _may_cost(m) for m in metered):
+        out.fail("L6", counterexample(response, "a bill's cost is none of its tokens"))
+
+
+def _may_cost(bill: records.Metered) -> bool:
+    """Whether a bill may have its cost. Prices are not in the log: what follows without them is
+    that a cost is of tokens, and that an answer that is given again has none."""
+    cost, tokens = bill.cost_nano, bill.usage.input_tokens + bill.usage.output_tokens
+    return not cost or (cost > 0 and tokens > 0 and not bill.answer_of)
 
 
 class Attempts(NamedTuple):

@@ -19,6 +19,7 @@ from tailrace.protocol.fold import Ended, Fold
 from tailrace.protocol.records import Claim, TokenRecord
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
+from worker import costs
 from worker.activity_writer import ActivityWriter
 from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
@@ -244,6 +245,7 @@ def make_context(
     engine: base.Engine | None = None,
     capacity: int = 4,
     stall_s: float = 60.0,
+    price: costs.Prices = lambda _model: None,
 ) -> WorkerContext:
     """The parts of a worker; the caller runs the tail."""
     identity, clock = LogIdentity(memory.layout, memory.read_layout), BrokerClock()
@@ -263,7 +265,7 @@ def make_context(
         engine_slots=engine_slots,
         trials=Slots(1),
         scheduler=FlushScheduler(lambda: engine_slots.running),
-        metering=Metering(writer),
+        metering=Metering(writer, price=price),
         histories=HistoryWriter(writer, tail, memory.replays(), time),
         activity=ActivityWriter(writer),
         stall_detector=StallDetector(stall_s),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tailrace import log, settings, telemetry
-from tailrace.protocol import fold, topics
+from tailrace.protocol import fold, records, topics
 from tailrace.store.redis_store import RedisStore
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import (
@@ -29,6 +29,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
+from tests.unit.worker.test_serving import metered
 from worker import membership
 from worker.app import App, changed_members
 from worker.connections import Connections
@@ -278,15 +279,47 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
         ended = answer(it.memory, request.rid).fold.ended
         assert ended is not None
         usage = ended.usage
+        (bill,) = metered(it.memory)
+        assert bill.cost_nano == 3_000 * usage.input_tokens + 9_000 * usage.output_tokens
         after = [telemetry.COST.labels(kind=kind)._value.get() for kind in ("input", "output")]
         assert [a - b for a, b in zip(after, before, strict=True)] == pytest.approx(
             [3 * usage.input_tokens / 1e6, 9 * usage.output_tokens / 1e6]
         )
+        file.write_text(f"pools: {{default: {{models: [{MODEL}]}}}}")
+        await it.app.pools.look()
+        it.ask(metadata=cues(1))
+        await eventually(lambda: it.committed() == 2, "committed")
+        assert metered(it.memory)[-1].cost_nano is None
         other = "\n  other: {models: [n], fallback: [default]}"
         file.write_text(line.replace("pools: {", "pools:\n  ")[:-1] % (f"{MODEL}, more", 3) + other)
         await it.app.pools.look()
         [told] = [record for record in caplog.records if record.message == "restart_needed"]
         assert told.fields["members"] == ["models", "fallback of another pool"]  # type: ignore[attr-defined]
+
+
+async def test_a_worker_prices_what_another_pool_answered_by_that_pools_price(
+    tmp_path: Path,
+) -> None:
+    """The worker of the pool that was asked finishes the request too, and writes the record."""
+    file = tmp_path / "pools.yaml"
+    own = f"{{models: [{MODEL}], price: {{input: 1, output: 1}}}}"
+    file.write_text(f"pools: {{default: {own}, other: {{models: [n], price: {{input: 100}}}}}}")
+    memory = MemoryLog()
+    request = new_request(memory)
+    other = Foreign(memory, request)
+    other.write(
+        records.Claim(
+            *(request.rid, "o", None, request.owner, "other/1", REQUESTS, 0, "rev", "tokenizer"),
+            *(7, request.echo),
+            served="n",
+        )
+    )
+    other.cancel()
+    memory.put_record(REQUESTS, 0, request, request.rid)
+    async with running(memory, TAILRACE_POOLS=str(file)) as it:
+        await eventually(lambda: it.committed() == 1, "committed")
+        (bill,) = metered(memory)
+        assert (bill.model, bill.cost_nano) == ("n", 700_000)
 
 
 def test_a_pool_that_is_gone_needs_a_restart_too() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace import log
+from tailrace import log, settings
 from tailrace.protocol import equal_requests, events, ids, records, topics
 from tailrace.store.answers import MAX_IDS, Answer, Answers
 from tests.support import memory_worker
@@ -64,7 +64,8 @@ def given(found: memory_worker.Answer) -> str:
 
 
 async def test_the_same_request_is_answered_once_more_without_the_engine() -> None:
-    async with worker() as made:
+    price = settings.Price(1, 1)
+    async with worker(price=lambda _model: price) as made:
         first, second = asking(made), asking(made)
         expected = await served(made, first)
         found = await served(made, second)
@@ -75,6 +76,8 @@ async def test_the_same_request_is_answered_once_more_without_the_engine() -> No
         assert found.ended.usage.output_tokens == 20
         assert (found.ended.reason, found.ended.status) == ("stop", "completed")
         assert [each.answer_of for each in metered(made.memory)] == ["", first.rid]
+        tokens = expected.ended.usage.input_tokens + 20
+        assert [each.cost_nano for each in metered(made.memory)] == [1_000 * tokens, 0]
         assert given(await served(made, asking(made))) == first.rid  # not the second's
         judged(made.memory, "L1", "L2", "L5", "L6", "L9", "L16")
 

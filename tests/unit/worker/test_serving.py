@@ -7,7 +7,7 @@ import itertools
 import msgspec
 import pytest
 
-from tailrace import log
+from tailrace import log, settings
 from tailrace.protocol import fold, ids, records, topics
 from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
@@ -278,7 +278,8 @@ async def test_a_worker_that_is_superseded_stops_generating() -> None:
 
 
 async def test_a_cancel_stops_the_engine_and_no_end_is_written() -> None:
-    async with memory_worker.worker() as worker:
+    price = settings.Price(1, 2)
+    async with memory_worker.worker(price=lambda _model: price) as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
         served = worker.serve(request)
         await tokens(worker.memory, request.rid, 3)
@@ -290,7 +291,11 @@ async def test_a_cancel_stops_the_engine_and_no_end_is_written() -> None:
         assert "End" not in found.kinds
         assert len(found.claims) == 1
         assert found.ended.status == "cancelled"
-        assert [m.status for m in metered(worker.memory)] == ["cancelled"]
+        (bill,) = metered(worker.memory)
+        assert (bill.status, bill.usage) == ("cancelled", found.ended.usage)
+        assert bill.usage.output_tokens >= 3
+        cost = 1_000 * bill.usage.input_tokens + 2_000 * bill.usage.output_tokens
+        assert bill.cost_nano == cost, "what was generated is paid for"
 
 
 @pytest.mark.parametrize("landed", [False, True])

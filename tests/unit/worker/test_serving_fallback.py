@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace import log
+from tailrace import log, settings
 from tailrace.protocol import events, fold, history, ids, records, segments, topics
 from tailrace.verify import checks
 from tailrace.verify import history as verify_history
@@ -43,15 +43,19 @@ class SmallModel(scripted.Scripted):
         return [*await super().encode(request), 7, 7, 7]
 
 
+PRICES = {MODEL: settings.Price(2, 10), SERVED: settings.Price(0.5, 1)}
+
+
 @contextlib.asynccontextmanager
 async def two_pools() -> AsyncIterator[tuple[Worker, Worker]]:
     """A worker of each pool, on one log and one clock."""
     time = Time()
     memory = MemoryLog(clock=time, pools=("default", "small"))
     engine = SmallModel(capacity=4, max_model_len=8_192)
+    price = PRICES.get
     async with (
-        memory_worker.worker(memory, time, name="a") as a,
-        memory_worker.worker(memory, time, name="b", engine=engine) as b,
+        memory_worker.worker(memory, time, name="a", price=price) as a,
+        memory_worker.worker(memory, time, name="b", engine=engine, price=price) as b,
     ):
         b.context.models = frozenset([SERVED])
         b.context.model, b.context.stands_in_for = SERVED, frozenset([MODEL])
@@ -136,6 +140,9 @@ async def test_another_pool_answers_and_everything_names_its_model() -> None:
         assert found.ended.status == "completed"
         assert [m.model for m in test_serving.metered(a.memory)] == [SERVED] * 2
         assert {m.model_rev for m in test_serving.metered(a.memory)} == {"small-1"}
+        usage = found.ended.usage
+        cost = 500 * usage.input_tokens + 1_000 * usage.output_tokens
+        assert [m.cost_nano for m in test_serving.metered(a.memory)] == [cost] * 2
         created, progress, completed = responses(a.memory, request)
         assert created["model"] == MODEL
         assert "fallback" not in created
@@ -367,6 +374,9 @@ class TestContinuation:
             # The first pool comes back: the response is done.
             assert await a.serve(request).outcome() is Outcome.DONE
             assert {m.model for m in test_serving.metered(a.memory)} == {SERVED}
+            prompt, later = found.ended.usage.input_tokens, len(continued)
+            cost = 2_000 * prompt + 10_000 * 6 + 1_000 * later
+            assert {m.cost_nano for m in test_serving.metered(a.memory)} == {cost}
             assert len({r.value for r in kept(a.memory)}) == 1
             judged(a.memory, "L1", "L2", "L6", "L9", "L14", "L17")
 

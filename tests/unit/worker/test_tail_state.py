@@ -8,7 +8,7 @@ import tracemalloc
 import msgspec
 
 from tailrace.protocol import fold, history, ids, records
-from worker import tail_state
+from worker import finished, tail_state
 from worker.tail_state import Entry, Partition
 
 OWNER = records.Owner("i", "s")
@@ -142,6 +142,15 @@ def test_it_says_too_which_claims_were_hedged() -> None:
     state.apply(records.End(rid(1), second, 0, "stop", fold.H0, usage=USAGE), 5, 7)
     assert list(state.ended) == [rid(1)]
     assert state.entry(rid(1)).fold.hedged == {second}
+
+
+def test_what_is_kept_of_a_continued_response_has_its_segments() -> None:
+    """Symptom: the usage record that the next owner of the partition wrote had the cost of all
+    tokens at the last model's price."""
+    former = [fold.Former(6, 20, ""), fold.Former(9, 30, "small")]
+    over = fold.Ended("stop", "completed", "", USAGE, None, 7)
+    state = fold.Fold(phase=fold.Phase.DONE, ended=over, served="large", former=former)
+    assert finished.unpack(rid(1), finished.pack(state)).former == former
 
 
 def test_an_end_that_a_worker_waits_for_is_packed_when_it_lets_go() -> None:

@@ -49,7 +49,10 @@ def test_a_file_with_everything() -> None:
         "tensor_parallel_size": 2,
         "speculative_config": {"method": "ngram"},
     }
-    assert small.price.of(2_000_000, 1_000_000) == 4.5
+    assert small.price is not None
+    assert small.price.input_nano(2_000_000) == 2_000_000_000
+    assert small.price.output_nano(3) == 7_500
+    assert large.price is None
     assert (small.longest_answer, small.default_output_tokens) == (100, 100)
     assert (small.classes, small.cache, small.truncation) == (("batch",), "none", "auto")
     assert (small.hedge.share, large.hedge.share) == (0.05, 0.0)

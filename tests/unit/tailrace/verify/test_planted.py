@@ -412,6 +412,25 @@ def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
     )
 
 
+def priced(g: worlds.Good, request: records.Request, cost_nano: int) -> None:
+    """The bill of a response has this cost."""
+    w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
+    metered = history.beside(w.log[at])
+    assert isinstance(metered, records.Metered)
+    changed = msgspec.structs.replace(metered, cost_nano=cost_nano)
+    w.log[at] = w.log[at]._replace(value=records.encode(changed))
+
+
+@planted("L6")
+def a_bill_has_a_negative_cost(g: worlds.Good, _: random.Random) -> None:
+    priced(g, g.plain, -1)
+
+
+@planted("L6")
+def an_answer_that_is_given_again_has_a_cost(g: worlds.Good, _: random.Random) -> None:
+    priced(g, g.given, 1)
+
+
 @planted("L6")
 def the_prompt_is_not_billed(g: worlds.Good, _: random.Random) -> None:
     """END of a closing claim and the bill agree, and both forgot the prompt."""
@@ -1504,3 +1523,16 @@ def test_all_planted_histories_are_caught_n_of_n(seed: int) -> None:
         caught += check in world.world.judge().failed()
     print(f"M1: planted histories caught: {caught}/{len(PLANTED)} (seed {seed})")
     assert caught == len(PLANTED)
+
+
+def test_copies_of_a_bill_may_differ_in_the_cost_because_prices_change() -> None:
+    g = worlds.good()
+    metered = history.beside(g.world.log[beside(g.world, topics.USAGE, g.plain.rid)])
+    assert isinstance(metered, records.Metered)
+    for cost_nano in (None, 5, 6):
+        copy = msgspec.structs.replace(metered, cost_nano=cost_nano)
+        g.world.append(topics.USAGE, 0, g.plain.owner.key, copy)
+    out = g.world.judge()
+    assert out.failed() == []
+    assert out.figures["usage records that repeat one"] == 3
+    assert out.figures["usage records of another cost than the first"] == 2

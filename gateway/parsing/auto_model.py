@@ -1,0 +1,106 @@
+"""The model `auto` behind a dialogue: chosen once the dialogue is known (pure).
+
+What comes before a body, by `previous_response_id` or in a conversation, is looked for only when
+the request was let in. Which fields a body may have depends on the pool. So it is read twice: first
+for a model that the rules may choose, and again for the one that they choose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.parsing import command, conversation, model_choice
+from gateway.parsing.json_body import Body
+from tailrace.protocol import errors, images
+from tailrace.settings.catalog import AUTO, Catalog
+
+Parse = Callable[[Body, Catalog], command.Create]
+
+_BEFORE: Final = ("previous_response_id", "conversation")
+_IMAGES: Final = frozenset({"images"})
+
+
+def reading(parse: Parse) -> Parse:
+    """`parse`, for bodies that a dialogue may come before."""
+    return lambda body, catalog: parsed(body, catalog, parse)
+
+
+def parsed(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
+    """What `parse` makes of a body. Where its model is to be chosen by the whole dialogue, that is
+    for a model that may be chosen, and the command is `pending`.
+
+    Raises:
+        errors.ApiError: what `parse` raises; for a pending one, of the first model that may be.
+    """
+    if not _pending(body, catalog):
+        return parse(body, catalog)
+    choice = _Choice(body, catalog, parse)
+    first, refused = None, None
+    for model in choice.models:
+        try:
+            first = choice.of(model)
+            break
+        except errors.ApiError as error:
+            refused = refused or error
+    if first is None:
+        # Without a model that may be, no rule fits the body alone.
+        raise refused or choice.refusal()
+    pending = command.Pending(lambda before: choice.decided(first, before), choice.candidates)
+    return dataclasses.replace(first, pending=pending)
+
+
+def _pending(body: Body, catalog: Catalog) -> bool:
+    """Whether a dialogue comes before the body that may change which rule fits. A fork has its
+    source's model."""
+    if body.get("model") != AUTO or body.get("fork") is not None:
+        return False
+    if all(body.get(name) is None for name in _BEFORE):
+        return False
+    return any(r.max_prompt_tokens is not None or "images" in r.features for r in catalog.rules)
+
+
+class _Choice:
+    """The rules for one body."""
+
+    def __init__(self, body: Body, catalog: Catalog, parse: Parse) -> None:
+        self._body = body
+        self._catalog = catalog
+        self._parse = parse
+        self._tokens = model_choice.prompt_tokens(body)
+        self._asked = model_choice.features(body)
+        # What comes before makes the whole only longer, and may show images, which is rarer.
+        fit = model_choice.fitting(catalog, self._tokens, self._asked)
+        seeing = model_choice.fitting(catalog, self._tokens, self._asked | _IMAGES)
+        self.models = list(dict.fromkeys((*fit, *seeing)))
+
+    def of(self, model: str) -> command.Create:
+        """The command for this model. Raises errors.ApiError."""
+        create = self._parse({**self._body, "model": model}, self._catalog)
+        if create.body_digest is None:
+            return create
+        # A key stands for what the client sent, whichever model answers.
+        return dataclasses.replace(create, body_digest=command.body_digest(self._body))
+
+    def decided(self, first: command.Create, before: Sequence[Mapping[str, Any]]) -> command.Create:
+        """The command for the model that the rules choose behind these messages. Raises like
+        `of`, and ApiError: no rule fits."""
+        tokens = self._tokens + conversation.characters(before) / model_choice.CHARS_PER_TOKEN_GUESS
+        asked = self._asked | _IMAGES if images.any_in(before) else self._asked
+        _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), asked)
+        return first if model == first.model else self.of(model)
+
+    def candidates(self) -> list[command.Create]:
+        """The commands for all models that may be chosen."""
+        found = []
+        for model in self.models:
+            try:
+                found.append(self.of(model))
+            except errors.ApiError:
+                continue  # it would have been refused
+        return found
+
+    def refusal(self) -> errors.ApiError:
+        """The answer where no model may be chosen."""
+        return model_choice.no_rule_fits(self._tokens, self._asked)
