@@ -21,7 +21,11 @@ def check_fallback(
     problem = next(_problems(response, account), None)
     if problem is not None:
         out.fail("L14", counterexample(response, problem))
+    # The model that made the first token; another one may have continued its text.
+    answered = account.former[0][2] if account.former else account.served
+    waited = any(not each.reroute.continues for each in response.rerouted)
     out.figures["responses of another pool's model"] += bool(account.served)
+    out.figures["responses of another pool's model after a reroute"] += bool(answered and waited)
 
 
 def _problems(response: history.Response, account: reference_fold.Account) -> Iterator[str]:

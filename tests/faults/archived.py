@@ -60,7 +60,8 @@ async def compare(d: drill.Drill) -> tuple[int, list[str]]:
     on = d.stage
     before = await _read(d)
     await folded(on)
-    await archive_parts.cut(on.kafka.bootstrap, archive_parts.answers(stage.POOL))
+    names = {name for pool in on.pools for name in archive_parts.answers(pool)}
+    await archive_parts.cut(on.kafka.bootstrap, names)
     push = on.of("push")[0].name
     d.kill(push)
     await d.restart(push)

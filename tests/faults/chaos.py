@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiokafka
 import redis.asyncio
@@ -23,13 +23,20 @@ CREATE_TOKENS = 200  # a second: a CANCEL that follows a claim in the log comes 
 CREATES_FAIL_S = 16.0  # longer than a create takes to fail
 REDIS_STOPPED_S = 2.0  # more than one call of a service waits
 WARM_UP_S = 3.0  # undisturbed, so that responses stream when the first fault comes
+# All workers of a pool are away: for longer than gateways take to see it (a heartbeat's 5 s, and
+# 2 s) and to ask another pool.
+POOL_AWAY_S = (11.0, 15.0)
+BETWEEN_POOLS_S = (20.0, 50.0)  # undisturbed by that
+BEGIN_S = 1.0  # in which some responses get their first tokens
 
 Fault = Callable[[drill.Drill], Awaitable[None]]
 
 
 def _worker(d: drill.Drill) -> str | None:
-    """A living worker, if at least one other lives."""
-    alive = [s.name for s in d.stage.of("worker") if s.alive]
+    """A living worker, if at least one other lives. While the first pool is lost, it is one of the
+    second."""
+    role = "fallback" if d.away else "worker"
+    alive = [s.name for s in d.stage.of(role) if s.alive]
     return d.rng.choice(alive) if len(alive) > 1 else None
 
 
@@ -60,6 +67,37 @@ async def blink_worker(d: drill.Drill) -> None:
         d.stage.send(name, signal.SIGSTOP)
         await asyncio.sleep(d.stage.session_ms / 1000 * d.rng.uniform(0.2, 0.6))
         d.stage.send(name, signal.SIGCONT)
+
+
+async def lose_pool(d: drill.Drill) -> None:
+    """No worker of the first pool works: each is killed, or stopped and comes back as a zombie.
+    Beside all that runs, there is plain text that has begun and some that has to wait."""
+    await d.crowd.ask_many(3, tokens=400, pace_ms=20, sampling=d.rng.randrange(2))
+    await asyncio.sleep(BEGIN_S)
+    workers = d.stage.of("worker")
+    d.fault("pool lost", stage.POOL)
+    d.away = {service.name for service in workers}
+    for service in workers:
+        if d.rng.random() < 0.5:
+            d.stage.kill(service.name)
+        elif service.alive:
+            d.stage.send(service.name, signal.SIGSTOP)
+    await asyncio.gather(
+        d.crowd.ask_many(3, tokens=100, sampling=d.rng.randrange(2)),
+        asyncio.sleep(d.rng.uniform(*POOL_AWAY_S)),
+    )
+    d.away.clear()
+    for service in workers:
+        if service.alive:
+            d.stage.send(service.name, signal.SIGCONT)
+
+
+async def lose_pools(d: drill.Drill, until: float) -> None:
+    """Beside the other faults, which stay as frequent as they are."""
+    last = until - POOL_AWAY_S[1]
+    while time.monotonic() + (pause_s := d.rng.uniform(*BETWEEN_POOLS_S)) < last:
+        await asyncio.sleep(pause_s)
+        await lose_pool(d)
 
 
 async def kill_gateway(d: drill.Drill) -> None:
@@ -160,7 +198,7 @@ async def ask_without_broker(d: drill.Drill, how: signal.Signals) -> None:
 
 async def write_garbage(d: drill.Drill) -> None:
     d.fault("garbage", "every topic")
-    await garbage(d.stage.kafka.bootstrap, d.rng)
+    await garbage(d.stage.kafka.bootstrap, d.stage.pools, d.rng)
 
 
 async def replay(d: drill.Drill, most: int = 6) -> None:
@@ -253,14 +291,14 @@ JUNK = (
 )
 
 
-async def garbage(bootstrap: str, rng: random.Random) -> int:
+async def garbage(bootstrap: str, pools: Sequence[str], rng: random.Random) -> int:
     """A little of everything that is no record, on every partition of what services read or write;
     how many records."""
     # A record of a response that no client has asked for, under the key that such a record has:
     # under another one the judge would call it forged (A1).
     unknown = "resp_" + "x" * 32
     valid = json.dumps({"t": "YIELD", "rid": unknown, "own": "a", "seq": 0}).encode()
-    names = [topics.requests(stage.POOL, c) for c in topics.CLASSES] + [
+    names = [topics.requests(pool, c) for pool in pools for c in topics.CLASSES] + [
         topics.TOKENS,
         topics.DELETIONS,
         topics.DLQ,

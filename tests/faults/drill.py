@@ -25,6 +25,9 @@ REVIVE_EVERY_S = 0.3
 LAST_COMMIT_S = 1.5
 
 LATE_MS = 5_000.0
+# Figures of the report.
+REROUTED = "responses of another pool's model after a reroute"
+CONTINUED = "responses that another model continued"
 
 
 class Inconclusive(Exception):
@@ -33,7 +36,11 @@ class Inconclusive(Exception):
 
 @dataclass
 class Drill:
-    """What a scenario works with."""
+    """What a scenario works with.
+
+    Attributes:
+        away: services that are not started again when they die.
+    """
 
     stage: stage.Stage
     crowd: crowd.Crowd
@@ -43,6 +50,7 @@ class Drill:
     nemesis: Scribe
     outcomes: dict[str, outcome.Outcome] = field(default_factory=dict)
     since: float = field(default_factory=time.time)
+    away: set[str] = field(default_factory=set)
 
     def fault(self, kind: str, target: str, f: str = "start") -> None:
         """Write down what was done to whom."""
@@ -70,7 +78,7 @@ class Drill:
             while True:
                 await asyncio.sleep(REVIVE_EVERY_S)
                 for service in self.stage.services.values():
-                    if not service.alive:
+                    if not service.alive and service.name not in self.away:
                         self.stage.start(service.name)
 
         task = asyncio.create_task(revive())
@@ -264,7 +272,7 @@ async def examine(
     options = checks.Options(
         settle_s=0.0, since_ms=int(since * 1000), content=scripted_content.content
     )
-    return await command.examine(on.kafka.bootstrap, [stage.POOL], files, options, late_ms=late_ms)
+    return await command.examine(on.kafka.bootstrap, on.pools, files, options, late_ms=late_ms)
 
 
 def passed(found: report.Report, *bitten: tuple[str, Any]) -> None:

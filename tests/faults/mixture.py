@@ -116,7 +116,8 @@ class Totals:
                 f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
                 f"{self.compared}; ends told by feeds {self.told}, which resumed {self.resumes} "
-                f"times; requests stolen by idle workers {self.stolen}; pauses {self.paused}"
+                f"times; requests stolen by idle workers {self.stolen}; pauses {self.paused}; "
+                f"rerouted {f[drill.REROUTED]}, continued by another model {f[drill.CONTINUED]}"
             ),
             f"faults: {faults}",
             (
@@ -259,6 +260,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
     on = stage.Stage(
         folder,
         workers=3,
+        fallback=2,
         links=["worker-1", "push-1"],
         environ={"TAILRACE_TEST_TRACE_EVERY": "5"},
         worker_environ={"TAILRACE_STEAL_AFTER_MS": "50"},
@@ -272,7 +274,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
             async with feeds.following(d) as devices:
                 async with d.reviving():
                     loading = asyncio.create_task(load(d, until))
-                    await chaos.rage(d, until, PAUSE_S)
+                    await asyncio.gather(chaos.rage(d, until, PAUSE_S), chaos.lose_pools(d, until))
                     await chaos.heal(d)
                     await loading
                 found = await d.judge(settle_s=120.0, final_reads=30)
@@ -298,6 +300,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 for what, rids in of.items()
             }
             turns = found.results["L11"].judged
+            pools_lost = found.figures["fault: pool lost"]
             missing = [
                 what
                 for what, bit in (
@@ -308,11 +311,13 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                     ("forks", of["forks"]),
                     ("prompts without older messages", of["prompts without older messages"]),
                     ("turns of conversations", turns),
+                    ("rerouted responses", found.figures[drill.REROUTED] or not pools_lost),
+                    ("continued responses", found.figures[drill.CONTINUED] or not pools_lost),
                 )
                 if not bit
             ]
             compared, differing = await archived.compare(d)
-        logs = [worker.log.read_bytes() for worker in on.of("worker")]
+        logs = [worker.log.read_bytes() for role in stage.WORKERS for worker in on.of(role)]
         return Round(
             *(seed, found, takeovers, Counter(counts)),
             inconclusive=", ".join(missing),
@@ -346,7 +351,8 @@ async def run(seconds: float, seed: int, keep: Path | None) -> int:
             (
                 f"seed {one.seed}: {one.word}{why}; takeovers with k > 0: {one.takeovers}; "
                 f"responses {one.report.figures['responses']}; stolen {one.stolen}; "
-                f"paused {one.paused}"
+                f"paused {one.paused}; rerouted {one.report.figures[drill.REROUTED]}, continued by "
+                f"another model {one.report.figures[drill.CONTINUED]}"
             ),
             flush=True,
         )

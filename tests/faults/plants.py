@@ -8,14 +8,14 @@ import os
 import random
 import signal
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from tailrace import log
-from tailrace.protocol import fold, ids, records
+from tailrace.protocol import fold, ids, records, segments
 
 
 def no_grace() -> None:
@@ -288,6 +288,51 @@ def joined_frames() -> None:
     history.decode = joined
 
 
+# ---- another model continues
+
+
+def word_again() -> None:
+    """The text that another model continues lacks its last word, which comes twice then."""
+    prompt = segments.prompt
+
+    def shorter(request: records.Request, text: str) -> records.Request:
+        return prompt(request, text.rpartition(" ")[0])
+
+    segments.prompt = shorter
+
+
+def token_missing() -> None:
+    """The first token behind another model's text is generated, and is in no frame."""
+    from worker.engines import scripted
+
+    answer = scripted.answer
+
+    def later(
+        request: records.Request, before: Sequence[int] = (), nonce: str = ""
+    ) -> Iterator[int]:
+        found = answer(request, before, nonce)
+        if request.continue_final and not before:
+            next(found, None)
+        return found
+
+    scripted.answer = later
+
+
+def one_item() -> None:
+    """Gateways and pushes, not workers, take the text of another model for more of the same
+    item."""
+    if os.environ["TAILRACE_NAME"].startswith(("gateway", "push")):
+        claim = fold.Fold._claim
+
+        def plain(self: fold.Fold, record: records.Claim) -> fold.Outcome:
+            return claim(self, msgspec.structs.replace(record, continues=False))
+
+        fold.Fold._claim = plain  # type: ignore[method-assign]
+
+
+FALLBACK: Final[dict[str, Callable[[], None]]] = {
+    plant.__name__: plant for plant in (word_again, token_missing, one_item)
+}
 ARCHIVE: Final[dict[str, Callable[[], None]]] = {
     plant.__name__: plant for plant in (positions_before_rows, joined_frames)
 }

@@ -27,17 +27,28 @@ from tests.support import cluster, gateway_process, local, waiting
 ROOT = Path(__file__).parents[2]
 MODEL = "scripted"
 POOL = "default"
+# Another model and its pool, which stands in for the first one where a stage has it.
+FALLBACK_MODEL = "scripted-small"
+FALLBACK_POOL = "fallback"
 MODEL_LENGTH = 20_000
 SESSION_MS = 2_000
-MODULES = {"archive": "tailrace.archiver"}  # of roles that are not called like theirs
+# Of roles that are not called like theirs.
+MODULES = {"archive": "tailrace.archiver", "fallback": "worker"}
+WORKERS = ("worker", "fallback")  # roles of workers, by pool
 READY_S = 150.0  # seconds on an idle machine; others may use this one too
 
 
-def _pool(role: str, number: int) -> dict[str, Any]:
-    """The pool as a service knows it. Each worker has another length, so that a successor would
+def _pools(role: str, number: int, *, fallback: bool) -> dict[str, Any]:
+    """The pools as a service knows them. Each worker has another length, so that a successor would
     leave other messages out of a prompt than its predecessor did."""
-    length = MODEL_LENGTH + (500 * number if role == "worker" else 0)
-    return {"models": [MODEL], "max_model_len": length, "max_output_tokens": MODEL_LENGTH}
+    length = MODEL_LENGTH + (500 * number if role in WORKERS else 0)
+    bounds = {"max_model_len": length, "max_output_tokens": MODEL_LENGTH}
+    if not fallback:
+        return {POOL: {"models": [MODEL], **bounds}}
+    return {
+        POOL: {"models": [MODEL], "fallback": [FALLBACK_POOL], **bounds},
+        FALLBACK_POOL: {"models": [FALLBACK_MODEL], **bounds},
+    }
 
 
 @dataclass
@@ -171,6 +182,7 @@ class Stage:
         issuers: more of them, beside the one that `token` is of.
         record_keys: records carry authentication tags.
         archive: its process runs too, on a SQLite file that gateways and pushes read.
+        fallback: workers of a second pool, which answers and continues what the first one cannot.
     """
 
     folder: Path
@@ -189,6 +201,7 @@ class Stage:
     issuers: list[dict[str, Any]] = field(default_factory=list)
     record_keys: bool = False
     archive: bool = False
+    fallback: int = 0
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -209,6 +222,7 @@ class Stage:
                 ("gateway", self.gateways),
                 ("push", self.pushes),
                 ("worker", self.workers),
+                ("fallback", self.fallback),
                 ("archive", int(self.archive)),
             ):
                 for number in range(1, count + 1):
@@ -239,13 +253,14 @@ class Stage:
             keys = self.folder / "record-keys.json"
             record_keys.create(keys, accept_untagged=False, say=lambda _: None)
             self.environ = {**self.environ, "TAILRACE_RECORD_KEYS": str(keys)}
-            done = self.command("topics", "apply", "--bootstrap", self.kafka.bootstrap)
+            named = [word for pool in self.pools for word in ("--pool", pool)]
+            done = self.command("topics", "apply", "--bootstrap", self.kafka.bootstrap, *named)
             assert done.returncode == 0, done.stderr
             return
         with futures.ThreadPoolExecutor(
             1
         ) as thread:  # it has an event loop of its own, and the caller may have one
-            thread.submit(self.kafka.apply_topics).result()
+            thread.submit(self.kafka.apply_topics, self.pools).result()
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`tailrace *words` with the record keys of the services."""
@@ -270,6 +285,12 @@ class Stage:
         port = ports.free_port(taken)
         admin = ports.free_port(taken | {port})
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
+        pools = _pools(role, number, fallback=self.fallback > 0)
+        standing_in = {
+            "TAILRACE_POOL": FALLBACK_POOL,
+            "TAILRACE_MODEL_NAME": FALLBACK_MODEL,
+            "TAILRACE_SCRIPT_REVISION": FALLBACK_MODEL,
+        }
         environ = {
             **kept,
             "PYTHONPATH": str(ROOT),
@@ -279,7 +300,7 @@ class Stage:
             "TAILRACE_PORT": str(port),
             "TAILRACE_ADMIN_PORT": str(admin),
             "TAILRACE_ISSUERS": str(self.keys.issuers),
-            "TAILRACE_POOLS": json.dumps({POOL: _pool(role, number)}),
+            "TAILRACE_POOLS": json.dumps(pools),
             "TAILRACE_POOL": POOL,
             "TAILRACE_ENGINE": "scripted",
             "TAILRACE_MODEL_NAME": MODEL,
@@ -293,7 +314,8 @@ class Stage:
             "TAILRACE_TEST_WALL": str(time.time() - time.monotonic()),
             **({"TAILRACE_ARCHIVE": self.archive_url} if self.archive else {}),
             **self.environ,
-            **(self.worker_environ if role == "worker" else {}),
+            **(standing_in if role == "fallback" else {}),
+            **(self.worker_environ if role in WORKERS else {}),
             **self.environ_of.get(name, {}),
         }
         self.services[name] = Service(name, role, port, admin, environ, self.folder / f"{name}.log")
@@ -302,7 +324,7 @@ class Stage:
     def start(self, name: str, **environ: str) -> None:
         """Start a service, also after its death; from the main thread."""
         service = self.services[name]
-        python = self.worker_python if service.role == "worker" else sys.executable
+        python = self.worker_python if service.role in WORKERS else sys.executable
         module = MODULES.get(service.role, service.role)
         program = ["tests.faults.traced", module] if self.traced else [module]
         command = [python, "-m", *program]
@@ -365,6 +387,10 @@ class Stage:
             else:
                 self.start(service.name)
         self.wait_ready()
+
+    @property
+    def pools(self) -> list[str]:
+        return [POOL, FALLBACK_POOL] if self.fallback else [POOL]
 
     @property
     def bases(self) -> list[str]:

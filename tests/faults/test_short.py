@@ -328,7 +328,7 @@ async def test_f22_garbage_on_every_topic_stalls_nobody(on: stage.Stage) -> None
     async with drill.drill(on, "f22", SEED) as d:
         first = await d.crowd.ask_many(4, tokens=150, pace_ms=10)
         await d.streaming(first[0], 5)
-        sent = await chaos.garbage(on.kafka.bootstrap, d.rng)
+        sent = await chaos.garbage(on.kafka.bootstrap, on.pools, d.rng)
         await d.crowd.ask_many(16, tokens=20, pace_ms=2)  # every partition
         found = await d.judge()
     counted = sum(n for name, n in found.figures.items() if name.startswith("garbage"))

@@ -100,6 +100,7 @@ def main() -> None:
             **plants.MOMENTS,
             **plants.FAILPOINTS,
             **plants.ARCHIVE,
+            **plants.FALLBACK,
         }[plant]()
     sys.argv = [service]
     runpy.run_module(service, run_name="__main__", alter_sys=True)

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,11 @@ class Cluster:
         for node in self.nodes:
             node.wait_ready()
 
-    def apply_topics(self) -> None:
+    def apply_topics(self, pools: Iterable[str] = ("default",)) -> None:
         asyncio.run(
             wire_log.apply_topics(
                 self.bootstrap,
-                ("default",),
+                tuple(pools),
                 partitions=local.PARTITIONS,
                 replication=3,
                 min_insync=2,

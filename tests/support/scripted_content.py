@@ -4,12 +4,13 @@ worker's `generation`."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tailrace.protocol import ids, records, truncation
+from tailrace.protocol import ids, records, segments, truncation
 from tailrace.verify import history, reference_fold
 from tailrace.verify.reference_fold import Begun
 from worker import stop_strings
@@ -31,21 +32,48 @@ def content(response: history.Response, account: reference_fold.Account) -> Iter
     most = request.sampling.max_tokens + account.copied
     if request.fork is not None:
         yield from _fork(request.fork, account)
-    whole = _expected_ids(request, cues.get("script_sampling") == "1", account)
+    if account.reason == "length" and account.total != most:
+        yield f"ended by length after {account.total} of {most} tokens"
+    sampled = cues.get("script_sampling") == "1"
+    *former, (asked, last) = _parts(request, account)
+    for before, part in former:
+        yield from _tokens(before, sampled, part)
+        if part.text != Made(before, _pieces(before, part.ids, over=False), over=False).text:
+            yield "text before that of another model is not the text of its ids"
+    yield from _tokens(asked, sampled, last)
+    over = account.end is not None
+    yield from differences(Made(asked, _pieces(asked, last.ids, over), over=over), last)
+    yield from _logprobs(request, account)
+
+
+def _parts(
+    request: records.Request, account: reference_fold.Account
+) -> Iterator[tuple[records.Request, reference_fold.Account]]:
+    """What each model was asked, and the account of what it alone wrote. Most responses have one;
+    another one that continues is asked with all the text before it (log rule §25)."""
+    first, text = 0, ""
+    for epoch in account.continued:
+        frames = [f for f in account.frames if first <= f.at < epoch.start]
+        part = dataclasses.replace(account, frames=frames, end=None, ended_at=None)
+        yield segments.prompt(request, text), part
+        first, text = epoch.start, text + part.text
+    frames = [f for f in account.frames if f.at >= first]
+    yield segments.prompt(request, text), dataclasses.replace(account, frames=frames)
+
+
+def _tokens(
+    request: records.Request, sampled: bool, account: reference_fold.Account
+) -> Iterator[str]:
+    whole = _expected_ids(request, sampled, account)
     for i, (a, b) in enumerate(zip(account.ids, whole, strict=False)):
         if a != b:
             yield f"token {i} is not what the engine had to write"
             break
     if len(account.ids) > len(whole):
         yield f"{len(account.ids)} tokens where the answer has {len(whole)}"
-    if account.reason == "stop" and not request.sampling.stop and account.total != len(whole):
-        yield f"ended after {account.total} of {len(whole)} tokens"
-    if account.reason == "length" and account.total != most:
-        yield f"ended by length after {account.total} of {most} tokens"
-    over = account.end is not None
-    made = Made(request, _pieces(request, account.ids, over), over=over)
-    yield from differences(made, account)
-    yield from _logprobs(request, account)
+    stopped = account.reason == "stop" and not request.sampling.stop
+    if stopped and len(account.ids) != len(whole):
+        yield f"ended after {len(account.ids)} of {len(whole)} tokens"
 
 
 def _fork(fork: records.Fork, account: reference_fold.Account) -> Iterator[str]:

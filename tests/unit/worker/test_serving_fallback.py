@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,8 @@ from tailrace import log, settings
 from tailrace.protocol import events, fold, history, ids, records, segments, topics
 from tailrace.verify import checks
 from tailrace.verify import history as verify_history
-from tests.support import memory_worker
+from tests.faults import plants
+from tests.support import memory_worker, scripted_content
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Foreign, Served, Time, Worker, answer, cues
 from tests.unit.worker import test_serving
@@ -117,7 +118,8 @@ def judged(memory: MemoryLog, *names: str) -> None:
     found = verify_history.gather(
         memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
     )
-    report, _ = checks.judge(found, checks.Options(settle_s=0))
+    options = checks.Options(settle_s=0, content=scripted_content.content)
+    report, _ = checks.judge(found, options)
     assert {name: result.failed for name, result in report.results.items() if result.failed} == {}
     assert {name for name in names if report.results[name].judged} == set(names)
 
@@ -447,6 +449,36 @@ class TestContinuation:
                     judged(a.memory, "L10")
                 else:
                     assert (found.fold.next, found.ended.status) == (0, "failed")
+
+    @pytest.mark.parametrize("sampling", ["0", "1"], ids=["greedy", "sampled"])
+    @pytest.mark.parametrize(
+        "plant",
+        [None, plants.word_again, plants.token_missing],
+        ids=lambda p: getattr(p, "__name__", "nothing"),
+    )
+    async def test_the_judge_finds_a_token_that_comes_twice_or_not_at_all(
+        self, plant: Callable[[], None] | None, sampling: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(segments, "prompt", segments.prompt)  # so that a plant can be undone
+        monkeypatch.setattr(scripted, "answer", scripted.answer)
+        async with two_pools() as (a, b):
+            request = new_request(a, 30)
+            request.echo["metadata"]["script_sampling"] = sampling
+            other = await self.begun(a, request, tokens=0)
+            made = list(scripted.answer(request, (), "dead" if sampling == "1" else ""))[:6]
+            text = scripted.Detokenizer().push(made)
+            other.write(records.Tok(request.rid, "dead", 0, made, text, fold.H0))
+            b.time.advance(5)
+            await b.caught_up()
+            if plant is not None:
+                plant()
+            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            monkeypatch.undo()
+            if plant is None:
+                judged(a.memory, "L2", "L5", "L17")
+                return
+            with pytest.raises(AssertionError, match="'L2'"):
+                judged(a.memory)
 
     async def test_what_is_as_long_as_it_may_be_only_ends(self) -> None:
         async with two_pools() as (a, b):

@@ -1503,6 +1503,14 @@ def test_the_good_history_passes() -> None:
     assert unjudged == ["L8", "C4"]
 
 
+def test_another_pool_s_responses_are_counted_by_how_they_came_there() -> None:
+    """One was rerouted before its first token, the text of the other one was continued."""
+    figures = worlds.good().world.judge().figures
+    assert figures["responses of another pool's model"] == 2
+    assert figures["responses of another pool's model after a reroute"] == 1
+    assert figures["responses that another model continued"] == 1
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_history_is_caught_by_its_check(name: str) -> None:
     check, planting = PLANTED[name]
