@@ -1130,7 +1130,8 @@ def copying(chat: Chat) -> Chat:
 
 @dataclass(frozen=True)
 class TwoPools:
-    """A deployment whose pool "large" has the pool "small" to stand in for it."""
+    """A deployment whose pool "large" has the pool "small" to stand in for it. It has one slot, and
+    gives shorter answers to whoever would wait."""
 
     stack: Stack
     large: gp.Process
@@ -1140,7 +1141,11 @@ class TwoPools:
 def two_pools(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[TwoPools]:
     of_large, of_small = "page-large", "page-small"
     pools = {
-        of_large: {"models": ["large"], "fallback": [of_small]},
+        of_large: {
+            "models": ["large"],
+            "fallback": [of_small],
+            "shorter_when_busy": {"backlog_s": 0.001, "max_output_tokens": 16},
+        },
         of_small: {"models": ["small"]},
     }
     more = {"TAILRACE_POOLS": json.dumps(pools)}
@@ -1158,7 +1163,11 @@ def two_pools(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[TwoPools]:
     with contextlib.ExitStack() as running:
 
         def worker(pool: str, model: str) -> gp.Process:
-            one = {"TAILRACE_MODEL_NAME": model, "TAILRACE_SCRIPT_REVISION": model}
+            one = {
+                "TAILRACE_MODEL_NAME": model,
+                "TAILRACE_SCRIPT_REVISION": model,
+                "TAILRACE_MAX_NUM_SEQS": "1",
+            }
             return running.enter_context(
                 gp.worker(tmp_path, kafka, redis_url, pool, f"{model}-1", **one, **more)
             )
@@ -1213,6 +1222,51 @@ def test_an_answer_whose_model_is_lost_goes_on_as_one_text_that_names_the_other(
     assert chat.turn.locator(".body").inner_html() == drawn
     assert other.turn.locator(".body").inner_html() == drawn
     assert chat.complained + other.complained == []
+
+
+def test_a_busy_pools_shorter_answer_says_so_and_is_continued_to_its_end(
+    tabs: Callable[..., Opener], two_pools: TwoPools
+) -> None:
+    chat = tabs(two_pools.stack)().open()
+    with httpx.Client(headers=two_pools.stack.headers, timeout=60.0) as client:
+        url, waiting_ = f"{two_pools.stack.api}/responses", list[str]()
+
+        def ask(tokens: int) -> dict[str, Any]:
+            more = {"background": True, "metadata": gp.cues(tokens, 20)}
+            found: dict[str, Any] = client.post(
+                url, json={"model": "large", "input": "hi", **more}
+            ).json()
+            waiting_.append(found["id"])
+            return found
+
+        ask(3_000)
+        conftest.wait_for(lambda: "shortened" in ask(3_000), "it is busy", deadline_s=60.0)
+        chat.ask(QUESTION)
+        conftest.wait_for(lambda: chat.kept()["answer"], "the question is taken")
+        for rid in waiting_:
+            client.post(f"{url}/{rid}/cancel")
+    chat.status("incomplete")
+    note = chat.turn.locator(".note")
+    sync_api.expect(note).to_have_text(BUSY)
+    # What follows may be cut short too, as long as heartbeats tell of the others.
+    while chat.kept()["answer"]["status"] == "incomplete":
+        sync_api.expect(note).to_have_text(BUSY)
+        before = chat.kept()["attempt"]
+        chat.turn.get_by_role("button", name="Continue").click()
+        assert chat.kept()["attempt"] == before + 1
+        conftest.wait_for(lambda: over(chat.kept()["answer"]), "it ends", deadline_s=90.0)
+    chat.status("completed")
+    whole = scripted.readable_text([{"role": "user", "content": QUESTION}])
+    assert squeezed(chat.shown) == squeezed(whole)
+    assert (chat.page.locator(".turn").count(), chat.notices.count()) == (1, 0)
+    chat.page.reload()
+    chat.connected()
+    assert squeezed(chat.shown) == squeezed(whole)
+    assert chat.complained == []
+
+
+def over(answer: dict[str, Any] | None) -> bool:
+    return answer is not None and answer["status"] in ("incomplete", "completed")
 
 
 def test_more_of_an_answer_that_was_cut_off_is_a_part_of_it(
