@@ -9,7 +9,7 @@ import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
 import { readMessage, type Place } from "./core/protocol";
 import { Watchlist, type WatchCommand } from "./core/watchlist";
-import { askProblem, isPassing } from "./core/messages";
+import { againWords, askProblem, continueProblem, isPassing } from "./core/messages";
 import { ApiError, type Ask, type Engine } from "./edge/api";
 import type { Store } from "./edge/store";
 
@@ -42,6 +42,8 @@ export class Controller {
   /** Conversations that the store has or had: one that vanished from it was removed by another tab. */
   private readonly stored = new Set<string>();
   private readonly unwritten = new Set<string>();
+  /** turn id → why its question waits to be sent again; empty while none does. */
+  private readonly refused = new Map<string, string>();
   private writeSoon = false;
   private engineAsked = false;
   /** null until known, and while no turn waits for an answer. */
@@ -103,10 +105,19 @@ export class Controller {
     void this.post(conversationId, turnId);
   }
 
+  /** More of an answer that was cut short, as a part of the same answer. */
+  more(conversationId: string, turnId: string): void {
+    const turn = this.turn(conversationId, turnId);
+    if (turn === null || conversations.isBusy(turn) || conversations.cutShort(turn).length === 0) return;
+    this.change(conversationId, conversations.continuing(turn, this.parts.tab, this.parts.now()));
+    this.write(conversationId);
+    void this.post(conversationId, turnId);
+  }
+
   /** Takes a question that was not accepted back; returns it for the composer. */
   withdraw(conversationId: string, turnId: string): string {
     const turn = this.turn(conversationId, turnId);
-    if (turn === null || turn.phase !== "unsent") return "";
+    if (turn === null || turn.phase !== "unsent" || turn.before.length > 0) return "";
     this.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
     this.write(conversationId);
     return turn.question;
@@ -162,6 +173,11 @@ export class Controller {
     return this.watchlist.place(responseId);
   }
 
+  /** Why a question waits to be sent again; null where none was refused. */
+  refusal(turnId: string): string | null {
+    return this.refused.get(turnId) ?? null;
+  }
+
   /** Writes what is not yet written; also called when the page goes away. */
   flush(): void {
     for (const id of [...this.unwritten]) this.write(id);
@@ -189,10 +205,16 @@ export class Controller {
         const { status, fault, retryAfterMs } =
           error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
         if (!isPassing(status) || tries >= ASK_TRIES || (retryAfterMs ?? 0) > 10_000) {
-          this.fail(conversationId, turn, askProblem(status, fault, retryAfterMs));
+          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, retryAfterMs));
           return;
         }
-        await this.parts.pause(retryAfterMs ?? 400 * 2 ** tries);
+        const wait = retryAfterMs ?? 400 * 2 ** tries;
+        const words = againWords(status, wait);
+        if (words !== null) this.refused.set(turnId, words);
+        this.onChange(conversationId);
+        await this.parts.pause(wait);
+        this.refused.delete(turnId);
+        this.onChange(conversationId);
       }
     }
   }
@@ -204,8 +226,9 @@ export class Controller {
     try {
       return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
-      // The log may have forgotten the answer that this question continues; this browser has not.
-      if (context.previousResponseId === null || !(error instanceof ApiError) || !isForgotten(error)) throw error;
+      // The log may have forgotten the answer that this question continues; this browser has not. Its text alone, as a
+      // message, would be answered and not gone on with.
+      if (context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
       const input = conversations.wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
     }

@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { shown, type Conversation, type Turn } from "../src/core/conversation";
+import { chain, shown, type Conversation, type Turn } from "../src/core/conversation";
 import { ApiError } from "../src/edge/api";
 import { parts, type Answer } from "../src/core/answer";
+import { said } from "../src/core/reading";
 import { recorded, series } from "./events";
 import { Clock, Server, settled, SharedStorage, Tab } from "./world";
 
@@ -112,6 +113,121 @@ describe("asking", () => {
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: "The input is too long." } });
     expect(one.controller.withdraw(id, only(one).id)).toBe("Count.");
     expect(one.controller.list()).toEqual([]);
+  });
+});
+
+describe("an answer that was cut short", () => {
+  const text = (one: Tab): string => said(chain(only(one)));
+
+  async function cut(one: Tab): Promise<string> {
+    const id = await ask(one);
+    server.play(server.last, recorded("shortened"));
+    expect(only(one).answer).toMatchObject({ status: "incomplete", shortened: true, continuable: true });
+    return id;
+  }
+
+  it("goes on in the same turn, also after a reload and in another tab", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await cut(one);
+    one.controller.more(id, only(one).id);
+    await settled();
+    expect(server.asks[1]).toMatchObject({ input: [], previousResponseId: "resp_1", model: "test-model" });
+    server.play("resp_2", recorded("more"), 6);
+    await clock.pass(400);
+    one.kill(storage);
+    const again = tab("a");
+    await settled();
+    server.play("resp_2", recorded("more"));
+    await settled();
+    for (const each of [again, two]) {
+      expect(text(each)).toBe("Once upon a time.");
+      expect(only(each)).toMatchObject({ phase: "accepted", answer: { responseId: "resp_2", status: "completed" } });
+      expect(each.warnings).toEqual([]);
+    }
+    again.controller.ask(id, "And then?", null);
+    await settled();
+    expect(server.asks[2]).toMatchObject({ input: "And then?", previousResponseId: "resp_2" });
+  });
+
+  it("is continued once when two tabs want more at the same time", async () => {
+    const one = tab("a");
+    const two = tab("b");
+    const id = await cut(one);
+    await clock.pass(400);
+    storage.hold();
+    for (const each of [one, two]) each.controller.more(id, only(each).id);
+    await settled();
+    storage.release();
+    await clock.pass(400);
+    expect(server.log.size).toBe(2);
+    server.play("resp_2", recorded("more"));
+    for (const each of [one, two]) expect(text(each)).toBe("Once upon a time.");
+  });
+
+  it("keeps its text when more of it is refused, and can be tried again", async () => {
+    const one = tab();
+    const id = await cut(one);
+    server.mishaps.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 30_000) });
+    one.controller.more(id, only(one).id);
+    await settled();
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: true } });
+    expect(text(one)).toBe("Once upon ");
+    expect(one.controller.withdraw(id, only(one).id)).toBe("");
+    one.controller.retry(id, only(one).id);
+    await settled();
+    server.play(server.last, recorded("more"));
+    expect(text(one)).toBe("Once upon a time.");
+  });
+
+  it("that the server forgot says so, and is not asked for as a message", async () => {
+    const one = tab();
+    const id = await cut(one);
+    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
+    one.controller.more(id, only(one).id);
+    await settled();
+    expect(server.asks).toHaveLength(2);
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: expect.stringContaining("no longer") as string } });
+  });
+
+  it("is not continued twice, nor where it is whole", async () => {
+    const one = tab();
+    const id = await cut(one);
+    one.controller.more(id, only(one).id);
+    one.controller.more(id, only(one).id);
+    await settled();
+    server.play(server.last, recorded("more"));
+    one.controller.more(id, only(one).id);
+    await settled();
+    expect(server.asks).toHaveLength(2);
+  });
+
+  it("is replaced as a whole by another answer", async () => {
+    const one = tab();
+    const id = await cut(one);
+    one.controller.more(id, only(one).id);
+    await settled();
+    server.play(server.last, recorded("more"));
+    one.controller.retry(id, only(one).id);
+    await settled();
+    server.stream(server.last, PIECES);
+    expect(server.asks[2]).toMatchObject({ input: "Count.", previousResponseId: null });
+    expect(text(one)).toBe(WHOLE);
+  });
+});
+
+describe("a question that is refused for a moment", () => {
+  it("says so until it is sent again", async () => {
+    const one = tab();
+    let resume = (): void => undefined;
+    one.pause = () => new Promise((done) => (resume = done));
+    server.mishaps.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 4000) });
+    await ask(one);
+    expect(one.controller.refusal(only(one).id)).toBe("The service is busy. Your question is sent again in 4 s.");
+    resume();
+    await settled();
+    expect(one.controller.refusal(only(one).id)).toBeNull();
+    expect(only(one).phase).toBe("accepted");
   });
 });
 

@@ -149,6 +149,8 @@ export class Tab {
   /** Response ids that this tab's socket watches. */
   private watching = new Set<string>();
   open = false;
+  /** What a delay before another try takes. */
+  pause = (): Promise<void> => Promise.resolve();
   /** Swallows the next so many events, as a broken server might. */
   swallow = 0;
 
@@ -166,7 +168,7 @@ export class Tab {
       watchSocket: { send: (message) => this.receive(message as Record<string, unknown>), replace: () => (this.replaced += 1), draining: (ms) => this.drains.push(ms), expiring: () => (this.expiries += 1) },
       now: () => clock.now,
       newId: () => `${name}${(ids += 1)}-${clock.now}`,
-      pause: () => Promise.resolve(),
+      pause: () => this.pause(),
       later: clock.later,
       tab: name,
       warn: (words) => this.warnings.push(words),

@@ -3,11 +3,15 @@ server says."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import json
 import re
 import signal
 from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,13 @@ import httpx
 import pytest
 from playwright import sync_api
 
+from tailrace import log
+from tailrace.local import ports
 from tests.journey import conftest
 from tests.journey.conftest import ROOT, Stack
 from tests.support import fed_page, page_events
+from tests.support import gateway_process as gp
+from worker.engines import scripted
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
@@ -143,6 +151,30 @@ class Chat:
         assert kept["text"] == text
         assert kept["status"] == truth["status"]
         return text
+
+    @property
+    def notices(self) -> sync_api.Locator:
+        """Where another model goes on with the last answer."""
+        return self.turn.locator(".prose .seam")
+
+    @property
+    def read(self) -> str:
+        """The answer's text as drawn, without the notices in it."""
+        found: str = self.turn.locator(".prose").evaluate(
+            """prose => {
+                const copy = prose.cloneNode(true);
+                for (const notice of copy.querySelectorAll('.seam')) notice.remove();
+                return copy.textContent;
+            }"""
+        )
+        return found
+
+    def copied(self) -> str:
+        """What the button for the whole answer copies."""
+        self.turn.get_by_role("button", name="Copy answer").click()
+        sync_api.expect(self.turn.get_by_role("button", name="Copied")).to_be_visible()
+        found: str = self.page.evaluate("navigator.clipboard.readText()")
+        return found
 
     def check_plain(self) -> str:
         """The same, and letter by letter on the page, for text without any Markdown in it."""
@@ -1081,3 +1113,349 @@ def test_reloads_in_thoughts_and_arguments_of_a_real_stack_lose_and_repeat_nothi
     chat.ask("And a plain one.")
     chat.status("completed")
     chat.check_plain()
+
+
+# ---- answers of which another model, or another response, has a part
+
+CUT = "Cut off: the length limit was reached."
+BUSY = "Cut short, because the service was busy."
+
+
+def copying(chat: Chat) -> Chat:
+    chat.page.context.grant_permissions(
+        ["clipboard-read", "clipboard-write"], origin=chat.stack.url
+    )
+    return chat
+
+
+@dataclass(frozen=True)
+class TwoPools:
+    """A deployment whose pool "large" has the pool "small" to stand in for it. It has one slot, and
+    gives shorter answers to whoever would wait."""
+
+    stack: Stack
+    large: gp.Process
+
+
+@pytest.fixture
+def two_pools(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[TwoPools]:
+    of_large, of_small = "page-large", "page-small"
+    pools = {
+        of_large: {
+            "models": ["large"],
+            "fallback": [of_small],
+            "shorter_when_busy": {"backlog_s": 0.001, "max_output_tokens": 16},
+        },
+        of_small: {"models": ["small"]},
+    }
+    more = {"TAILRACE_POOLS": json.dumps(pools)}
+    with futures.ThreadPoolExecutor(1) as aside:  # in this thread the browser's loop runs
+        aside.submit(lambda: asyncio.run(log.apply_topics(kafka, list(pools)))).result()
+    keys = gp.Keys.make(tmp_path)
+    port, credential = ports.free_port(), tmp_path / "credential"
+    credential.write_text(keys.token("dev"))
+    served = {
+        "TAILRACE_PORT": str(port),
+        "TAILRACE_ORIGINS": f"http://127.0.0.1:{port}",
+        "TAILRACE_PAGE": str(ROOT / "frontend" / "dist"),
+        "TAILRACE_DEV_CREDENTIAL": str(credential),
+    }
+    with contextlib.ExitStack() as running:
+
+        def worker(pool: str, model: str) -> gp.Process:
+            one = {
+                "TAILRACE_MODEL_NAME": model,
+                "TAILRACE_SCRIPT_REVISION": model,
+                "TAILRACE_MAX_NUM_SEQS": "1",
+            }
+            return running.enter_context(
+                gp.worker(tmp_path, kafka, redis_url, pool, f"{model}-1", **one, **more)
+            )
+
+        large, _ = worker(of_large, "large"), worker(of_small, "small")
+        gateway = running.enter_context(
+            gp.gateway(tmp_path, kafka, redis_url, of_large, keys, **served, **more)
+        )
+        stack = Stack(gateway.url, gateway.url, credential.read_text(), tmp_path, "scripted")
+        conftest.wait_for(
+            lambda: answered_by(stack) == "large", "the first pool answers", deadline_s=90.0
+        )
+        yield TwoPools(stack, large)
+
+
+def answered_by(stack: Stack) -> str:
+    body = {"model": "large", "input": "hi", "metadata": gp.cues(2, 1)}
+    answer = httpx.post(f"{stack.api}/responses", json=body, headers=stack.headers, timeout=60.0)
+    return str(answer.json().get("model"))
+
+
+def test_an_answer_whose_model_is_lost_goes_on_as_one_text_that_names_the_other(
+    tabs: Callable[..., Opener], two_pools: TwoPools
+) -> None:
+    opener = tabs(two_pools.stack)
+    chat = copying(opener()).open()
+    slowly(chat, 60, 100)
+    chat.ask("hi")
+    chat.streaming(20)
+    other = opener().open("/" + chat.page.url.split("/", 3)[3])
+    two_pools.large.kill()
+    chat.page.reload()
+    chat.connected()
+    for tab in (chat, other):
+        sync_api.expect(tab.notices).to_have_text(
+            "large stopped answering; small continues from here", timeout=120_000
+        )
+        tab.status("completed")
+    truth = chat.server_says()
+    said = [item["content"][0]["text"] for item in truth["output"]]
+    assert len(said) == 2, "another model had a part of it"
+    whole = scripted.expected_text([{"role": "user", "content": "hi"}], 60)
+    assert "".join(said) == whole
+    for tab in (chat, other):
+        tab.check_exact()
+        assert squeezed(tab.read) == squeezed(whole)
+        assert squeezed(tab.shown.partition("large stopped")[0]) == squeezed(said[0])
+        assert tab.turn.locator(".body > *").count() == 1
+    assert chat.copied() == whole
+    drawn = chat.turn.locator(".body").inner_html()
+    chat.page.reload()
+    assert chat.turn.locator(".body").inner_html() == drawn
+    assert other.turn.locator(".body").inner_html() == drawn
+    assert chat.complained + other.complained == []
+
+
+def test_a_busy_pools_shorter_answer_says_so_and_is_continued_to_its_end(
+    tabs: Callable[..., Opener], two_pools: TwoPools
+) -> None:
+    chat = tabs(two_pools.stack)().open()
+    with httpx.Client(headers=two_pools.stack.headers, timeout=60.0) as client:
+        url, waiting_ = f"{two_pools.stack.api}/responses", list[str]()
+
+        def ask(tokens: int) -> dict[str, Any]:
+            more = {"background": True, "metadata": gp.cues(tokens, 20)}
+            found: dict[str, Any] = client.post(
+                url, json={"model": "large", "input": "hi", **more}
+            ).json()
+            waiting_.append(found["id"])
+            return found
+
+        ask(3_000)
+        conftest.wait_for(lambda: "shortened" in ask(3_000), "it is busy", deadline_s=60.0)
+        chat.ask(QUESTION)
+        conftest.wait_for(lambda: chat.kept()["answer"], "the question is taken")
+        for rid in waiting_:
+            client.post(f"{url}/{rid}/cancel")
+    chat.status("incomplete")
+    note = chat.turn.locator(".note")
+    sync_api.expect(note).to_have_text(BUSY)
+    # What follows may be cut short too, as long as heartbeats tell of the others.
+    while chat.kept()["answer"]["status"] == "incomplete":
+        sync_api.expect(note).to_have_text(BUSY)
+        before = chat.kept()["attempt"]
+        chat.turn.get_by_role("button", name="Continue").click()
+        assert chat.kept()["attempt"] == before + 1
+        conftest.wait_for(lambda: over(chat.kept()["answer"]), "it ends", deadline_s=90.0)
+    chat.status("completed")
+    whole = scripted.readable_text([{"role": "user", "content": QUESTION}])
+    assert squeezed(chat.shown) == squeezed(whole)
+    assert (chat.page.locator(".turn").count(), chat.notices.count()) == (1, 0)
+    chat.page.reload()
+    chat.connected()
+    assert squeezed(chat.shown) == squeezed(whole)
+    assert chat.complained == []
+
+
+def over(answer: dict[str, Any] | None) -> bool:
+    return answer is not None and answer["status"] in ("incomplete", "completed")
+
+
+def test_more_of_an_answer_that_was_cut_off_is_a_part_of_it(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    opener = tabs(scripted_stack)
+    chat = copying(opener()).open()
+    briefly(chat, 20)
+    chat.ask(QUESTION)
+    chat.status("incomplete")
+    sync_api.expect(chat.turn.locator(".note")).to_have_text(CUT)
+    first = chat.check_plain()
+    rid = chat.kept()["answer"]["responseId"]
+    other = opener().open("/" + chat.page.url.split("/", 3)[3])
+    chat.page.unroute("**/v1/responses")
+    asked: list[Any] = []
+    chat.page.on(
+        "request", lambda r: asked.append(r.post_data_json) if r.method == "POST" else None
+    )
+    chat.turn.get_by_role("button", name="Continue").click()
+    for tab in (chat, other):
+        tab.status("completed")
+    (more,) = [body for body in asked if body and "input" in body]
+    assert (more["input"], more["previous_response_id"]) == ([], rid)
+    whole = scripted.readable_text([{"role": "user", "content": QUESTION}])
+    rest = chat.server_says()["output"][0]["content"][0]["text"]
+    assert (first + rest, bool(first), bool(rest)) == (whole, True, True)
+    for tab in (chat, other):
+        assert squeezed(tab.shown) == squeezed(whole)
+        assert tab.page.locator(".turn").count() == 1
+        assert tab.turn.locator(".body > *").count() == 1
+        sync_api.expect(tab.turn.locator(".note")).to_be_hidden()
+    assert chat.copied() == whole
+    drawn = chat.turn.locator(".body").inner_html()
+    chat.page.reload()
+    chat.connected()
+    assert chat.turn.locator(".body").inner_html() == drawn
+    assert chat.turn.get_by_role("button", name="Continue").count() == 0
+    chat.ask("And then?")
+    chat.status("completed")
+    assert chat.server_says()["previous_response_id"] == more_id(chat)
+    assert chat.complaints + other.complaints == []
+
+
+def more_id(chat: Chat) -> str:
+    """The last response of the turn before the last one, as this browser keeps it."""
+    found: str = chat.page.evaluate(
+        """() => {
+            const id = new URLSearchParams(location.hash.slice(1)).get('c');
+            const kept = localStorage.getItem('tailrace.1.conversation.' + id);
+            return JSON.parse(kept).turns.at(-2).answer.responseId;
+        }"""
+    )
+    return found
+
+
+def test_a_shorter_answer_says_why_and_goes_on_where_it_was_cut(fed: FedPage) -> None:
+    chat, services = fed
+    services.feed(page_events.made()["shortened"])
+    chat.status("incomplete")
+    sync_api.expect(chat.turn.locator(".note")).to_have_text(BUSY)
+    sync_api.expect(chat.spoken).to_have_text(f"{BUSY} Once upon ")
+    services.next_response()
+    button = chat.turn.get_by_role("button", name="Continue")
+    button.focus()
+    chat.page.keyboard.press("Enter")
+    chat.status("queued")
+    assert chat.page.evaluate("document.activeElement.className") == "answer"
+    sync_api.expect(button).to_be_hidden()
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon")
+    asked = services.asked[1]
+    assert (asked["input"], asked["previous_response_id"]) == ([], "resp_1")
+    more = page_events.made()["more"]
+    services.feed(more[:6])
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a tim")
+    sync_api.expect(chat.spoken).to_have_text("The answer goes on.")
+    chat.page.reload()
+    chat.connected()
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a tim")
+    services.feed(more[6:])
+    chat.status("completed")
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a time.")
+    sync_api.expect(chat.spoken).to_have_text("The answer is complete. a time.")
+    assert chat.page.locator(".turn").count() == 1
+
+
+def test_more_of_an_answer_can_be_asked_for_again_when_it_was_refused(fed: FedPage) -> None:
+    chat, services = fed
+    services.feed(page_events.made()["shortened"])
+    chat.status("incomplete")
+    services.next_response()
+    services.refusals.append((429, "rate_limit_exceeded", "41"))
+    chat.turn.get_by_role("button", name="Continue").click()
+    chat.status("unsent")
+    sync_api.expect(chat.turn.locator(".note")).to_contain_text("Try again in 41 s.")
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon")
+    sync_api.expect(chat.turn.get_by_role("button", name="Edit")).to_be_hidden()
+    chat.turn.get_by_role("button", name="Try again").click()
+    chat.status("queued")
+    services.feed(page_events.made()["more"])
+    chat.status("completed")
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a time.")
+
+
+ACROSS = page_events.spoken(
+    ("", "Look:\n\n```python\nfor each in "),
+    ("small", "range(3):\n    print(each)\n```\n\n1. one\n2. **t"),
+    ("tiny", "wo**\n3. three"),
+)
+
+
+def test_a_model_that_goes_on_in_code_or_a_list_leaves_them_whole(fed: FedPage) -> None:
+    chat, services = fed
+    # Pages without TLS have no clipboard.
+    chat.page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', "
+        "{ value: { writeText: async (text) => { window.copied = text; } } })"
+    )
+    small = next(n for n, e in enumerate(ACROSS) if e.get("response", {}).get("model") == "small")
+    services.feed(ACROSS[:small])
+    chat.seen(small - 1)
+    sync_api.expect(chat.notices).to_have_count(0)
+    services.feed(ACROSS[small : small + 1])
+    sync_api.expect(chat.notices).to_have_text(
+        "test-model stopped answering; small continues from here"
+    )
+    sync_api.expect(chat.spoken).to_have_text(
+        "test-model stopped answering; small continues from here."
+    )
+    services.feed(ACROSS[small + 1 :])
+    chat.status("completed")
+    sync_api.expect(chat.notices).to_have_count(2)
+    sync_api.expect(chat.turn.locator("pre .seam")).to_have_count(1)
+    sync_api.expect(chat.turn.locator("ol > li")).to_have_text(
+        ["one", re.compile("^t.*small stopped answering; tiny continues from here.*wo$"), "three"]
+    )
+    sync_api.expect(chat.turn.locator("ol strong")).to_have_count(1)
+    drawn = chat.turn.locator(".body").inner_html()
+    chat.turn.get_by_role("button", name="Copy code").click()
+    sync_api.expect(chat.turn.locator(".copy-code")).to_have_text("Copied")
+    assert chat.page.evaluate("window.copied") == "for each in range(3):\n    print(each)"
+    chat.page.reload()
+    sync_api.expect(chat.notices).to_have_count(2)
+    assert chat.turn.locator(".body").inner_html() == drawn
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (page_events.spoken(("small", "One.")), "Answered by small: test-model was not available."),
+        (
+            page_events.spoken(("", "One."), answer_of="resp_0"),
+            "An equal question was answered a short time ago. This is that answer again.",
+        ),
+    ],
+    ids=["another_model", "given_again"],
+)
+def test_an_answer_says_who_gave_it(fed: FedPage, events: list[Any], words: str) -> None:
+    chat, services = fed
+    begins = next(n for n, e in enumerate(events) if e["type"] == "response.output_text.delta")
+    services.feed(events[: begins + 1])
+    sync_api.expect(chat.turn.locator(".served")).to_have_text(words)
+    sync_api.expect(chat.spoken).to_have_text(f"The answer begins. {words}")
+    services.feed(events[begins + 1 :])
+    chat.status("completed")
+    chat.page.reload()
+    sync_api.expect(chat.turn.locator(".served")).to_have_text(words)
+    sync_api.expect(chat.turn.locator(".prose")).to_have_text("One.")
+
+
+def test_notices_fit_a_phone(browser: sync_api.Browser) -> None:
+    context = browser.new_context(**MOBILE)
+    services = fed_page.Services(context)
+    chat = Fed(context)
+    chat.open()
+    chat.ask("What is the weather?")
+    name = "a-model-with-a-very-long-name-" * 6
+    asked = page_events.SHORTENED
+    services.feed(
+        page_events.spoken(
+            (name, "| a | b |\n|---|---|\n| c "), ("tiny", "| d |"), reason="length", asked=asked
+        )
+    )
+    chat.status("incomplete")
+    sync_api.expect(chat.notices).to_have_count(1)
+    assert overflow(chat.page) == 0
+    for part in (chat.turn.locator(".served"), chat.turn.get_by_role("button", name="Continue")):
+        box = part.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    context.close()

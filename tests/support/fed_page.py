@@ -21,14 +21,17 @@ class Services:
     """What the pages of one browser profile reach under ORIGIN.
 
     Attributes:
-        events: of the one response, as far as it has come.
+        events: of the newest response, as far as it has come.
         asked: bodies of the requests for responses.
+        refusals: what the next requests for responses are answered instead: status, code and
+            `retry-after`.
         watched: the positions that watches began behind; -1 is the beginning.
     """
 
     def __init__(self, context: sync_api.BrowserContext) -> None:
         self.events: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
+        self.refusals: list[tuple[int, str, str]] = []
         self.watched: list[int] = []
         self._sockets: list[sync_api.WebSocketRoute] = []
         self._ids = itertools.count(1)
@@ -45,8 +48,17 @@ class Services:
         for socket in self._sockets:
             self._send(socket, events)
 
+    def next_response(self) -> None:
+        """What is fed from now on belongs to the response that is asked for next."""
+        self.events = []
+
     def _answer(self, route: sync_api.Route) -> None:
         path = route.request.url.removeprefix(ORIGIN).partition("#")[0].partition("?")[0]
+        if path == "/v1/responses" and self.refusals:
+            status, code, after = self.refusals.pop(0)
+            error = {"message": code, "type": "requests", "param": None, "code": code}
+            route.fulfill(status=status, json={"error": error}, headers={"retry-after": after})
+            return
         if path == "/v1/responses":
             self.asked.append(route.request.post_data_json or {})
         known: dict[str, Any] = {

@@ -7,7 +7,7 @@ file against what the services would send now.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.local import paths
@@ -19,6 +19,8 @@ RID: Final = ids.mint(ids.Address(b"page", 5, 6), bytes(range(11)))
 _TOOLS: Final = [
     {"type": "namespace", "name": "geo", "tools": [{"type": "function", "name": "weather"}]}
 ]
+# Of a request whose answer is shorter, because its pool is busy.
+SHORTENED: Final = {events.SHORTENED: {"from": 1024, "to": 16}, events.CONTINUE: True}
 _OWNER: Final = records.Owner("i", "s")
 
 
@@ -27,12 +29,14 @@ def _claim(own: str, prev: str | None) -> records.Claim:
     return records.Claim(RID, own, prev, _OWNER, "w", "t", 0, "rev", "tok", 9, {}, parser)
 
 
-def _shown(log: Iterable[records.TokenRecord]) -> list[dict[str, Any]]:
-    """The events of a background response, as they are read from its log."""
+def _shown(
+    log: Iterable[records.TokenRecord], asked: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The events of a background response, as they are read from its log. `asked`: further members
+    of its echo."""
     state = fold.Fold()
-    series = events.Series(
-        events.echo(RID, 1_700_000_000, "test-model", background=True, tools=_TOOLS)
-    )
+    echo = events.echo(RID, 1_700_000_000, "test-model", background=True, tools=_TOOLS)
+    series = events.Series({**echo, **(asked or {})})
     shown = series.open()
     for offset, record in enumerate(log):
         effect = state.apply(record, offset, 1_700_000_003_000)
@@ -68,6 +72,46 @@ def custom(text: str) -> list[dict[str, Any]]:
     return _shown([_claim("n0", None), frame, end])
 
 
+def spoken(
+    *texts: tuple[str, str],
+    reason: str = "stop",
+    size: int = 5,
+    answer_of: str = "",
+    asked: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """A plain answer in frames of `size` characters.
+
+    Args:
+        texts: each with the model that writes it, empty for the one that was asked for. Each but
+            the first continues the one before it.
+        asked: further members of the request's echo.
+    """
+    log: list[records.TokenRecord] = []
+    state = fold.Fold()
+
+    def write(record: records.TokenRecord) -> None:
+        state.apply(record, len(log))
+        log.append(record)
+
+    for number, (served, text) in enumerate(texts):
+        own, rev = f"n{number}", served or "rev"
+        of, more = answer_of if number == 0 else "", number > 0
+        write(
+            records.Claim(
+                *(RID, own, state.owner, _OWNER, "w", "t", 0, rev, "tok", 9),
+                served=served,
+                answer_of=of,
+                continues=more,
+            )
+        )
+        for at in range(0, len(text), size):
+            piece = text[at : at + size]
+            write(records.Tok(RID, own, state.next, [ord(c) for c in piece], piece, state.h))
+    usage = records.Usage(9, state.next)
+    write(records.End(RID, f"n{len(texts) - 1}", state.next, reason, state.h, "", usage))
+    return _shown(log, asked)
+
+
 def made() -> dict[str, Sequence[dict[str, Any]]]:
     return {
         "items": answered(toy_parser.ANSWER, takeover=8),
@@ -75,6 +119,9 @@ def made() -> dict[str, Sequence[dict[str, Any]]]:
         "thoughts": answered("<rI never came to an end", reason="length"),
         "plain": answered("One two three.", size=5),
         "custom": custom("ls -la\necho <b>done</b>"),
+        "continued": spoken(("", "One **two th"), ("small", "ree** four."), ("tiny", " Five.")),
+        "shortened": spoken(("", "Once upon "), reason="length", asked=SHORTENED),
+        "more": spoken(("", "a time.")),
     }
 
 

@@ -12,7 +12,7 @@
 
    What is kept is bounded by the events alone, so every reader keeps, and shows, the same. */
 
-import type { Fault, ItemKind, Outcome, ResponseEvent, Usage } from "./protocol";
+import type { Fault, ItemKind, Outcome, ResponseEvent, Segment, Served, Usage } from "./protocol";
 
 /** `lost`: the server no longer has this response, so it can neither go on nor be shown whole. */
 export type AnswerStatus = "queued" | "in_progress" | Outcome | "lost";
@@ -36,7 +36,7 @@ export interface Part extends Item {
   readonly text: string;
 }
 
-export interface Answer {
+export interface Answer extends Readonly<Served> {
   readonly responseId: string;
   /** sequence_number of the last event applied; -1 before the first. */
   readonly lastSeq: number;
@@ -56,7 +56,6 @@ export interface Answer {
   readonly reason: string | null;
   readonly usage: Usage | null;
   readonly fault: Fault | null;
-  readonly model: string | null;
 }
 
 export type Verdict = "applied" | "duplicate" | "gap";
@@ -87,6 +86,11 @@ export function newAnswer(responseId: string): Answer {
     usage: null,
     fault: null,
     model: null,
+    asked: null,
+    segments: [],
+    shortened: false,
+    cached: false,
+    continuable: false,
   };
 }
 
@@ -99,12 +103,6 @@ export function parts(answer: Answer): Part[] {
   const { items, text } = answer;
   if (items.length === 0) return text === "" ? [] : [{ kind: "message", at: 0, name: "", state: "whole", left: 0, text }];
   return items.map((item, place) => ({ ...item, text: text.slice(item.at, items[place + 1]?.at) }));
-}
-
-/** What it says to the reader: its messages, without reasoning and calls. */
-export function said(answer: Answer): string {
-  if (answer.items.length === 0 || (answer.items.length === 1 && answer.items[0]?.kind === "message")) return answer.text;
-  return parts(answer).flatMap(({ kind, text }) => (kind === "message" && text.trim() !== "" ? [text] : [])).join("\n\n");
 }
 
 /** Its calls, all of which the server wants an output for before the answer is continued. Null where not all are known. */
@@ -127,7 +125,7 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
   const next = { ...answer, lastSeq: event.seq };
   switch (event.kind) {
     case "status":
-      return applied({ ...next, status: event.status });
+      return applied({ ...next, status: event.status, ...event.served });
     case "opened":
       return applied(opened(next, event.item, event.name, event.call));
     case "delta":
@@ -149,7 +147,7 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
         reason: event.reason,
         usage: event.usage,
         fault: event.fault,
-        model: event.model,
+        ...event.served,
       });
     case "other":
       return applied(next);
@@ -220,8 +218,17 @@ function rank(answer: Answer): number {
     one may lack items, so that is begun again. Throws at what is no answer. */
 export function readAnswer(kept: Answer): Answer {
   if (typeof kept.text !== "string" || !Number.isInteger(kept.lastSeq)) throw new Error("not an answer");
-  if (isItems(kept.items, kept.text)) return kept;
-  return isRunning(kept) ? newAnswer(kept.responseId) : { ...kept, items: [], more: 0 };
+  if (!isItems(kept.items, kept.text)) return isRunning(kept) ? newAnswer(kept.responseId) : { ...told(kept), items: [], more: 0 };
+  return told(kept);
+}
+
+/** With what an older version of this page did not keep. */
+function told(kept: Answer): Answer {
+  return { ...newAnswer(kept.responseId), ...kept, segments: isSegments(kept.segments) ? kept.segments : [] };
+}
+
+function isSegments(segments: unknown): segments is readonly Segment[] {
+  return Array.isArray(segments) && segments.every((each: Partial<Segment> | null) => Number.isInteger(each?.item) && typeof each?.model === "string");
 }
 
 function isItems(items: unknown, text: string): items is readonly Item[] {

@@ -1,7 +1,8 @@
 /* A conversation as this browser keeps it. Every tab holds one, works on it alone and joins what others wrote:
    `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other. */
 
-import { calls, further, isRunning, readAnswer, said, type Answer } from "./answer";
+import { calls, further, isRunning, readAnswer, type Answer } from "./answer";
+import { said } from "./reading";
 
 /** sending: the question is on its way · unsent: it was not accepted, `problem` says why · accepted: it has an answer ·
     withdrawn: taken back into the composer, no longer shown. */
@@ -31,6 +32,8 @@ export interface Turn {
   /** The tab that sends; another tab must not send the same question. */
   readonly tab: string;
   readonly answer: Answer | null;
+  /** Responses that were cut short; each is continued by the next one, and the last of them by `answer`. */
+  readonly before: readonly Answer[];
 }
 
 export interface Conversation {
@@ -57,7 +60,13 @@ export function newTurn(id: string, question: string, model: string | null, tab:
     stopWanted: false,
     tab,
     answer: null,
+    before: [],
   };
+}
+
+/** The responses that are read as the answer, in order. */
+export function chain({ before, answer }: Turn): readonly Answer[] {
+  return answer === null ? before : [...before, answer];
 }
 
 export function shown(conversation: Conversation): readonly Turn[] {
@@ -97,11 +106,28 @@ export function again(turn: Turn, tab: string, now: number): Turn {
   const fresh = { ...turn, phase: "sending" as const, problem: null, stopWanted: false, tab, sentAt: now };
   return turn.answer === null
     ? { ...fresh, revision: turn.revision + 1 }
-    : { ...fresh, attempt: turn.attempt + 1, revision: 0, answer: null };
+    : { ...fresh, attempt: turn.attempt + 1, revision: 0, answer: null, before: [] };
 }
 
+/** The responses up to the one that can be continued; empty where none can. Behind one that failed it is the one that it
+    was to continue. */
+export function cutShort(turn: Turn): readonly Answer[] {
+  if (turn.answer === null || isRunning(turn.answer)) return [];
+  if (turn.answer.continuable) return chain(turn);
+  const { status, text } = turn.answer;
+  return status === "failed" || status === "lost" || (status !== "completed" && text === "") ? turn.before : [];
+}
+
+/** More of an answer that was cut short; unchanged where nothing can be continued. */
+export function continuing(turn: Turn, tab: string, now: number): Turn {
+  const before = cutShort(turn);
+  if (before.length === 0) return turn;
+  return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, attempt: turn.attempt + 1, revision: 0, answer: null, before };
+}
+
+/** A tab that continues an answer and one that asks for another one at the same time make two requests. */
 export function idempotencyKey(turn: Turn): string {
-  return `${turn.id}.${turn.attempt}`;
+  return turn.before.length === 0 ? `${turn.id}.${turn.attempt}` : `${turn.id}.${turn.attempt}.more`;
 }
 
 export interface Message {
@@ -124,10 +150,14 @@ export interface Context {
 // This page runs no tools: who goes on writing leaves the calls without a result, and the model is told so.
 const NOT_RUN = "This tool was not run. The user went on without it.";
 
-/** What is sent for a question: it continues the nearest earlier answer that has an end worth continuing. */
+/** What is sent for a question: it continues the nearest earlier answer that has an end worth continuing. More of an answer
+    that was cut short is asked for without any input. */
 export function context(conversation: Conversation, turnId: string): Context {
-  const previous = continued(conversation, turnId).at(-1)?.answer ?? null;
-  const question = conversation.turns.find((turn) => turn.id === turnId)?.question ?? "";
+  const turn = conversation.turns.find(({ id }) => id === turnId);
+  const cut = turn?.before.at(-1);
+  if (cut !== undefined) return { input: [], previousResponseId: cut.responseId };
+  const previous = continued(conversation, turnId).at(-1)?.heard.at(-1) ?? null;
+  const question = turn?.question ?? "";
   if (previous === null) return { input: question, previousResponseId: null };
   const open = calls(previous);
   if (open === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
@@ -143,18 +173,19 @@ export function context(conversation: Conversation, turnId: string): Context {
 /** Everything said so far, for when the server no longer knows the answer that the question continues. */
 export function wholeContext(conversation: Conversation, turnId: string): Message[] {
   const messages: Message[] = [];
-  for (const turn of continued(conversation, turnId)) {
-    messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answer === null ? "" : said(turn.answer) });
+  for (const { question, heard } of continued(conversation, turnId)) {
+    messages.push({ role: "user", content: question }, { role: "assistant", content: said(heard) });
   }
   const asked = conversation.turns.find((turn) => turn.id === turnId);
   return asked === undefined ? messages : [...messages, { role: "user", content: asked.question }];
 }
 
-function continued(conversation: Conversation, turnId: string): Turn[] {
+function continued(conversation: Conversation, turnId: string): { question: string; heard: readonly Answer[] }[] {
   const place = conversation.turns.findIndex((turn) => turn.id === turnId);
   return conversation.turns
     .slice(0, place === -1 ? undefined : place)
-    .filter(({ phase, answer }) => phase === "accepted" && answer !== null && isWhole(answer));
+    .map(({ question, answer, before }) => ({ question, heard: answer !== null && isWhole(answer) ? [...before, answer] : before }))
+    .filter(({ heard }) => heard.length > 0);
 }
 
 // A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.
@@ -174,8 +205,14 @@ export function join(a: Conversation, b: Conversation): Conversation {
 export function joinTurn(a: Turn, b: Turn): Turn {
   if (a.attempt !== b.attempt) return a.attempt > b.attempt ? a : b;
   const joined = isAhead(a, b) ? a : b;
-  const answer = a.answer !== null && b.answer?.responseId === a.answer.responseId ? further(a.answer, b.answer) : joined.answer;
-  return { ...joined, stopWanted: a.stopWanted || b.stopWanted, answer };
+  const other = joined === a ? b : a;
+  const answer = joined.answer === null ? null : known(joined.answer, other);
+  return { ...joined, stopWanted: a.stopWanted || b.stopWanted, answer, before: joined.before.map((each) => known(each, other)) };
+}
+
+function known(answer: Answer, other: Turn): Answer {
+  const same = chain(other).find(({ responseId }) => responseId === answer.responseId);
+  return same === undefined ? answer : further(answer, same);
 }
 
 // Any fixed order will do for the cases that differ by chance only (two tabs that retried at once), as long as every tab uses it.
@@ -217,8 +254,18 @@ export function readConversation(raw: string): Conversation | null {
           typeof turn.attempt === "number",
       );
     if (!good) return null;
-    return { ...value, turns: value.turns.map((turn) => (turn.answer === null ? turn : { ...turn, answer: readAnswer(turn.answer) })) };
+    return { ...value, turns: value.turns.map(readTurn) };
   } catch {
     return null;
   }
+}
+
+// An older version of this page kept no `before`.
+function readTurn(kept: Turn): Turn {
+  const before: unknown = kept.before;
+  return {
+    ...kept,
+    answer: kept.answer === null ? null : readAnswer(kept.answer),
+    before: Array.isArray(before) ? before.map((each) => readAnswer(each as Answer)) : [],
+  };
 }

@@ -3,6 +3,7 @@
 import type { Answer } from "./answer";
 import type { Problem } from "./conversation";
 import type { Fault, Place } from "./protocol";
+import { firstModel, type Seam } from "./reading";
 
 /** `status` 0: the server was not reached. `retryAfterMs`: the delay that the server asked for. */
 export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
@@ -12,12 +13,28 @@ export function askProblem(status: number, fault: Fault, retryAfterMs: number | 
   if (status === 403) return { code, again: true, words: "This address or credential may not ask here." };
   if (status === 413) return { code, again: false, words: "The question is too long for this server. Shorten it and ask again." };
   if (status === 429) {
-    const wait = retryAfterMs === null ? "in a moment" : `in ${Math.max(1, Math.ceil(retryAfterMs / 1000))} s`;
-    return { code, again: true, words: `That was more than your limit allows just now. Try again ${wait}.` };
+    return { code, again: true, words: `The service is busy, or that was more than your limit allows. Try again ${delayWords(retryAfterMs)}.` };
   }
   if (status === 503) return { code, again: true, words: "The service is starting or busy and did not take the question. Try again in a moment." };
   if (status >= 500) return { code, again: true, words: "The server failed to take the question. Try again." };
   return { code, again: false, words: fault.message };
+}
+
+function delayWords(ms: number | null): string {
+  return ms === null ? "in a moment" : `in ${Math.max(1, Math.ceil(ms / 1000))} s`;
+}
+
+/** Shown until a question that was refused is sent again; null where it was not refused. */
+export function againWords(status: number, retryAfterMs: number | null): string | null {
+  return status === 429 || status === 503 ? `The service is busy. Your question is sent again ${delayWords(retryAfterMs)}.` : null;
+}
+
+/** What cannot be continued any more, in other words than a question that cannot be asked. */
+export function continueProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
+  if (fault.code === "previous_response_not_found" || fault.code === "history_lost") {
+    return { code: fault.code, again: false, words: "The server no longer has this answer, so it can't be continued." };
+  }
+  return askProblem(status, fault, retryAfterMs);
 }
 
 /** Whether trying again by itself may help before the reader is bothered. */
@@ -40,6 +57,17 @@ const FAILURES: Record<string, string> = {
   attempts_exhausted: "Several workers tried to answer and failed.",
 };
 
+/** Who or what answered, where it is not just the model that was asked. */
+export function servedWords(answer: Answer): string | null {
+  if (answer.cached) return "An equal question was answered a short time ago. This is that answer again.";
+  const model = firstModel(answer);
+  return answer.asked === null || model === null || model === answer.asked ? null : `Answered by ${model}: ${answer.asked} was not available.`;
+}
+
+export function seamWords({ from, to }: Seam): string {
+  return from === null ? `${to} continues from here` : `${from} stopped answering; ${to} continues from here`;
+}
+
 export interface EndNote {
   tone: "quiet" | "problem";
   words: string;
@@ -51,7 +79,7 @@ export function endNote(answer: Answer): EndNote | null {
     case "cancelled":
       return { tone: "quiet", words: answer.text === "" ? "Stopped before the first word." : "Stopped." };
     case "incomplete":
-      return { tone: "quiet", words: incompleteWords(answer.reason) };
+      return { tone: "quiet", words: incompleteWords(answer) };
     case "failed":
       return { tone: "problem", words: failureWords(answer.fault) };
     case "lost":
@@ -67,8 +95,8 @@ export function endNote(answer: Answer): EndNote | null {
   }
 }
 
-function incompleteWords(reason: string | null): string {
-  if (reason === "max_output_tokens") return "Cut off: the length limit was reached.";
+function incompleteWords({ reason, shortened }: Answer): string {
+  if (reason === "max_output_tokens") return shortened ? "Cut short, because the service was busy." : "Cut off: the length limit was reached.";
   if (reason === "content_filter") return "Cut off by the content filter.";
   return reason === null ? "Cut off before the end." : `Cut off before the end (${reason.replace(/_/g, " ")}).`;
 }

@@ -13,15 +13,17 @@ export interface Pace {
 /** Below this span a rate says more about the network's batches than about the model. */
 const SHORTEST_SPAN_MS = 150;
 
-export function pace(answer: Answer, sentAt: number): Pace {
+/** `before`: what it continues. Its tokens count, but nothing of its pace. */
+export function pace(answer: Answer, sentAt: number, before: readonly Answer[] = []): Pace {
   const exact = !isRunning(answer);
   const tokens = exact ? (answer.usage?.output ?? null) : answer.deltas || null;
+  const whole = before.reduce<number | null>((sum, { usage }) => (sum === null || usage === null ? null : sum + usage.output), tokens);
   const span = answer.firstAt === null || answer.lastAt === null ? 0 : answer.lastAt - answer.firstAt;
   return {
     firstTokenMs: answer.firstAt === null ? null : Math.max(0, answer.firstAt - sentAt),
     // The first token opens the span, so it is not one of those produced within it.
     tokensPerSecond: tokens === null || tokens < 2 || span < SHORTEST_SPAN_MS ? null : ((tokens - 1) * 1000) / span,
-    tokens,
+    tokens: whole,
     exact,
   };
 }

@@ -26,14 +26,36 @@ export interface Place {
   atLeast: boolean;
 }
 
+/** From the item with this number on, this model answers. */
+export interface Segment {
+  item: number;
+  model: string;
+}
+
+/** What a Response object says of who answers, and how. */
+export interface Served {
+  /** The model that answers. Null while that is not known. */
+  model: string | null;
+  /** The model that was asked for, where another one answers all or a part of it. */
+  asked: string | null;
+  /** The models one after the other; empty where one answers alone. */
+  segments: readonly Segment[];
+  /** The service was busy, so the answer has a lower bound than it would have had. */
+  shortened: boolean;
+  /** It is the answer to an equal request, given again. */
+  cached: boolean;
+  /** It was cut short, and its text can be continued. */
+  continuable: boolean;
+}
+
 /** Only the newest item is open: `opened` begins one, the others are about it. */
 export type ResponseEvent =
-  | { kind: "status"; seq: number; status: "queued" | "in_progress" }
+  | { kind: "status"; seq: number; status: "queued" | "in_progress"; served: Served | null }
   | { kind: "opened"; seq: number; item: ItemKind; name: string; call: string }
   | { kind: "delta"; seq: number; item: ItemKind; delta: string }
   | { kind: "text"; seq: number; item: ItemKind; text: string }
   | { kind: "closed"; seq: number; whole: boolean }
-  | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; model: string | null }
+  | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; served: Served | null }
   | { kind: "other"; seq: number }
   /** Of this moment: it repeats the number of the event before it and belongs to no series. */
   | { kind: "place"; seq: number; place: Place };
@@ -143,9 +165,9 @@ export function readEvent(value: unknown): ResponseEvent | null {
   switch (event["type"]) {
     case "response.queued":
       if ("queue" in event) return readPlace(seq, fields(event["queue"]));
-      return { kind: "status", seq, status: "queued" };
+      return { kind: "status", seq, status: "queued", served: null };
     case "response.in_progress":
-      return { kind: "status", seq, status: "in_progress" };
+      return { kind: "status", seq, status: "in_progress", served: readServed(event["response"]) };
     case "response.output_item.added":
       return readOpened(seq, fields(event["item"]));
     case "response.output_item.done":
@@ -191,8 +213,34 @@ function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {
     reason: text(fields(response?.["incomplete_details"])?.["reason"]),
     usage: input === null || output === null ? null : { input, output },
     fault: readFault(response?.["error"]),
-    model: text(response?.["model"]),
+    served: readServed(response),
   };
+}
+
+function readServed(value: unknown): Served | null {
+  const response = fields(value);
+  if (response === null) return null;
+  const fallback = fields(response["fallback"]);
+  return {
+    model: modelName(response["model"]),
+    asked: modelName(fallback?.["from"]),
+    segments: readSegments(fallback?.["items"]),
+    shortened: fields(response["shortened"]) !== null,
+    cached: response["cached_answer"] === true,
+    continuable: response["continue"] === true,
+  };
+}
+
+function readSegments(value: unknown): Segment[] {
+  if (!Array.isArray(value)) return [];
+  const found = value.map((each: unknown) => ({ item: count(fields(each)?.["output_index"]), model: modelName(fields(each)?.["model"]) }));
+  const good = found.every(({ item, model }, place) => item !== null && model !== null && item > (found[place - 1]?.item ?? -1));
+  return good ? (found as Segment[]) : [];
+}
+
+function modelName(value: unknown): string | null {
+  const name = text(value);
+  return name === null || name === "" ? null : name.slice(0, LONGEST_NAME);
 }
 
 export function readFault(value: unknown): Fault | null {

@@ -1,9 +1,10 @@
 /* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
 
-import { isRunning, parts, said, type Answer } from "../core/answer";
-import { busyTurn, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
-import { endNote } from "../core/messages";
+import { isRunning, parts, type Answer } from "../core/answer";
+import { busyTurn, chain, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
+import { endNote, seamWords, servedWords } from "../core/messages";
 import type { ItemKind } from "../core/protocol";
+import { reading, said, type Seam } from "../core/reading";
 import type { Controller } from "../controller";
 import { Composer } from "./composer";
 import { copyText, h, icon, setText } from "./dom";
@@ -40,8 +41,8 @@ export class App {
   private current: string | null = null;
   private connected = false;
   private frame = 0;
-  /** What was last said aloud about each turn. */
-  private readonly said = new Map<string, string>();
+  /** What was last said aloud about each turn, and how many models had gone on with it by then. */
+  private readonly said = new Map<string, { stage: string; seams: number }>();
 
   constructor(
     root: HTMLElement,
@@ -258,6 +259,7 @@ export class App {
       const around = {
         engine: this.controller.engine,
         place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
+        refusal: this.controller.refusal(turn.id),
         connected: this.connected,
         last: place === turns.length - 1,
       };
@@ -276,32 +278,50 @@ export class App {
       edit: (turnId: string) => {
         if (this.current !== null) this.composer.write(this.controller.withdraw(this.current, turnId));
       },
+      more: (turnId: string) => {
+        if (this.current !== null) this.controller.more(this.current, turnId);
+      },
     };
     const view = new TurnView(turn, actions);
     this.turns.set(turn.id, view);
     return view;
   }
 
-  // Read aloud is what changed while the reader was here: not every word as it comes, but the whole once it stands.
+  // Read aloud is what changed while the reader was here: not every word as it comes, but the whole once it stands. Of an
+  // answer that was continued it is what is new.
   private say(turn: Turn): void {
-    const stage = turn.answer === null ? turn.phase : isRunning(turn.answer) ? stageOf(turn.answer) : turn.answer.status;
+    const { answer } = turn;
+    const seams = reading(chain(turn)).flatMap((part) => part.seams);
+    const stage = answer === null ? (this.controller.refusal(turn.id) ?? turn.phase) : isRunning(answer) ? stageOf(answer) : answer.status;
     const before = this.said.get(turn.id);
-    this.said.set(turn.id, stage);
-    if (before === undefined || before === stage) return;
-    if (stage === "answering") this.live.textContent = "The answer begins.";
-    else if (stage === "thinking") this.live.textContent = "The model is thinking.";
-    else if (stage === "calling") this.live.textContent = "The model calls a tool.";
-    else if (stage === "unsent") this.live.textContent = turn.problem?.words ?? "The question was not sent.";
-    else if (turn.answer !== null && !isRunning(turn.answer)) {
-      const calls = parts(turn.answer).flatMap(({ kind, state, name }) => (isCall(kind) && state === "whole" ? [name] : []));
+    this.said.set(turn.id, { stage, seams: seams.length });
+    if (before === undefined || (before.stage === stage && before.seams >= seams.length)) return;
+    const words = this.stageWords(turn, before.seams < seams.length ? seams.at(-1) : undefined);
+    if (words !== null) this.live.textContent = words;
+  }
+
+  private stageWords(turn: Turn, seam: Seam | undefined): string | null {
+    const { answer } = turn;
+    if (answer === null) return turn.phase === "unsent" ? (turn.problem?.words ?? "The question was not sent.") : this.controller.refusal(turn.id);
+    if (!isRunning(answer)) {
+      const calls = parts(answer).flatMap(({ kind, state, name }) => (isCall(kind) && state === "whole" ? [name] : []));
       const waits = calls.length === 0 ? "" : `Waiting for the output of ${calls.join(", ")}. `;
-      this.live.textContent = `${endNote(turn.answer)?.words ?? "The answer is complete."} ${waits}${said(turn.answer)}`;
+      return `${endNote(answer)?.words ?? "The answer is complete."} ${waits}${said([answer])}`;
     }
+    const stage = stageOf(answer);
+    if (stage === "thinking") return "The model is thinking.";
+    if (stage === "calling") return "The model calls a tool.";
+    if (seam !== undefined) return `${seamWords(seam)}.`;
+    if (stage !== "answering") return null;
+    if (turn.before.length > 0) return "The answer goes on.";
+    const served = servedWords(answer);
+    return served === null ? "The answer begins." : `The answer begins. ${served}`;
   }
 
   private async copyCode(button: HTMLElement): Promise<void> {
-    const code = button.closest(".code")?.querySelector("pre")?.textContent ?? "";
-    if (!(await copyText(code))) return;
+    const code = button.closest(".code")?.querySelector("pre")?.cloneNode(true) as Element | undefined;
+    for (const notice of code?.querySelectorAll(".seam") ?? []) notice.remove();
+    if (!(await copyText(code?.textContent ?? ""))) return;
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = "Copy"), 1500);
   }

@@ -1,8 +1,10 @@
 /* What an answer is made of, drawn: messages, reasoning and calls of tools. Names and arguments are the model's words, so
    they are text and nothing else. */
 
-import type { Part } from "../core/answer";
 import { indented } from "../core/json";
+import { seamWords } from "../core/messages";
+import type { ReadPart as Part } from "../core/reading";
+import { Notices } from "../core/seams";
 import { coloured, MarkdownTree, type Node as Tree } from "../core/tree";
 import { h, icon, setText } from "./dom";
 import { patch } from "./patch";
@@ -32,26 +34,34 @@ class Message implements Block {
   readonly kind = "message";
   readonly element = h("div", { class: "prose" });
   private readonly markdown = new MarkdownTree();
+  private readonly notices = new Notices();
   /** What the element shows now. */
   private drawn: readonly Tree[] = [];
   private drawnText: string | null = null;
   private drawnRunning = false;
+  private drawnSeams: Part["seams"] = [];
   /** Long answers cost more to draw, so they are drawn less often: not before this time. */
   private drawAgainAt = 0;
 
-  update({ text }: Part, { writing }: Around, now: number): boolean {
-    if (text === this.drawnText && writing === this.drawnRunning) return false;
+  update({ text, seams }: Part, { writing }: Around, now: number): boolean {
+    if (text === this.drawnText && writing === this.drawnRunning && same(seams, this.drawnSeams)) return false;
     if (writing && now < this.drawAgainAt) return true;
     const started = performance.now();
-    const tree = this.markdown.render(text, writing);
+    const notices = seams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
+    const tree = this.notices.put(this.markdown.render(text, writing), text, notices);
     patch(this.element, this.drawn, tree);
     this.drawn = tree;
     this.drawnText = text;
     this.drawnRunning = writing;
+    this.drawnSeams = seams;
     const cost = performance.now() - started;
     this.drawAgainAt = cost < 6 ? 0 : now + cost * 4;
     return false;
   }
+}
+
+function same(a: Part["seams"], b: Part["seams"]): boolean {
+  return a.length === b.length && a.every(({ at, to }, place) => at === b[place]?.at && to === b[place].to);
 }
 
 /** Open while nothing follows, until the reader decides. */

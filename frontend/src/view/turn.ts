@@ -1,9 +1,10 @@
 /* One question and its answer. */
 
-import { isRunning, parts, said, type Part } from "../core/answer";
-import { isBusy, type Turn } from "../core/conversation";
+import { isRunning } from "../core/answer";
+import { chain, cutShort, isBusy, type Turn } from "../core/conversation";
 import { pace, paceWords } from "../core/pace";
-import { endNote, placeWords } from "../core/messages";
+import { endNote, placeWords, servedWords } from "../core/messages";
+import { reading, said, type ReadPart } from "../core/reading";
 import type { Place } from "../core/protocol";
 import type { Engine } from "../edge/api";
 import { block, wave, type Block } from "./blocks";
@@ -12,6 +13,8 @@ import { copyText, h, icon, setText } from "./dom";
 export interface Surroundings {
   engine: Engine | null;
   place: Place | null;
+  /** Why the question waits to be sent again. */
+  refusal: string | null;
   connected: boolean;
   last: boolean;
 }
@@ -19,16 +22,19 @@ export interface Surroundings {
 export interface TurnActions {
   retry(turnId: string): void;
   edit(turnId: string): void;
+  more(turnId: string): void;
 }
 
 export class TurnView {
   readonly element: HTMLElement;
   private readonly question = h("div", { class: "question" });
+  private readonly served = h("p", { class: "served", hidden: true });
   private readonly body = h("div", { class: "body" });
   private readonly more = h("p", { class: "rest", hidden: true });
   private readonly note = h("p", { class: "note" });
   private readonly noteWords = h("span");
   private readonly pace = h("span", { class: "pace" });
+  private readonly continue: HTMLButtonElement;
   private readonly copy: HTMLButtonElement;
   private readonly retry: HTMLButtonElement;
   private readonly edit: HTMLButtonElement;
@@ -44,7 +50,13 @@ export class TurnView {
     this.edit = h("button", { type: "button", class: "action", onclick: () => actions.edit(this.turn.id) }, icon("edit"), h("span", {}, "Edit"));
     this.foot = h("div", { class: "foot" }, this.copy, this.retry, this.edit, this.pace);
     this.note.append(wave(), this.noteWords);
-    const answer = h("div", { class: "answer" }, h("h3", { class: "sr-only" }, "Answer"), this.body, this.more, this.note, this.foot);
+    const more = (): void => {
+      // The button goes; who uses the keyboard stays at the answer.
+      answer.focus({ preventScroll: true });
+      actions.more(this.turn.id);
+    };
+    this.continue = h("button", { type: "button", class: "continue", hidden: true, onclick: more }, "Continue");
+    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, h("div", { class: "ending" }, this.note, this.continue), this.foot);
     this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h3", { class: "sr-only" }, "You asked"), this.question, answer);
   }
 
@@ -59,7 +71,11 @@ export class TurnView {
     this.element.dataset["busy"] = String(isBusy(turn));
     this.element.dataset["seq"] = String(answer?.lastSeq ?? -1);
     this.element.setAttribute("aria-busy", String(isBusy(turn)));
-    const later = this.drawBlocks(answer === null ? [] : parts(answer), running, around.last, now);
+    const answers = chain(turn);
+    const served = answers[0] === undefined ? null : servedWords(answers[0]);
+    this.served.hidden = served === null;
+    setText(this.served, served ?? "");
+    const later = this.drawBlocks(reading(answers), running, around.last, now);
     const more = answer?.more ?? 0;
     this.more.hidden = more === 0;
     setText(this.more, more === 0 ? "" : `${more} more items are not kept here.`);
@@ -68,7 +84,7 @@ export class TurnView {
     return later;
   }
 
-  private drawBlocks(found: readonly Part[], running: boolean, last: boolean, now: number): boolean {
+  private drawBlocks(found: readonly ReadPart[], running: boolean, last: boolean, now: number): boolean {
     const shown = found.length === 0 ? [NOTHING] : found;
     let later = false;
     shown.forEach((part, place) => {
@@ -94,22 +110,23 @@ export class TurnView {
     this.note.hidden = words === "";
     this.note.className = `note ${tone}`;
     setText(this.noteWords, words);
+    this.continue.hidden = !around.last || isBusy(this.turn) || cutShort(this.turn).length === 0;
   }
 
   private drawFoot(around: Surroundings): void {
     const { answer, phase } = this.turn;
     const busy = isBusy(this.turn);
-    this.copy.hidden = busy || answer === null || said(answer) === "";
+    this.copy.hidden = busy || said(chain(this.turn)) === "";
     const unsent = phase === "unsent";
     this.retry.hidden = busy || !(around.last || unsent) || (unsent && this.turn.problem?.again === false);
-    this.edit.hidden = !unsent;
-    const words = answer === null ? [] : paceWords(pace(answer, this.turn.sentAt));
+    this.edit.hidden = !unsent || this.turn.before.length > 0;
+    const words = answer === null ? [] : paceWords(pace(answer, this.turn.sentAt, this.turn.before));
     setText(this.pace, words.join(" · "));
     this.foot.dataset["empty"] = String(this.copy.hidden && this.retry.hidden && this.edit.hidden && words.length === 0);
   }
 
   private async copied(): Promise<void> {
-    if (!(await copyText(this.turn.answer === null ? "" : said(this.turn.answer)))) return;
+    if (!(await copyText(said(chain(this.turn))))) return;
     this.copy.replaceChildren(icon("check"));
     this.copy.setAttribute("aria-label", "Copied");
     setTimeout(() => {
@@ -120,17 +137,17 @@ export class TurnView {
 }
 
 /** Shown before anything has come. */
-const NOTHING: Part = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "" };
+const NOTHING: ReadPart = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "", seams: [] };
 
 /** Why there is nothing to read yet, as far as it is known. */
 export function waitingWords(turn: Turn, around: Surroundings): string | null {
   const { answer } = turn;
   if (!isBusy(turn)) return null;
   if (turn.stopWanted) return "Stopping…";
-  if (answer === null) return "Sending…";
+  if (answer === null) return around.refusal ?? "Sending…";
   if (!around.connected) return "Connection lost. The answer goes on without this page and is caught up when it is back.";
   if (answer.text !== "" || answer.items.length > 0) return null;
-  if (answer.status === "in_progress") return "Reading your question…";
+  if (answer.status === "in_progress") return turn.before.length > 0 ? "Continuing…" : "Reading your question…";
   if (around.place !== null) return placeWords(around.place);
   if (around.engine?.state === "loading") return "The engine is still warming up. Your question is safe in the queue and is answered as soon as it is ready.";
   if (around.engine?.state === "none") return "No worker is there yet. Your question is safe in the queue and is answered as soon as one is.";

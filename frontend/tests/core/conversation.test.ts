@@ -31,11 +31,14 @@ function anyTurn(choose: <T>(from: readonly T[]) => T, id: string): Turn {
   const lastSeq = choose([-1, 3, 7]);
   const answer = choose([null, { ...newAnswer(`r${attempt}`), lastSeq, text: "x".repeat(lastSeq + 1), status: choose(["queued", "in_progress"] as const) }]);
   const ended = answer !== null && choose([false, false, true]);
+  // Of the second attempt more of the first answer was asked for, of which another tab may have seen the first word.
+  const cut = { ...newAnswer("r0"), lastSeq: 9, status: "incomplete" as const, text: "x", firstAt: choose([null, 1, 2]) };
   return turn(id, {
     attempt,
     revision: answer === null ? choose([0, 1]) : 0,
     tab: choose(["a", "b"]),
     stopWanted: choose([false, true]),
+    before: attempt === 2 ? [cut] : [],
     phase: answer === null ? "sending" : "accepted",
     // One response has one end, and in one state of the stream one status.
     answer: ended ? { ...answer, lastSeq: 9, status: "completed", text: "x".repeat(10) } : answer === null ? null : { ...answer, status: lastSeq < 3 ? "queued" : "in_progress" },
@@ -141,7 +144,54 @@ describe("asking again", () => {
   });
 });
 
+describe("more of an answer", () => {
+  const cut = { ...answered("r1", "One ", "incomplete"), continuable: true };
+
+  it("is asked for by the response that was cut short, without any input", () => {
+    const more = conversations.continuing(turn("1", { answer: cut }), "tab", 5);
+    expect(more).toMatchObject({ phase: "sending", attempt: 2, answer: null, before: [cut] });
+    expect(conversations.context(conversation(more), "1")).toEqual({ input: [], previousResponseId: "r1" });
+    expect(conversations.idempotencyKey(more)).not.toBe(conversations.idempotencyKey(conversations.again(turn("1", { answer: cut }), "tab", 5)));
+  });
+
+  it("is not asked for where nothing can be continued", () => {
+    for (const answer of [answered("r1", "One."), answered("r1", "One", "cancelled"), answered("r1", "One", "failed"), { ...cut, status: "in_progress" as const }, null]) {
+      const it = turn("1", { answer });
+      expect(conversations.continuing(it, "tab", 5)).toBe(it);
+    }
+  });
+
+  it.each([
+    ["failed", "tw"],
+    ["lost", ""],
+    ["cancelled", ""],
+  ] as const)("that ended as %s begins again behind what was cut short", (status, text) => {
+    const failed = turn("1", { attempt: 2, before: [cut], answer: answered("r2", text, status) });
+    expect(conversations.continuing(failed, "tab", 5)).toMatchObject({ attempt: 3, answer: null, before: [cut] });
+  });
+
+  it("is a part of what was said, and the next question goes on behind it", () => {
+    const talk = conversation(turn("1", { before: [cut], answer: answered("r2", "two.") }), turn("2"));
+    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r2" });
+    expect(conversations.wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One two." });
+  });
+
+  it("that was refused or failed leaves what was said before", () => {
+    for (const changes of [{ phase: "unsent" as const }, { answer: answered("r2", "tw", "failed") }]) {
+      const talk = conversation(turn("1", { before: [cut], ...changes }), turn("2"));
+      expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+      expect(conversations.wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One " });
+    }
+  });
+});
+
 describe("what was stored", () => {
+  it("by an older version of this page had no answers that were continued", () => {
+    const { before: _, ...kept } = turn("1", { answer: answered("r1", "text") });
+    expect(conversations.readConversation(JSON.stringify({ id: "c", createdAt: 1, turns: [kept] }))).toEqual(conversation(turn("1", { answer: answered("r1", "text") })));
+  });
+
+
   it("is read back as it was", () => {
     const talk = conversation(turn("1", { answer: answered("r1", "text") }));
     expect(conversations.readConversation(JSON.stringify(talk))).toEqual(talk);

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { apply, ITEMS_KEPT, newAnswer, parts, readAnswer, said, SIDE_CHARACTERS_KEPT, type Answer } from "../../src/core/answer";
+import { apply, ITEMS_KEPT, newAnswer, parts, readAnswer, SIDE_CHARACTERS_KEPT, type Answer } from "../../src/core/answer";
 import { readEvent } from "../../src/core/protocol";
+import { said } from "../../src/core/reading";
 import { read, recorded, type Raw } from "../events";
 
 function fold(events: readonly Raw[], from: Answer = newAnswer("resp_1")): Answer {
@@ -33,7 +34,7 @@ describe("an answer of several items", () => {
   });
 
   it("says only its messages", () => {
-    expect(said(whole)).toBe("Let me < see.\n\nSo.");
+    expect(said([whole])).toBe("Let me < see.\n\nSo.");
   });
 
   it("is the same wherever it was cut, kept and gone on with, however far the replay overlaps", () => {
@@ -59,7 +60,7 @@ describe("an item", () => {
   it("that the answer ended in is cut, and those before it are whole", () => {
     expect(brief(fold(recorded("cut")))).toEqual(["reasoning Short. whole", 'function geo.weather {"city": "Zür cut']);
     expect(brief(fold(recorded("thoughts")))).toEqual(["reasoning I never came to an end cut"]);
-    expect(said(fold(recorded("thoughts")))).toBe("");
+    expect(said([fold(recorded("thoughts"))])).toBe("");
   });
 
   it("that calls a custom tool has its input", () => {
@@ -155,11 +156,18 @@ describe("what an older version of this page kept", () => {
   it("is one message when it ended", () => {
     const answer = readAnswer(old(fold(recorded("plain"))));
     expect(parts(answer)).toMatchObject([{ kind: "message", text: "One two three." }]);
-    expect(said(answer)).toBe("One two three.");
+    expect(said([answer])).toBe("One two three.");
   });
 
   it("is read again from the beginning when it still runs, because it may lack items", () => {
     expect(readAnswer(old(fold(recorded("items").slice(0, 9))))).toEqual(newAnswer("resp_1"));
+  });
+
+  it("has what was not told then as unknown", () => {
+    const answer = fold(recorded("plain"));
+    const { asked: _, segments: __, shortened: ___, cached: ____, continuable: _____, ...rest } = answer;
+    expect(readAnswer(rest as Answer)).toEqual(answer);
+    for (const segments of ["?", [null], [{ item: 0 }], [{ item: 0.5, model: "m" }]]) expect(readAnswer({ ...answer, segments } as unknown as Answer).segments).toEqual([]);
   });
 
   it.each([[[{ at: 3 }]], [[{ at: 9, name: "", left: 0 }]], [[{ at: 2, name: "", left: 0 }, { at: 1, name: "", left: 0 }]], [[null]], ["?"]])("with damaged items %j is one message", (items) => {

@@ -10,6 +10,12 @@ describe("the pace of an answer", () => {
     expect(paceWords(pace(ended, 1000))).toEqual(["first token 300 ms", "50 tokens/s", "101 tokens"]);
   });
 
+  it("counts the tokens of what it continues, and nothing of its pace", () => {
+    const before = { ...ended, firstAt: 1, usage: { input: 5, output: 16 } };
+    expect(pace(ended, 1000, [before])).toEqual({ firstTokenMs: 300, tokensPerSecond: 50, tokens: 117, exact: true });
+    expect(pace(ended, 1000, [{ ...before, usage: null }])).toMatchObject({ tokensPerSecond: 50, tokens: null });
+  });
+
   it("is called approximate while it only counts pieces", () => {
     expect(paceWords(pace({ ...ended, status: "in_progress", usage: null }, 1000))).toEqual(["first token 300 ms", "≈ 20 tokens/s"]);
   });

@@ -24,7 +24,35 @@ describe("a message on the watch socket", () => {
 
 describe("an event", () => {
   it("of an end with an odd response inside is an end all the same", () => {
-    expect(readEvent({ type: "response.failed", sequence_number: 4, response: "?" })).toEqual({ kind: "end", seq: 4, outcome: "failed", reason: null, usage: null, fault: null, model: null });
+    expect(readEvent({ type: "response.failed", sequence_number: 4, response: "?" })).toEqual({ kind: "end", seq: 4, outcome: "failed", reason: null, usage: null, fault: null, served: null });
+  });
+});
+
+describe("who answers", () => {
+  const read = (response: object): unknown => readEvent({ type: "response.in_progress", sequence_number: 2, response });
+  const alone = { model: null, asked: null, segments: [], shortened: false, cached: false, continuable: false };
+
+  it("is read with all that the response says", () => {
+    const items = [{ output_index: 0, model: "large" }, { output_index: 1, model: "small" }];
+    expect(read({ model: "small", fallback: { from: "large", items }, shortened: { from: 9, to: 4 }, cached_answer: true, continue: true })).toEqual({
+      kind: "status",
+      seq: 2,
+      status: "in_progress",
+      served: { model: "small", asked: "large", segments: [{ item: 0, model: "large" }, { item: 1, model: "small" }], shortened: true, cached: true, continuable: true },
+    });
+  });
+
+  it.each([
+    {},
+    { model: 7, fallback: "large", shortened: true, cached_answer: 1, continue: "true" },
+    { model: "", fallback: { from: null, items: {} }, shortened: null },
+    { fallback: { items: [null] } },
+    { fallback: { items: [{ output_index: 0, model: "a" }, { output_index: 0, model: "b" }] } },
+    { fallback: { items: [{ output_index: -1, model: "a" }] } },
+  ])("is nobody where it makes no sense: %j", (response) => expect(read(response)).toMatchObject({ served: alone }));
+
+  it("has a name of bounded length", () => {
+    expect(read({ model: "m".repeat(5000) })).toMatchObject({ served: { model: "m".repeat(200) } });
   });
 });
 
