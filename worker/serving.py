@@ -296,7 +296,11 @@ class Serving:
         response = self.response
         paused = prev is not None and rank != slots.STARTED
         until = response.paused_until if paused else None
-        turn = pool.acquire(rank, response.flow, response.asked, response.rid, first=paused)
+        turn = pool.acquire(
+            *(rank, response.flow, response.asked, response.rid),
+            first=paused,
+            again=response.pauses > 0,
+        )
         if prev is None and not turn.done():
             response.turn = turn
         try:

@@ -38,9 +38,10 @@ class Turn(asyncio.Future[None]):
         make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
             asked.
         shared: it got its slot before requests of a better class that waited.
+        again: its response had a slot before, and made way.
     """
 
-    def __init__(self, rank: int, flow: Flow, cost: float, rid: str) -> None:
+    def __init__(self, rank: int, flow: Flow, cost: float, rid: str, *, again: bool) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.rank = rank
         self.flow = flow
@@ -48,6 +49,7 @@ class Turn(asyncio.Future[None]):
         self.rid = rid
         self.make_way: Callable[[], None] | None = None
         self.shared = False
+        self.again = again
 
 
 class Slots:
@@ -58,7 +60,8 @@ class Slots:
         bound: slots that may be in use now. Those in use above it are not taken away.
         running: slots in use.
         running_asked: what their requests asked for.
-        ended, ended_asked: requests that used a slot and gave it back, and what they asked for.
+        ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
+            that made way counts only the first time.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
         _batch_share: part of all tokens that batch requests get at least while they wait.
@@ -145,10 +148,15 @@ class Slots:
         rid: str = "",
         *,
         first: bool = False,
+        again: bool = False,
     ) -> Turn:
         """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
-        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up."""
-        turn = Turn(rank, flow, cost, rid)
+        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
+
+        Args:
+            again: the response had a slot before, and made way.
+        """
+        turn = Turn(rank, flow, cost, rid, again=again)
         self._queue(rank).push(flow, turn, cost, first=first)
         self._admit()
         self._ask()
@@ -172,7 +180,7 @@ class Slots:
         self._batch.pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
-        if used:
+        if used and not turn.again:
             self.ended += 1
             self.ended_asked += turn.cost
         self._held[turn.flow.principal] -= 1

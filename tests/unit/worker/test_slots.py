@@ -167,6 +167,15 @@ async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() ->
     assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"
 
 
+async def test_a_response_that_made_way_counts_once() -> None:
+    """Each pause counted as one more request: requests seemed to make less of what they ask for,
+    and waits were told too short."""
+    pool = slots.Slots(1)
+    for again in (False, True, True):
+        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0)
+    assert (pool.ended, pool.ended_asked) == (1, 100.0)
+
+
 class TestBatchShare:
     """One slot, and many requests of both classes."""
 
