@@ -146,10 +146,14 @@ class RequestConsumer:
         return read_ahead.Room.of(each, self._servings.kept)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:
-        """Partitions to take nothing from now. Batch waits while anything interactive waits."""
+        """Partitions to take nothing from now. While all slots are taken, batch is read only if
+        none of it waits here: to get its share it must wait where slots are granted."""
         slots = self._context.engine_slots
         full = len(self._aside) >= read_ahead.MAX_ASIDE
         busy = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
+        if busy:
+            batch = sum(each.key.topic != self._topics[0] for each in self._servings.kept)
+            busy = batch > slots.running_batch
         return {
             tp
             for tp, assigned in self._membership.assignment

@@ -104,6 +104,11 @@ class Slots:
         """Number of requests that wait for a slot."""
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def running_batch(self) -> int:
+        """Number of batch requests that hold a slot."""
+        return len(self._batch)
+
     def asked(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
         return self._waiting[rank].cost if rank in self._waiting else 0.0
