@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tailrace.protocol import topics
+from tailrace.protocol import queue_place, topics
 
 # Between an append and the heartbeat that tells of it here, on average: half a second until the
 # worker measures, and half a second until this process reads it.
@@ -31,6 +31,7 @@ class Backlog:
         principals: how many have interactive requests that wait; each gets the same share.
         each: tokens of one request; 0 while it is not known.
         batch_share: part of the rate that batch requests get at least while they wait.
+        interactive_rate: tokens per second that interactive requests take.
     """
 
     running: float = 0.0
@@ -40,6 +41,7 @@ class Backlog:
     principals: int = 0
     each: float = 0.0
     batch_share: float = 0.0
+    interactive_rate: float = 0.0
 
     def wait_s(self, priority: topics.PriorityClass, own: int = 0, lately: int = 0) -> float | None:
         """Seconds until a request that is appended now would start; None while unknown.
@@ -62,10 +64,14 @@ class Backlog:
                 ahead = min(ahead, (own + 1) * max(1, self.principals) * self.each)
             # Batch requests have their share of what is made meanwhile.
             batch = ahead * self.batch_share / (1 - self.batch_share)
-            ahead += min(sum(self.waiting[1:]), batch)
-        elif self.batch_share > 0:
-            ahead = min(ahead, (ahead - self.waiting[0]) / self.batch_share)
-        return ahead / self.rate
+            return (ahead + min(sum(self.waiting[1:]), batch)) / self.rate
+        return queue_place.batch_wait_s(
+            ahead,
+            ahead - self.waiting[0],
+            rate=self.rate,
+            interactive_rate=self.interactive_rate,
+            batch_share=self.batch_share,
+        )
 
 
 def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
@@ -95,6 +101,7 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
         principals=int(max((_figure(w, "waiting_principals") for w in ready), default=0)),
         each=sum(sizes) / len(sizes) if sizes else 0.0,
         batch_share=min(shares, default=0.0),
+        interactive_rate=sum(_figure(w, "interactive_rate") for w in ready),
     )
 
 

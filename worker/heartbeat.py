@@ -147,6 +147,7 @@ class Heartbeat:
             self._tokens(),
             slots.ended + slots.running / 2,
             slots.ended_asked + slots.running_asked / 2,
+            slots.interactive_asked,
         )
         waits = slots.queued > 0
         self.workload.measure(totals, seconds, waited=waits and self._waited, running=slots.running)
@@ -203,6 +204,7 @@ class Heartbeat:
             "waiting_principals": flows,
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
+            "interactive_rate": round(work.interactive_rate, 1),
             "batch_share": self._settings.batch_share,
         }
 

@@ -62,9 +62,10 @@ class Slots:
         running_asked: what their requests asked for.
         ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
             that made way counts only the first time.
+        interactive_asked: what interactive requests asked for that ever got a slot.
+        batch_share: part of all tokens that batch requests get at least while they wait.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
-        _batch_share: part of all tokens that batch requests get at least while they wait.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
@@ -89,9 +90,10 @@ class Slots:
         self.running_asked = 0.0
         self.ended = 0
         self.ended_asked = 0.0
+        self.interactive_asked = 0.0
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
-        self._batch_share = batch_share
+        self.batch_share = batch_share
         self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
@@ -119,9 +121,10 @@ class Slots:
 
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
-    ) -> Iterator[tuple[str, float]]:
-        """Ids and costs of the requests that wait, in the order in which they get their slots if
-        nothing else comes. The share of the slots that one principal may have is not looked at.
+    ) -> Iterator[tuple[str, float, int]]:
+        """Ids, costs and ranks of the requests that wait, in the order in which they get their
+        slots if nothing else comes. The share of the slots that one principal may have is not
+        looked at.
 
         Args:
             behind: gives the requests of a rank that wait elsewhere, behind those of the same
@@ -139,11 +142,12 @@ class Slots:
                 while rank != STARTED and credit >= each:
                     if (found := next(batch, None)) is None:
                         break
-                    yield found
+                    yield *found, BATCH
                     credit -= found[1]
-                yield rid, cost
-                credit += cost * self._batch_share / (1 - self._batch_share)
-        yield from batch
+                yield rid, cost, rank
+                credit += cost * self.batch_share / (1 - self.batch_share)
+        for rid, cost in batch:
+            yield rid, cost, BATCH
 
     def acquire(
         self,
@@ -257,13 +261,15 @@ class Slots:
 
     def _account(self, turn: Turn) -> None:
         """A slot was granted: batch requests that wait get their part of what others take."""
+        if 0 <= turn.rank < BATCH:
+            self.interactive_asked += turn.cost
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
             turn.shared = overtook
             left = self._batch_credit - turn.cost
             self._batch_credit = left if overtook else max(0.0, left)
         elif self._waiting.get(BATCH):
-            self._batch_credit += turn.cost * self._batch_share / (1 - self._batch_share)
+            self._batch_credit += turn.cost * self.batch_share / (1 - self.batch_share)
         if not self._waiting.get(BATCH):
             self._batch_credit = 0.0
 

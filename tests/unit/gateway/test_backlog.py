@@ -78,6 +78,16 @@ class TestWait:
         assert free.wait_s("interactive", own=5, lately=3) == 0
         assert free.wait_s("interactive", own=5, lately=5) == 1
 
+    def test_batch_has_what_interactive_requests_leave(self) -> None:
+        work = backlog.of([beat(0, 2_000, interactive_rate=60, batch_share=0.1), beat()])
+        assert work.wait_s("batch") == 2_000 / (200 - 60)
+        assert work.wait_s("interactive") == 0
+        for taken in (95, 100, 500):
+            work = backlog.of([beat(0, 2_000, interactive_rate=taken, batch_share=0.1)])
+            assert work.wait_s("batch") == pytest.approx(2_000 / 100 / 0.1)
+        work = backlog.of([beat(0, 2_000, interactive_rate=500)])
+        assert work.wait_s("batch") == pytest.approx(2_000), "late, and not never"
+
     @pytest.mark.parametrize(
         "strange",
         [

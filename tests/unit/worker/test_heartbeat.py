@@ -53,6 +53,7 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "waiting_principals": 0,
         "request_tokens": 0.0,
         "drain_rate": 0.0,
+        "interactive_rate": 0.0,
         "batch_share": 0.1,
     }
 
@@ -92,6 +93,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat.measure(1.0)
     told = heartbeat.info()
     assert told["drain_rate"] == pytest.approx(100, rel=0.01)
+    assert told["interactive_rate"] == pytest.approx(100, rel=0.1)
     part = heartbeat.workload.part
     assert part == pytest.approx(0.1, rel=0.1)
     assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)

@@ -255,7 +255,7 @@ async def test_batch_gets_its_share_while_interactive_requests_wait_all_the_time
     stayed in the log for as long as that lasted."""
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
-        it.context.engine_slots._batch_share = 0.5
+        it.context.engine_slots.batch_share = 0.5
         running, many = await full(it, 100)
         batch = ask(memory, BATCH, metadata=cues(1))
         await eventually(lambda: it.servings.serves(batch.rid), "it waits for a slot")

@@ -762,7 +762,7 @@ async def test_a_paused_answer_waits_behind_better_classes_and_before_its_own() 
         worker.serve(urgent)
         pool = worker.context.engine_slots
         await eventually(lambda: pool.queued == 3, "all wait")
-        order = [rid for rid, _ in pool.order(lambda _rank: {})]
+        order = [rid for rid, *_ in pool.order(lambda _rank: {})]
         assert order == [urgent.rid, batch.serving.response.rid, later.rid]
 
 
