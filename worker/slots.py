@@ -14,6 +14,7 @@ part of the share of batch requests.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -118,6 +119,14 @@ class Slots:
     def flows(self, rank: int) -> int:
         """Number of principals with waiting requests of a rank."""
         return self._waiting[rank].flows if rank in self._waiting else 0
+
+    def rounds(self, rank: int, most: int) -> list[int]:
+        """How many principals have more than 0, 1, 2, … waiting requests of a rank; at most `most`
+        numbers, and none is 0."""
+        lengths = self._waiting[rank].lengths() if rank in self._waiting else ()
+        counts = Counter(min(length, most) for length in lengths)
+        longest_first = range(max(counts, default=0), 0, -1)
+        return list(itertools.accumulate(counts[length] for length in longest_first))[::-1]
 
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]

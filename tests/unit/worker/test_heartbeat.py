@@ -51,6 +51,7 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "running_tokens": 0,
         "waiting_tokens": [0, 0],
         "waiting_principals": 0,
+        "waiting_rounds": [],
         "request_tokens": 0.0,
         "drain_rate": 0.0,
         "interactive_rate": 0.0,
@@ -102,7 +103,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
         pytest.approx((3_000 + 500 + 1_000) * part, abs=1),
         pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
     ]
-    assert told["waiting_principals"] == 2
+    assert (told["waiting_principals"], told["waiting_rounds"]) == (2, [2])
     # The metrics say the same, by pool: each pool scales by its own.
     value = prometheus_client.REGISTRY.get_sample_value
     for kind, tokens in zip(("interactive", "batch"), told["waiting_tokens"], strict=True):

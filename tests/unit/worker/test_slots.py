@@ -247,6 +247,16 @@ class TestBatchShare:
         assert not batch.done()
 
 
+async def test_in_how_many_rounds_those_that_wait_get_their_slots() -> None:
+    pool = slots.Slots(1)
+    for flow, count in ((FLOOD, 6), (ALICE, 2), (BOB, 1)):
+        for _ in range(count):
+            pool.acquire(0, flow)
+    assert pool.rounds(0, 64) == [3, 2, 1, 1, 1]  # one of the flood runs
+    assert pool.rounds(0, 2) == [3, 2]
+    assert pool.rounds(slots.BATCH, 64) == []
+
+
 async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
     pool = slots.Slots(1)
     pool.acquire(0, FLOOD, 10.0, "runs")
