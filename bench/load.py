@@ -59,6 +59,9 @@ class Answer:
         expired: the response was not started before its deadline.
         stood_in: it says that another model answered than the one that was asked for.
         rid: id of the response; empty where the API names none at its end.
+        started: when it was said that a worker has it (`response.in_progress`); 0 before, and where
+            the API does not say.
+        places: when it was told where it stands in the queue, and what (the member `queue`).
     """
 
     due: float
@@ -74,6 +77,8 @@ class Answer:
     stood_in: bool = False
     cached_tokens: int = 0
     rid: str = ""
+    started: float = 0.0
+    places: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     @property
     def first(self) -> float:
@@ -311,9 +316,14 @@ async def stream(
     due: float,
     *,
     keep_text: bool = False,
+    answer: Answer | None = None,
 ) -> Answer:
-    """Read one streamed answer of either API. A failure is in the answer's `error`."""
-    answer = Answer(due)
+    """Read one streamed answer of either API. A failure is in the answer's `error`.
+
+    Args:
+        answer: to be filled, for callers that look at it before its end.
+    """
+    answer = answer or Answer(due)
 
     def on_event(event: bytes) -> None:
         answer.begun = answer.begun or arrived
@@ -322,6 +332,11 @@ async def stream(
             answer.error, answer.expired = str(found), found["code"] == "expired"
         elif b'"usage":{' in event:  # the last one; a response has all of its items in it again
             _count(answer, data_of(event))
+        elif b'"type":"response.in_progress"' in event:
+            answer.started = answer.started or arrived
+        elif b'"type":"response.queued"' in event:
+            if (place := data_of(event).get("queue")) is not None:
+                answer.places.append((arrived, place))
         elif has_text(event):
             answer.stamps.append(arrived)
             if keep_text:

@@ -23,7 +23,7 @@ import aiokafka.admin
 import httpx
 import uvloop
 
-from bench import load, logged, measure, scaling, scripted, stacks
+from bench import load, logged, measure, places, scaling, scripted, stacks
 from gateway import backlog
 from tailrace import log
 from tailrace.local import plan as deployment
@@ -34,12 +34,21 @@ from tailrace.store.workers import Workers
 
 NAME: Final = "waits"
 OVER, UNDER = "", ""
-PLOTS: Final = ("told_over_true_p50", "lag_over_unfinished")
+PLOTS: Final = (
+    "told_over_true_p50",
+    "lag_over_unfinished",
+    "interactive_first_eta_over_true_p50",
+    "interactive_refusal_over_true_p50",
+    "batch_first_eta_over_true_p50",
+    "batch_refusal_over_true_p50",
+)
 WORKERS: Final = 2
 PLACES: Final = 8  # of each worker
-PACE_MS: Final = 20
+PACE_MS: Final = 40
 SHORT, LONG, LONG_SHARE = 20, 600, 0.03  # tokens
 MOST: Final = 1000  # tokens that every request allows
+ANSWERS: Final = places.Answers(SHORT, LONG, LONG_SHARE, MOST, PACE_MS)
+CAPACITY: Final = WORKERS * PLACES * 1000 / PACE_MS  # tokens per second
 PROBE_S, LOOK_S = 0.25, 0.5
 # Below it the time until a heartbeat is read is a great part of the wait.
 LEAST_WAIT_S: Final = 3.0
@@ -64,14 +73,20 @@ class Seen:
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     settings = {"TAILRACE_MAX_NUM_SEQS": str(PLACES)}
     with stacks.tailrace(plan.scratch, workers=WORKERS, settings=settings) as side:
-        uvloop.run(scripted.warm(side))
         uvloop.run(scaling.balanced(side, WORKERS))
+        client = places.Client(side, ANSWERS)
+        uvloop.run(places.warm(client, WORKERS * PLACES))
         for number in range(plan.pick(1, plan.rounds)):
             for case, load_factor in CASES.items():
                 values = uvloop.run(
                     _measured(side, load_factor, plan.pick(10.0, 25.0), seed=number)
                 )
                 yield measure.Row(NAME, case, "tailrace", number, values)
+            for mixed in places.CASES:
+                values = uvloop.run(
+                    places.measured(*(client, mixed, CAPACITY, plan.pick(10.0, 25.0)), seed=number)
+                )
+                yield measure.Row(NAME, mixed.name, "tailrace", number, values)
 
 
 async def _measured(
@@ -136,8 +151,7 @@ async def _load(
     side: stacks.Side, seen: Seen, load_factor: float, seconds: float, seed: int
 ) -> None:
     """An open loop of background requests."""
-    mean = SHORT + LONG_SHARE * (LONG - SHORT)
-    rate = load_factor * WORKERS * PLACES * 1000 / PACE_MS / mean
+    rate = load_factor * CAPACITY / ANSWERS.mean
     drawn = random.Random(seed)
     began = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -146,7 +160,7 @@ async def _load(
             if at - began > seconds:
                 return
             await asyncio.sleep(at - time.perf_counter())
-            tokens = LONG if drawn.random() < LONG_SHARE else SHORT
+            tokens = ANSWERS.drawn(drawn)
             tasks.create_task(_ask(side, seen, number, tokens))
 
 

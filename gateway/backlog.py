@@ -8,11 +8,13 @@ rate at which the workers make tokens while requests wait, it is a time.
 from __future__ import annotations
 
 import collections
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tailrace.protocol import topics
+from tailrace.protocol import queue_place, topics
 
 # Between an append and the heartbeat that tells of it here, on average: half a second until the
 # worker measures, and half a second until this process reads it.
@@ -29,8 +31,12 @@ class Backlog:
         rate: tokens per second while requests wait; 0 while it is not known.
         free: places in the engines that nothing waits for.
         principals: how many have interactive requests that wait; each gets the same share.
+        rounds: how many have more than 0, 1, 2, … of them, at all workers together; None while a
+            worker does not say so.
+        workers: that are ready.
         each: tokens of one request; 0 while it is not known.
         batch_share: part of the rate that batch requests get at least while they wait.
+        interactive_rate: tokens per second that interactive requests take.
     """
 
     running: float = 0.0
@@ -38,8 +44,11 @@ class Backlog:
     rate: float = 0.0
     free: int = 0
     principals: int = 0
+    rounds: tuple[float, ...] | None = None
+    workers: int = 0
     each: float = 0.0
     batch_share: float = 0.0
+    interactive_rate: float = 0.0
 
     def wait_s(self, priority: topics.PriorityClass, own: int = 0, lately: int = 0) -> float | None:
         """Seconds until a request that is appended now would start; None while unknown.
@@ -51,21 +60,38 @@ class Backlog:
         """
         lately = max(0, lately - self.free)
         rank = topics.CLASSES.index(priority)
-        ahead = sum(self.waiting[: rank + 1]) + lately * self.each
+        # As many as come in a second may have started in it: the heartbeats do not tell of that
+        # either.
+        untold = max(0.0, lately * self.each - self.rate * UNTOLD_S)
+        ahead = sum(self.waiting[: rank + 1]) + untold
         if ahead <= 0:
             return 0.0
         if self.rate <= 0:
             return None
         if rank == 0:
             if self.each > 0:
-                # At most one request of each principal goes before each of its own.
-                ahead = min(ahead, (own + 1) * max(1, self.principals) * self.each)
+                ahead = min(ahead, self._turns(own) * self.each)
             # Batch requests have their share of what is made meanwhile.
             batch = ahead * self.batch_share / (1 - self.batch_share)
-            ahead += min(sum(self.waiting[1:]), batch)
-        elif self.batch_share > 0:
-            ahead = min(ahead, (ahead - self.waiting[0]) / self.batch_share)
-        return ahead / self.rate
+            return (ahead + min(sum(self.waiting[1:]), batch)) / self.rate
+        return queue_place.batch_wait_s(
+            ahead,
+            ahead - self.waiting[0],
+            rate=self.rate,
+            interactive_rate=self.interactive_rate,
+            batch_share=self.batch_share,
+        )
+
+    def _turns(self, own: int) -> float:
+        """How many interactive requests go before one of a principal with so many: at most one of
+        each principal before each of its own, and before the new one."""
+        if self.rounds is None:
+            return (own + 1) * max(1, self.principals)
+        rounds = own / max(1, self.workers) + 1  # each worker has its part of them
+        if rounds > len(self.rounds):
+            return math.inf
+        whole = int(rounds)
+        return sum(self.rounds[:whole]) + (rounds - whole) * sum(self.rounds[whole : whole + 1])
 
 
 def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
@@ -93,9 +119,20 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
         rate=rate,
         free=int(free),
         principals=int(max((_figure(w, "waiting_principals") for w in ready), default=0)),
+        rounds=_rounds(ready),
+        workers=len(ready),
         each=sum(sizes) / len(sizes) if sizes else 0.0,
         batch_share=min(shares, default=0.0),
+        interactive_rate=sum(_figure(w, "interactive_rate") for w in ready),
     )
+
+
+def _rounds(ready: Sequence[Mapping[str, Any]]) -> tuple[float, ...] | None:
+    told = [w.get("waiting_rounds") for w in ready]
+    if not told or not all(isinstance(each, list) for each in told):
+        return None
+    columns = itertools.zip_longest(*(each for each in told if each), fillvalue=0)
+    return tuple(sum(map(_number, column)) for column in columns)
 
 
 @dataclass(slots=True)

@@ -196,6 +196,13 @@ class FairQueue(Generic[T]):
             if principal.items and eligible(principal.flow)
         )
 
+    def lengths(self) -> Iterator[int]:
+        """How many items each principal has that has some, in no particular order."""
+        for tenant in self._tenants.values():
+            for principal in tenant.principals.values():
+                if principal.items:
+                    yield len(principal.items)
+
     def remove(self, flow: Flow, item: T) -> bool:
         """Drop an item that waits, without charging it. Returns whether it waited."""
         tenant = self._tenants.get(flow.tenant)

@@ -23,6 +23,7 @@ from worker.workload import Totals, Workload
 
 HEARTBEAT_S = 1.0
 STRANGERS_S = 3.0  # for how long a process of another pool counts as alive after it was seen
+ROUNDS = 64  # of waiting requests that are told (`Slots.rounds`)
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
 
 
@@ -147,6 +148,7 @@ class Heartbeat:
             self._tokens(),
             slots.ended + slots.running / 2,
             slots.ended_asked + slots.running_asked / 2,
+            slots.interactive_asked,
         )
         waits = slots.queued > 0
         self.workload.measure(totals, seconds, waited=waits and self._waited, running=slots.running)
@@ -182,8 +184,8 @@ class Heartbeat:
 
     def _ahead(self) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make."""
-        work, running, waiting, flows = self.workload, 0.0, [0.0] * len(topics.CLASSES), 0
-        pausable = (0, 0.0)
+        work, running, waiting = self.workload, 0.0, [0.0] * len(topics.CLASSES)
+        flows, rounds, pausable = 0, list[int](), (0, 0.0)
         if self.context is not None:
             slots = self.context.engine_slots
             running = slots.running_asked * work.part / 2  # on average half of it is done
@@ -192,7 +194,7 @@ class Heartbeat:
                 asked = slots.asked(rank) + left.asked
                 waiting[rank] = asked * work.part + left.unread * work.each
             waiting[0] += slots.asked(STARTED) * work.part
-            flows = slots.flows(0)
+            flows, rounds = slots.flows(0), slots.rounds(0, ROUNDS)
             pausable = slots.making_way
         pool = self._settings.pool
         telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(running)
@@ -205,8 +207,10 @@ class Heartbeat:
             "pausable_tokens": round(pausable[1] * work.part / 2),
             "waiting_tokens": [round(tokens) for tokens in waiting],
             "waiting_principals": flows,
+            "waiting_rounds": rounds,
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
+            "interactive_rate": round(work.interactive_rate, 1),
             "batch_share": self._settings.batch_share,
         }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tailrace.protocol.queue_place import Place
+from tailrace.protocol.queue_place import Place, batch_wait_s
+from worker.slots import BATCH
 from worker.workload import Workload
 
 # Requests of which a worker tells. Of those behind them it tells a bound.
@@ -13,26 +14,46 @@ MOST: Final = 1_000
 
 
 def places(
-    order: Iterable[tuple[str, float]], work: Workload, *, more: bool, most: int = MOST
+    order: Iterable[tuple[str, float, int]],
+    work: Workload,
+    *,
+    batch_share: float,
+    more: bool,
+    most: int = MOST,
 ) -> tuple[dict[str, Place], Place | None]:
     """The places of the first `most` requests, and the place behind which all others stand; None
     without others.
 
     Args:
-        order: ids of requests and what they ask for, in the order in which they start.
+        order: ids of requests, what they ask for, and their ranks, in the order in which they
+            start.
+        batch_share: part of all tokens that batch requests get at least.
         more: requests wait of which not even the id is known.
     """
     found: dict[str, Place] = {}
-    asked = 0.0
-    for rid, cost in order:
+    asked = of_batch = 0.0
+
+    def eta_s(rank: int) -> float | None:
+        if not work.rate:
+            return None
+        # A place comes free with every `each` tokens, so its own turn takes one more of them.
+        ahead = asked * work.part + work.each
+        if rank < BATCH:
+            return ahead / work.rate
+        return batch_wait_s(
+            ahead,
+            of_batch * work.part + work.each,
+            rate=work.rate,
+            interactive_rate=work.interactive_rate,
+            batch_share=batch_share,
+        )
+
+    rank = 0
+    for rid, cost, rank in order:
         if len(found) >= most:
             more = True
             break
-        found[rid] = Place(len(found), _eta_s(asked, work))
+        found[rid] = Place(len(found), eta_s(rank))
         asked += cost
-    return found, Place(len(found), _eta_s(asked, work)) if more else None
-
-
-def _eta_s(asked: float, work: Workload) -> float | None:
-    """A place comes free with every `each` tokens, so its own turn takes one more of them."""
-    return (asked * work.part + work.each) / work.rate if work.rate else None
+        of_batch += cost if rank >= BATCH else 0.0
+    return found, Place(len(found), eta_s(rank)) if more else None

@@ -60,7 +60,12 @@ class QueueTeller:
         told: dict[str, Place] = {}
         if self._slots.queued:
             more = any(self._unserved(rank).unread for rank in range(len(topics.CLASSES)))
-            told, bound = places(self._slots.order(self._set_aside), self._workload, more=more)
+            told, bound = places(
+                self._slots.order(self._set_aside),
+                self._workload,
+                batch_share=self._slots.batch_share,
+                more=more,
+            )
             if bound is not None:
                 told |= dict.fromkeys(map(rest, self._models), bound)
         gone = self._told - told.keys()

@@ -22,6 +22,7 @@ from worker.delivery import Delivery
 from worker.membership import Membership
 from worker.served_response import asked
 from worker.servings import Servings
+from worker.slots import BATCH
 from worker.worker_context import WorkerContext
 
 # Of a partition; above it nothing more is taken from it. It bounds what a successor reads again.
@@ -146,10 +147,12 @@ class RequestConsumer:
         return read_ahead.Room.of(each, self._servings.kept)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:
-        """Partitions to take nothing from now. Batch waits while anything interactive waits."""
+        """Partitions to take nothing from now. While all slots are taken, batch is read only if
+        none of it waits here: to get its share it must wait where slots are granted."""
         slots = self._context.engine_slots
         full = len(self._aside) >= read_ahead.MAX_ASIDE
-        busy = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
+        taken = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
+        busy = taken and self._servings.waits_for_slot(BATCH)
         return {
             tp
             for tp, assigned in self._membership.assignment

@@ -338,6 +338,7 @@ class Serving:
             *(rank, response.flow, response.asked, response.rid),
             first=paused,
             pausable=pausable(self._context, response),
+            again=response.pauses > 0,
         )
         if prev is None and not turn.done():
             response.turn = turn

@@ -14,6 +14,7 @@ interactive requests, as a part of the share of batch requests.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -39,9 +40,12 @@ class Turn(asyncio.Future[None]):
         make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
             asked.
         shared: it got its slot before requests of a better class that waited.
+        again: its response had a slot before, and made way.
     """
 
-    def __init__(self, rank: int, flow: Flow, cost: float, rid: str, pausable: bool) -> None:
+    def __init__(
+        self, rank: int, flow: Flow, cost: float, rid: str, *, pausable: bool, again: bool
+    ) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.rank = rank
         self.flow = flow
@@ -50,6 +54,7 @@ class Turn(asyncio.Future[None]):
         self.pausable = pausable
         self.make_way: Callable[[], None] | None = None
         self.shared = False
+        self.again = again
 
 
 class Slots:
@@ -60,10 +65,12 @@ class Slots:
         bound: slots that may be in use now. Those in use above it are not taken away.
         running: slots in use.
         running_asked: what their requests asked for.
-        ended, ended_asked: requests that used a slot and gave it back, and what they asked for.
+        ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
+            that made way counts only the first time.
+        interactive_asked: what interactive requests asked for that ever got a slot.
+        batch_share: part of all tokens that batch requests get at least while they wait.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
-        _batch_share: part of all tokens that batch requests get at least while they wait.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
@@ -88,9 +95,10 @@ class Slots:
         self.running_asked = 0.0
         self.ended = 0
         self.ended_asked = 0.0
+        self.interactive_asked = 0.0
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
-        self._batch_share = batch_share
+        self.batch_share = batch_share
         self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
@@ -118,11 +126,20 @@ class Slots:
         turns = [turn for turn in self._pausable if not turn.shared]
         return len(turns), sum(turn.cost for turn in turns)
 
+    def rounds(self, rank: int, most: int) -> list[int]:
+        """How many principals have more than 0, 1, 2, … waiting requests of a rank; at most `most`
+        numbers, and none is 0."""
+        lengths = self._waiting[rank].lengths() if rank in self._waiting else ()
+        counts = Counter(min(length, most) for length in lengths)
+        longest_first = range(max(counts, default=0), 0, -1)
+        return list(itertools.accumulate(counts[length] for length in longest_first))[::-1]
+
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
-    ) -> Iterator[tuple[str, float]]:
-        """Ids and costs of the requests that wait, in the order in which they get their slots if
-        nothing else comes. The share of the slots that one principal may have is not looked at.
+    ) -> Iterator[tuple[str, float, int]]:
+        """Ids, costs and ranks of the requests that wait, in the order in which they get their
+        slots if nothing else comes. The share of the slots that one principal may have is not
+        looked at.
 
         Args:
             behind: gives the requests of a rank that wait elsewhere, behind those of the same
@@ -140,11 +157,12 @@ class Slots:
                 while rank != STARTED and credit >= each:
                     if (found := next(batch, None)) is None:
                         break
-                    yield found
+                    yield *found, BATCH
                     credit -= found[1]
-                yield rid, cost
-                credit += cost * self._batch_share / (1 - self._batch_share)
-        yield from batch
+                yield rid, cost, rank
+                credit += cost * self.batch_share / (1 - self.batch_share)
+        for rid, cost in batch:
+            yield rid, cost, BATCH
 
     def acquire(
         self,
@@ -155,12 +173,16 @@ class Slots:
         *,
         first: bool = False,
         pausable: bool = False,
+        again: bool = False,
     ) -> Turn:
         """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
         done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
 
-        `pausable`: `may_make_way` will be called. Only for responses of the batch class."""
-        turn = Turn(rank, flow, cost, rid, pausable)
+        Args:
+            pausable: `may_make_way` will be called. Only for responses of the batch class.
+            again: the response had a slot before, and made way.
+        """
+        turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
         self._queue(rank).push(flow, turn, cost, first=first)
         self._admit()
         self._ask()
@@ -184,7 +206,7 @@ class Slots:
         self._pausable.pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
-        if used:
+        if used and not turn.again:
             self.ended += 1
             self.ended_asked += turn.cost
         self._held[turn.flow.principal] -= 1
@@ -256,13 +278,15 @@ class Slots:
 
     def _account(self, turn: Turn) -> None:
         """A slot was granted: batch requests that wait get their part of what others take."""
+        if 0 <= turn.rank < BATCH:
+            self.interactive_asked += turn.cost
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
             turn.shared = overtook
             left = self._batch_credit - turn.cost
             self._batch_credit = left if overtook else max(0.0, left)
         elif self._waiting.get(BATCH):
-            self._batch_credit += turn.cost * self._batch_share / (1 - self._batch_share)
+            self._batch_credit += turn.cost * self.batch_share / (1 - self.batch_share)
         if not self._waiting.get(BATCH):
             self._batch_credit = 0.0
 

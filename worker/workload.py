@@ -23,11 +23,13 @@ class Totals(NamedTuple):
 
     `made`: tokens the engine made. `begun` and `asked`: requests begun in the engine, and what they
     asked for; one that still runs counts by half, because on average it is half done.
+    `interactive`: what interactive requests asked for that got a slot.
     """
 
     made: int
     begun: float
     asked: float
+    interactive: float = 0.0
 
 
 _AT_START: Final = Totals(0, 0.0, 0.0)
@@ -42,6 +44,7 @@ class Workload:
         _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
         _made, _begun, _asked: what came to the totals.
         _run_s: seconds of engine slots in use.
+        _s, _interactive: seconds, and what interactive requests asked for that got a slot in them.
     """
 
     _last: Totals = _AT_START
@@ -51,13 +54,17 @@ class Workload:
     _begun: float = 0.0
     _asked: float = 0.0
     _run_s: float = 0.0
+    _s: float = 0.0
+    _interactive: float = 0.0
 
     def measure(self, now: Totals, seconds: float, *, waited: bool, running: float = 0.0) -> None:
         """Account for the `seconds` since the last call. `waited`: requests waited all the time.
         `running`: engine slots in use."""
         made = now.made - self._last.made
+        kept = math.exp(-seconds / RATE_MEMORY_S)
+        self._s = self._s * kept + seconds
+        self._interactive = self._interactive * kept + now.interactive - self._last.interactive
         if waited:
-            kept = math.exp(-seconds / RATE_MEMORY_S)
             self._busy_s = self._busy_s * kept + seconds
             self._busy_made = self._busy_made * kept + made
         kept = math.exp(-seconds / PART_MEMORY_S)
@@ -71,6 +78,11 @@ class Workload:
     def rate(self) -> float:
         """Tokens per second while requests wait; 0 before any waited."""
         return self._busy_made / self._busy_s if self._busy_s else 0.0
+
+    @property
+    def interactive_rate(self) -> float:
+        """Tokens per second that interactive requests take, whether requests wait or not."""
+        return self._interactive * self.part / self._s if self._s else 0.0
 
     @property
     def measured(self) -> bool:

@@ -8,6 +8,25 @@ from typing import Any, Final, NamedTuple
 POSITION_PART: Final = 0.1
 ETA_PART: Final = 0.2
 ETA_S: Final = 1.0
+# What interactive requests leave of the rate is measured, and may look like nothing for a while.
+LEAST_LEFT: Final = 0.01
+
+
+def batch_wait_s(
+    ahead: float, batch: float, *, rate: float, interactive_rate: float, batch_share: float
+) -> float:
+    """Seconds until a batch request starts. Interactive requests that come later go before it too,
+    so it has what they leave of the rate, but at least the share of batch requests.
+
+    Args:
+        ahead: tokens of what goes before it and waits now.
+        batch: those of them that are of batch requests.
+        rate: tokens per second of all classes, above 0.
+        interactive_rate: tokens per second that interactive requests take.
+        batch_share: part of the rate that batch requests get at least.
+    """
+    left_s = ahead / max(rate - interactive_rate, LEAST_LEFT * rate)
+    return min(left_s, batch / (batch_share * rate)) if batch_share * rate > 0 else left_s
 
 
 class Place(NamedTuple):

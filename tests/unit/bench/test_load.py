@@ -146,6 +146,34 @@ async def test_an_answer_that_is_none_says_why(raw: bytes, words: str) -> None:
     await served(answer, run)
 
 
+async def test_what_a_stream_says_of_its_place_and_of_its_start_is_kept() -> None:
+    queued = {"type": "response.queued", "response": {}}
+    place = {"position": 3, "eta_s": 1.5}
+    told: list[dict[str, Any]] = [
+        queued,
+        {**queued, "queue": place},
+        {"type": "response.in_progress", "response": {}},
+    ]
+    events = [b"data: " + json.dumps(each, separators=(",", ":")).encode() for each in told]
+    raw = [HEAD + b"".join(chunked([each], 1000)[:-5] for each in events), chunked(EVENTS, 1000)]
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for part in raw:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    async def run(url: str) -> None:
+        filled = load.Answer(0.0)
+        got = await load.stream(url, "POST", "/", {}, {}, 0.0, answer=filled)
+        assert got is filled
+        assert got.error == ""
+        assert [each for _, each in got.places] == [place]
+        assert got.places[0][0] == got.started < got.stamps[0]
+
+    await served(answer, run)
+
+
 async def test_a_refusal_tells_its_wait_and_an_expired_response_is_known() -> None:
     failed = {"type": "response.failed", "response": {"error": {"code": "expired"}}}
     event = f"event: response.failed\ndata: {json.dumps(failed, separators=(',', ':'))}\n\n"

@@ -70,13 +70,51 @@ class TestWait:
         assert work.wait_s("interactive", own=5_000) == 600
         assert work.wait_s("batch", own=0) == 600
 
+    def test_a_principal_waits_only_for_what_others_have(self) -> None:
+        """Principals with few requests counted as if each had as many as the one that asks: it was
+        told a wait that was half too long."""
+        work = backlog.of([beat(800, waiting_principals=4, waiting_rounds=[4, 2, 1, 1])])
+        waits = [work.wait_s("interactive", own) for own in range(5)]
+        assert waits == [4 * 50 / 100, 6 * 50 / 100, 7 * 50 / 100, 8 * 50 / 100, 8]
+        two = backlog.of([beat(400, waiting_rounds=[4, 2]), beat(400, waiting_rounds=[2, 2, 2])])
+        waits = [two.wait_s("interactive", own) for own in (0, 1, 2, 7)]
+        assert waits == [6 * 50 / 200, 8 * 50 / 200, 10 * 50 / 200, 800 / 200]
+
+    def test_while_one_worker_does_not_tell_its_rounds_principals_count_alike(self) -> None:
+        beats = [beat(60_000, waiting_principals=3), beat(0, waiting_rounds=[1])]
+        assert backlog.of(beats).wait_s("interactive", own=3) == 4 * 3 * 50 / 200
+
+    @pytest.mark.parametrize("strange", [[["x", True, -5, {}]], [7], [None]])
+    def test_strange_rounds_are_none(self, strange: list[Any]) -> None:
+        wait_s = backlog.of([beat(5_000, waiting_rounds=strange[0])]).wait_s("interactive", own=1)
+        assert wait_s is not None
+        assert 0 <= wait_s <= 50
+
     def test_requests_that_no_heartbeat_tells_of_yet_count(self) -> None:
         work = backlog.of([beat(1_000)])
-        assert work.wait_s("interactive", own=100, lately=20) == 20
+        assert work.wait_s("interactive", own=100, lately=20) == 10 + 9
         free = backlog.of([beat(running=1, queued=0)])
         assert free.free == 3
         assert free.wait_s("interactive", own=5, lately=3) == 0
-        assert free.wait_s("interactive", own=5, lately=5) == 1
+        assert free.wait_s("interactive", own=5, lately=7) == 1
+
+    def test_what_came_in_the_last_second_and_may_have_started_in_it_delays_nobody(self) -> None:
+        """Interactive requests at half of the capacity, which started at once because batch
+        answers made way, were told to come back later."""
+        work = backlog.of([beat(batch=5_000, batch_share=0.1)])
+        assert work.wait_s("interactive", lately=1) == 0
+        assert work.wait_s("interactive", own=9, lately=2) == 0
+        assert work.wait_s("batch", lately=2) == 5_000 / 100
+
+    def test_batch_has_what_interactive_requests_leave(self) -> None:
+        work = backlog.of([beat(0, 2_000, interactive_rate=60, batch_share=0.1), beat()])
+        assert work.wait_s("batch") == 2_000 / (200 - 60)
+        assert work.wait_s("interactive") == 0
+        for taken in (95, 100, 500):
+            work = backlog.of([beat(0, 2_000, interactive_rate=taken, batch_share=0.1)])
+            assert work.wait_s("batch") == pytest.approx(2_000 / 100 / 0.1)
+        work = backlog.of([beat(0, 2_000, interactive_rate=500)])
+        assert work.wait_s("batch") == pytest.approx(2_000), "late, and not never"
 
     @pytest.mark.parametrize(
         "strange",

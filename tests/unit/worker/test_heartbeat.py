@@ -53,8 +53,10 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "pausable_tokens": 0,
         "waiting_tokens": [0, 0],
         "waiting_principals": 0,
+        "waiting_rounds": [],
         "request_tokens": 0.0,
         "drain_rate": 0.0,
+        "interactive_rate": 0.0,
         "batch_share": 0.1,
     }
 
@@ -94,6 +96,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat.measure(1.0)
     told = heartbeat.info()
     assert told["drain_rate"] == pytest.approx(100, rel=0.01)
+    assert told["interactive_rate"] == pytest.approx(100, rel=0.1)
     part = heartbeat.workload.part
     assert part == pytest.approx(0.1, rel=0.1)
     assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
@@ -102,7 +105,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
         pytest.approx((3_000 + 500 + 1_000) * part, abs=1),
         pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
     ]
-    assert told["waiting_principals"] == 2
+    assert (told["waiting_principals"], told["waiting_rounds"]) == (2, [2])
     # The metrics say the same, by pool: each pool scales by its own.
     value = prometheus_client.REGISTRY.get_sample_value
     for kind, tokens in zip(("interactive", "batch"), told["waiting_tokens"], strict=True):

@@ -195,8 +195,10 @@ async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.Monkey
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 20)
         each = served_response.asked(many[0])
-        batch = [ask(memory, BATCH, metadata=cues(1)) for _ in range(7)]
-        await eventually(lambda: it.consumer.unserved(1).unread == 7, "batch is not read")
+        first = ask(memory, BATCH, metadata=cues(1))
+        await eventually(lambda: it.servings.serves(first.rid), "one of them is read")
+        batch = [first, *(ask(memory, BATCH, metadata=cues(1)) for _ in range(7))]
+        await eventually(lambda: it.consumer.unserved(1).unread == 7, "others are not")
         assert it.consumer.unserved(0) == (18 * each, 0)
         for request in running:
             Foreign(memory, request).cancel()
@@ -248,15 +250,33 @@ async def test_a_set_aside_request_that_the_log_no_longer_holds_is_finished() ->
         await eventually(lambda: it.committed[0] == 12, "all are committed")
 
 
-async def test_batch_is_not_taken_while_interactive_requests_fill_the_engine() -> None:
+async def test_batch_gets_its_share_while_interactive_requests_wait_all_the_time() -> None:
+    """It was read only while nothing waited, so under an interactive load above the capacity it
+    stayed in the log for as long as that lasted."""
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        it.context.engine_slots.batch_share = 0.5
+        running, many = await full(it, 100)
+        batch = ask(memory, BATCH, metadata=cues(1))
+        await eventually(lambda: it.servings.serves(batch.rid), "it waits for a slot")
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in [*many, batch]:
+            await done(memory, request)
+    order = [r.key for r in memory.records(topics.TOKENS, 0)]
+    assert order.index(batch.rid.encode()) < order.index(many[50].rid.encode())
+
+
+async def test_interactive_requests_go_before_batch_ones_that_were_read_before_them() -> None:
     memory, time = one_partition()
     running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
     async with member(memory, time, capacity=2) as it:
         await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
         await eventually(lambda: answer(memory, running[1].rid).fold.next > 3, "both run")
         batch = ask(memory, BATCH, metadata=cues(1))
+        await eventually(lambda: it.context.engine_slots.queued == 1, "it waits for a slot")
         urgent = ask(memory, metadata=cues(1))
-        await eventually(lambda: len(it.servings) == 3, "the urgent one is taken")
+        await eventually(lambda: it.context.engine_slots.queued == 2, "both do")
         Foreign(memory, running[0]).cancel()
         await done(memory, batch)
         order = [r.key for r in memory.records(topics.TOKENS, 0)]

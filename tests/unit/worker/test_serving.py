@@ -757,6 +757,7 @@ async def test_a_batch_answer_makes_way_and_goes_on_where_it_was() -> None:
         assert takeover.attempts(found.fold) == (1, 1)
         assert found.ended.usage.output_tokens == 200
         await urgent.outcome()
+        assert worker.context.engine_slots.ended == 2, "each response counts once"
 
 
 async def test_a_paused_answer_waits_behind_better_classes_and_before_its_own() -> None:
@@ -766,7 +767,7 @@ async def test_a_paused_answer_waits_behind_better_classes_and_before_its_own() 
         worker.serve(urgent)
         pool = worker.context.engine_slots
         await eventually(lambda: pool.queued == 3, "all wait")
-        order = [rid for rid, _ in pool.order(lambda _rank: {})]
+        order = [rid for rid, *_ in pool.order(lambda _rank: {})]
         assert order == [urgent.rid, batch.serving.response.rid, later.rid]
 
 

@@ -167,6 +167,27 @@ async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() ->
     assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"
 
 
+async def test_a_response_that_made_way_counts_once() -> None:
+    """Each pause counted as one more request: requests seemed to make less of what they ask for,
+    and waits were told too short."""
+    pool = slots.Slots(1)
+    for again in (False, True, True):
+        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0)
+    assert (pool.ended, pool.ended_asked) == (1, 100.0)
+
+
+async def test_what_interactive_requests_ask_for_counts_once_they_get_a_slot() -> None:
+    pool = slots.Slots(1)
+    held = pool.acquire(slots.STARTED, cost=1.0)
+    pool.acquire(slots.BATCH, cost=10.0)
+    pool.withdraw(pool.acquire(0, cost=100.0))
+    turn = pool.acquire(0, cost=1_000.0)
+    assert pool.interactive_asked == 0.0
+    pool.release(held)
+    pool.release(turn)
+    assert pool.interactive_asked == 1_000.0
+
+
 class TestBatchShare:
     """One slot, and many requests of both classes."""
 
@@ -226,6 +247,16 @@ class TestBatchShare:
         assert not batch.done()
 
 
+async def test_in_how_many_rounds_those_that_wait_get_their_slots() -> None:
+    pool = slots.Slots(1)
+    for flow, count in ((FLOOD, 6), (ALICE, 2), (BOB, 1)):
+        for _ in range(count):
+            pool.acquire(0, flow)
+    assert pool.rounds(0, 64) == [3, 2, 1, 1, 1]  # one of the flood runs
+    assert pool.rounds(0, 2) == [3, 2]
+    assert pool.rounds(slots.BATCH, 64) == []
+
+
 async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
     pool = slots.Slots(1)
     pool.acquire(0, FLOOD, 10.0, "runs")
@@ -236,12 +267,12 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
     pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
     behind = {0: {"flood": [("flood 3", 10.0)]}}
     assert list(pool.order(lambda rank: behind.get(rank, {}))) == [
-        ("begun", 10.0),
-        ("alice", 6.0),
-        ("flood 1", 10.0),
-        ("flood 2", 10.0),
-        ("flood 3", 10.0),
-        ("batch", 1.0),
+        ("begun", 10.0, slots.STARTED),
+        ("alice", 6.0, 0),
+        ("flood 1", 10.0, 0),
+        ("flood 2", 10.0, 0),
+        ("flood 3", 10.0, 0),
+        ("batch", 1.0, slots.BATCH),
     ]
 
 
@@ -268,7 +299,7 @@ async def test_the_order_that_is_told_is_that_in_which_slots_are_granted(
     for _ in range(before):
         go_on()
     turns["begun"] = pool.acquire(slots.STARTED, BOB, 50.0, "begun")
-    told = [rid for rid, _ in pool.order(lambda _rank: {})]
+    told = [rid for rid, *_ in pool.order(lambda _rank: {})]
     granted.clear()
     while turns:
         go_on()

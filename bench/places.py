@@ -1,0 +1,196 @@
+"""Streamed requests of both classes that wait, and what each is told of its wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import httpx
+
+from bench import load, places_figures, scripted, stacks
+from bench.overload_figures import Group
+from bench.places_figures import Told, Waited
+from tailrace.local import dev_credentials
+
+USERS: Final = 10
+TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
+WARM_EACH: Final = 8
+PROBE_S: Final = 0.5
+# Interactive requests come for at most so many times as long as batch requests do.
+LONGEST: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers of which a share is long. `most`: tokens that every request allows."""
+
+    short: int
+    long: int
+    long_share: float
+    most: int
+    pace_ms: int
+
+    @property
+    def mean(self) -> float:
+        return self.short + self.long_share * (self.long - self.short)
+
+    def spread(self, number: int) -> int:
+        """The tokens of one of many answers, of which the long ones are at equal distances."""
+        every = round(1 / self.long_share)
+        return self.long if number % every == every // 2 else self.short
+
+    def drawn(self, source: random.Random) -> int:
+        """The tokens of one answer."""
+        return self.long if source.random() < self.long_share else self.short
+
+
+@dataclass(slots=True)
+class Client:
+    """Asks as one of many users.
+
+    Attributes:
+        waited: requests whose answer has ended.
+        _batch: answers to batch requests, ended or not.
+    """
+
+    side: stacks.Side
+    answers: Answers
+    waited: list[Waited] = field(default_factory=list)
+    _batch: list[load.Answer] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(2_000_000))
+    _users: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        assert self.side.data is not None
+        self._users = [
+            {
+                "authorization": "Bearer "
+                + dev_credentials.issue(self.side.data, f"user-{number}", 3 * 3600)
+            }
+            for number in range(USERS)
+        ]
+
+    async def ask(
+        self, group: Group, tokens: int, user: int, refusal_s: float | None = None
+    ) -> None:
+        """One request, streamed to its end. Raises Failed."""
+        body = {**self._body(group, tokens), "stream": True}
+        answer = load.Answer(time.perf_counter())
+        if group == "batch":
+            self._batch.append(answer)
+        await load.stream(
+            *(self.side.url, "POST", "/v1/responses", self._users[user], body, answer.due),
+            answer=answer,
+        )
+        if answer.error:
+            raise load.Failed(answer.error)
+        told = [
+            Told(at, place["position"], place.get("eta_s"), "at_least" in place)
+            for at, place in answer.places
+        ]
+        self.waited.append(Waited(group, answer.due, answer.started, told, refusal_s))
+
+    @property
+    def batch_waits(self) -> bool:
+        """Whether a batch request waits for a worker."""
+        return any(not answer.started and not answer.ended for answer in self._batch)
+
+    async def probe(self, group: Group, user: int, http: httpx.AsyncClient) -> None:
+        """Ask what cannot wait, and after a refusal the same with time to wait."""
+        body = {**self._body(group, self.answers.short), "background": True, "deadline_ms": 1}
+        refused = await http.post("/v1/responses", json=body, headers=self._users[user])
+        if refused.status_code == 429:
+            told_s = int(refused.headers["retry-after-ms"]) / 1000
+            await self.ask(group, self.answers.short, user, told_s)
+
+    def _body(self, group: Group, tokens: int) -> dict[str, object]:
+        return {
+            **scripted.body(self.side, next(self._numbers), tokens, self.answers.pace_ms),
+            "max_output_tokens": self.answers.most,
+            "service_tier": TIERS[group],
+        }
+
+
+class Case(NamedTuple):
+    """A load of both classes, in parts of the capacity."""
+
+    name: str
+    interactive: float
+    batch: float
+
+
+CASES: Final = (
+    Case("interactive at twice the capacity", 2.0, 0.0),
+    Case("interactive at half of it, batch at one and a half", 0.5, 1.5),
+    Case("interactive at 1.2 of it, batch at a fifth", 1.2, 0.2),
+)
+
+
+async def measured(
+    client: Client, case: Case, capacity: float, seconds: float, seed: int
+) -> dict[str, float]:
+    """One load and its figures. Batch requests come for so many seconds; interactive ones come for
+    as long, and then while batch requests wait: what is told counts on them.
+
+    Args:
+        capacity: tokens per second.
+    """
+    client.waited.clear()
+    began = time.perf_counter()
+
+    def comes(group: Group) -> bool:
+        passed = time.perf_counter() - began
+        goes_on = group == "interactive" and client.batch_waits and passed < LONGEST * seconds
+        return passed < seconds or goes_on
+
+    drawn = random.Random(seed)
+    parts: dict[Group, float] = {"interactive": case.interactive, "batch": case.batch}
+    groups = [group for group, part in parts.items() if part]
+    async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(base_url=client.side.url) as http:
+
+        async def arrive(group: Group) -> None:
+            rate = parts[group] * capacity / client.answers.mean
+            at = time.perf_counter()
+            while comes(group):
+                tasks.create_task(
+                    client.ask(group, client.answers.drawn(drawn), drawn.randrange(USERS))
+                )
+                at += drawn.expovariate(rate)
+                await asyncio.sleep(at - time.perf_counter())
+
+        async def probe(group: Group) -> None:
+            while comes(group):
+                tasks.create_task(client.probe(group, drawn.randrange(USERS), http))
+                await asyncio.sleep(PROBE_S)
+
+        async with asyncio.TaskGroup() as load_of_groups:
+            for group in groups:
+                load_of_groups.create_task(arrive(group))
+                load_of_groups.create_task(probe(group))
+    return {
+        f"{group}_{name}": value
+        for group in groups
+        for name, value in places_figures.of(
+            each for each in client.waited if each.group == group
+        ).items()
+    }
+
+
+async def warm(client: Client, slots: int) -> None:
+    """A closed loop of twice as many clients as there are places. Then workers know their rate, and
+    what requests make of what they ask for. The share of long answers is exact: drawn ones were 15
+    instead of 8, and everything that was told was a third too long for minutes."""
+    answers, clients = client.answers, 2 * slots
+
+    async def one(number: int) -> None:
+        for turn in range(WARM_EACH):
+            tokens = answers.spread(number + clients * turn)
+            await client.ask("interactive", tokens, number % USERS)
+
+    await asyncio.gather(*map(one, range(clients)))
+    client.waited.clear()

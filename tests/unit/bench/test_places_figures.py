@@ -1,0 +1,46 @@
+"""What is concluded from told waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import places_figures as figures
+from bench.places_figures import Told, Waited
+
+
+def test_the_first_told_place_counts_apart_from_the_later_ones() -> None:
+    one = Waited("batch", 100.0, 110.0, [Told(102, 9, 4.0), Told(104, 5, 6.0), Told(107, 6, 6.0)])
+    found = figures.of([one])
+    assert (found["first_etas"], found["first_eta_over_true_p50"]) == (1.0, 0.5)
+    assert (found["later_etas"], found["later_eta_over_true_p10"]) == (2.0, 1.0)
+    assert found["later_eta_over_true_p90"] == 2.0
+    assert found["later_eta_within_a_fifth"] == 0.5
+    assert (found["position_steps"], found["position_rises"]) == (2.0, 1.0)
+    assert found["wait_p50_s"] == 10.0
+    assert found["refusals"] == 0.0
+    assert "refusal_over_true_p50" not in found
+
+
+def test_a_place_without_a_time_is_no_told_wait() -> None:
+    found = figures.of([Waited("batch", 0.0, 9.0, [Told(1.0, 3, None), Told(5.0, 2, 4.0)])])
+    assert (found["first_etas"], found["later_etas"]) == (0.0, 1.0)
+    assert found["later_eta_over_true_p50"] == 1.0
+
+
+def test_lower_bounds_are_no_places() -> None:
+    told = [Told(1.0, 50, 2.0, at_least=True), Told(2.0, 90, 8.0), Told(3.0, 80, 7.0)]
+    found = figures.of([Waited("batch", 0.0, 10.0, told)])
+    assert (found["bounds"], found["first_etas"], found["later_etas"]) == (1.0, 1.0, 1.0)
+    assert found["first_eta_over_true_p50"] == found["later_eta_over_true_p50"] == 1.0
+    assert (found["position_steps"], found["position_rises"]) == (1.0, 0.0)
+
+
+def test_a_refusal_is_compared_with_the_wait_of_the_next_request() -> None:
+    found = figures.of([Waited("interactive", 5.0, 9.0, refusal_s=3.0)])
+    assert (found["refusals"], found["refusal_over_true_p50"]) == (1.0, 0.75)
+
+
+@pytest.mark.parametrize(("told", "true"), [(5.0, 0.2), (0.2, 5.0)])
+def test_a_wait_counts_that_was_long_or_was_said_to_be(told: float, true: float) -> None:
+    """By the true wait alone, what was said far too long would be left out."""
+    assert figures.ratios("x", [(told, true), (0.4, 0.6)])["xs"] == 1.0
