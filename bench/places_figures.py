@@ -1,4 +1,4 @@
-"""What was told of a wait, beside the wait that was (pure)."""
+"""What was told of a wait, beside the wait that was."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tailrace.protocol import topics
 from tailrace.protocol.queue_place import Place, batch_wait_s
-from worker.slots import BATCH
 from worker.workload import Workload
 
 # Requests of which a worker tells. Of those behind them it tells a bound.
 MOST: Final = 1_000
+BATCH: Final = topics.CLASSES.index("batch")
 
 
 def places(

@@ -104,7 +104,7 @@ class TestCheck:
     def test_requests_of_the_last_moment_count(self) -> None:
         batch = asking(service_tier="flex", deadline_ms=61_000)
         assert check(batch, work=WORK) is None
-        assert check(batch, work=WORK, lately=11) is not None
+        assert check(batch, work=WORK, lately=21) is not None
 
     def test_a_warm_up_waits_for_no_engine(self) -> None:
         body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}
