@@ -3,14 +3,12 @@ server says."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
 import re
 import signal
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,10 @@ import httpx
 import pytest
 from playwright import sync_api
 
-from tailrace import log
 from tailrace.local import ports
 from tests.journey import conftest
 from tests.journey.conftest import ROOT, Stack
-from tests.support import fed_page, page_events
+from tests.support import fed_page, local, page_events
 from tests.support import gateway_process as gp
 from worker.engines import scripted
 
@@ -1138,7 +1135,7 @@ class TwoPools:
 
 
 @pytest.fixture
-def two_pools(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[TwoPools]:
+def two_pools(tmp_path: Path, local_kafka: local.LocalKafka, redis_url: str) -> Iterator[TwoPools]:
     of_large, of_small = "page-large", "page-small"
     pools = {
         of_large: {
@@ -1148,9 +1145,8 @@ def two_pools(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[TwoPools]:
         },
         of_small: {"models": ["small"]},
     }
-    more = {"TAILRACE_POOLS": json.dumps(pools)}
-    with futures.ThreadPoolExecutor(1) as aside:  # in this thread the browser's loop runs
-        aside.submit(lambda: asyncio.run(log.apply_topics(kafka, list(pools)))).result()
+    more, kafka = {"TAILRACE_POOLS": json.dumps(pools)}, local_kafka.bootstrap
+    local_kafka.apply_topics(pools)
     keys = gp.Keys.make(tmp_path)
     port, credential = ports.free_port(), tmp_path / "credential"
     credential.write_text(keys.token("dev"))

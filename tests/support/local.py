@@ -14,6 +14,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent import futures
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -125,11 +126,15 @@ class LocalKafka(_Local):
     def apply_topics(
         self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS
     ) -> None:
-        asyncio.run(
-            wire_log.apply_topics(
+        def apply() -> None:
+            applying = wire_log.apply_topics(
                 self.bootstrap, tuple(pools), partitions=partitions, replication=1
             )
-        )
+            asyncio.run(applying)
+
+        # Aside, because a browser that a test drives has a loop in the test's thread.
+        with futures.ThreadPoolExecutor(1) as aside:
+            aside.submit(apply).result()
 
 
 class LocalRedis(_Local):
