@@ -100,8 +100,16 @@ def came_until(each: Asked, end_s: float) -> float:
 
 def told_over_true(asked: Sequence[Asked]) -> list[float]:
     """Of each refusal of one class and pool: the wait that it told over the wait that requests had
-    which were taken at nearly the same time. Refusals without such requests are left out."""
-    waited = sorted((a.due_s, a.first_s) for a in asked if not math.isnan(a.first_s))
+    which were taken at nearly the same time. Refusals without such requests are left out.
+
+    One that expired has waited at least until then. Without these, a median would be of those that
+    were quick enough, and every told wait would seem too long.
+    """
+    waited = sorted(
+        (a.due_s, a.ended_s - a.due_s if a.outcome == "expired" else a.first_s)
+        for a in asked
+        if a.outcome == "expired" or not math.isnan(a.first_s)
+    )
     ratios = []
     for each in asked:
         if math.isnan(each.told_s):

@@ -62,6 +62,16 @@ def test_a_told_wait_is_compared_with_requests_that_were_taken_at_that_time() ->
     assert figures.told_over_true(every) == [1.5]
 
 
+def test_those_that_expired_have_waited_too() -> None:
+    """The median of those that were taken is that of the quick ones."""
+    every = [
+        asked(1.0, first_s=2.0),
+        *(asked(1.1, "expired", ended_s=6.1) for _ in range(2)),
+        asked(1.2, "refused", told_s=6.0),
+    ]
+    assert figures.told_over_true(every) == [pytest.approx(1.2)]
+
+
 def test_told_waits_are_compared_within_a_pool() -> None:
     every = [
         asked(1.0, first_s=2.0, pool="large"),
