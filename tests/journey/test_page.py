@@ -131,13 +131,18 @@ class Chat:
         return found
 
     def server_says(self) -> dict[str, Any]:
-        """The Response object behind the last answer, asked for with this browser's session."""
-        answer = self.page.request.get(
-            f"{self.stack.api}/responses/{self.kept()['answer']['responseId']}"
-        )
-        assert answer.status == 200, answer.text()
-        found: dict[str, Any] = answer.json()
-        return found
+        """The Response object behind the last answer, asked for with this browser's session. Where
+        the page has seen the end, so has the Response: the gateway may learn of it a moment later
+        than the push service that told the page."""
+        answer = self.kept()["answer"]
+        for _ in range(100):
+            got = self.page.request.get(f"{self.stack.api}/responses/{answer['responseId']}")
+            assert got.status == 200, got.text()
+            found: dict[str, Any] = got.json()
+            if found["status"] not in RUNNING or answer["status"] in RUNNING:
+                return found
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"the gateway does not see the end: {found}")
 
     def check_exact(self) -> str:
         """What is kept is the server's text to the letter; what is drawn says the same. Returns the
@@ -145,8 +150,8 @@ class Chat:
         truth = self.server_says()
         text = "".join(part["text"] for item in truth["output"] for part in item["content"])
         kept = self.kept()["answer"]
-        assert kept["text"] == text
         assert kept["status"] == truth["status"]
+        assert kept["text"] == text
         return text
 
     @property
@@ -178,6 +183,9 @@ class Chat:
         text = self.check_exact()
         assert squeezed(self.shown) == squeezed(text)
         return text
+
+
+RUNNING = ("queued", "in_progress")
 
 
 def squeezed(text: str) -> str:
