@@ -134,6 +134,19 @@ async def test_the_load_of_other_gateways_counts(monkeypatch: pytest.MonkeyPatch
         assert len(parts.streams.running) == 0, "this gateway runs none of them"
 
 
+async def test_interactive_requests_go_where_batch_makes_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        batch = {"running": 16, "pausable": 16, "running_tokens": 1600, "pausable_tokens": 1600}
+        beats = [
+            beat("a", [0, 1], running=12, running_tokens=1200),
+            beat("b", [2, 3], queued=9, waiting_tokens=[0, 900], **batch),
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        assert {await partition_of(parts, text=str(n)) >= 2 for n in range(4)} == {True}
+
+
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
