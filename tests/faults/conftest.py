@@ -12,6 +12,10 @@ from tests.faults import drill, stage
 
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "1"))
 ATTEMPTS = 3
+LONG = pytest.mark.skipif(
+    os.environ.get("TAILRACE_TEST_LONG") != "1",
+    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
+)
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults import archived, drill, plants, stage, wants
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 
 pytestmark = pytest.mark.timeout(300)
-LONG = pytest.mark.skipif(
-    os.environ.get("TAILRACE_TEST_LONG") != "1",
-    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tailrace import log
 from tailrace.local import dev_credentials
 from tailrace.protocol import events, ids, records, topics
 from tests.faults import crowd, drill, stage
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 from tests.support import gateway_process
 
 STEP_S = 0.3  # between two jumps of the clock
@@ -29,10 +29,6 @@ HOUR_S = 3600
 LEEWAY_S = 60
 WRONG = ("gateway-1", "push-1", "worker-1")
 
-LONG = pytest.mark.skipif(
-    os.environ.get("TAILRACE_TEST_LONG") != "1",
-    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-)
 
 pytestmark = [
     pytest.mark.timeout(400),

@@ -3,7 +3,6 @@ text of what has begun."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tailrace.protocol import records
 from tailrace.verify import report
 from tests.faults import drill, plants, stage
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 from tests.support import waiting
 
 CONTINUED, REROUTED = 6, 4
@@ -24,10 +23,6 @@ FINDS = {
 }  # the check, by what is planted
 
 pytestmark = pytest.mark.timeout(300)
-LONG = pytest.mark.skipif(
-    os.environ.get("TAILRACE_TEST_LONG") != "1",
-    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tailrace import log
 from tailrace.protocol import ids, topics
 from tailrace.verify import replicas, report
 from tests.faults import drill, link, plants, stage
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 
 WAVE_S = 1.5  # between two waves of load, or two faults
 NO_LEADER_S = 20.0  # how long the broker is stopped: past the writers' deadline of 15 s
@@ -27,10 +27,7 @@ BACK_IN_SYNC_S = 4.0  # then how long its replicas have to catch up
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        os.environ.get("TAILRACE_TEST_LONG") != "1",
-        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-    ),
+    LONG,
 ]
 
 

@@ -4,7 +4,6 @@ and no reader gets wrong text."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +14,12 @@ import pytest
 from tailrace import log
 from tailrace.protocol import topics
 from tests.faults import drill, stage
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 from worker.engines import scripted
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        os.environ.get("TAILRACE_TEST_LONG") != "1",
-        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-    ),
+    LONG,
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults import chaos, drill, plants, stage, wants
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        os.environ.get("TAILRACE_TEST_LONG") != "1",
-        reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-    ),
+    LONG,
 ]
 
 HARMLESS = ("", "no_grace")

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from tailrace.verify import report
 from tests.faults import chaos, crowd, drill, plants, stage
-from tests.faults.conftest import SEED
+from tests.faults.conftest import LONG, SEED
 
 # Durations of faults.
 PAST_SESSION_S = 3.0  # a partition of the network outlasts the session by this much
@@ -23,11 +23,6 @@ BROKER_AWAY_S = 1.0
 LOSING_S, BETWEEN_S = 0.4, 1.0  # answers are lost, then pass again
 
 pytestmark = pytest.mark.timeout(240)
-
-LONG = pytest.mark.skipif(
-    os.environ.get("TAILRACE_TEST_LONG") != "1",
-    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-)
 
 
 async def test_f1_workers_are_killed_in_mid_answer(on: stage.Stage) -> None:
