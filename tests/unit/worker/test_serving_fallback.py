@@ -343,6 +343,13 @@ class TestContinuation:
             other.tokens("dead", tokens)
         return other
 
+    async def continued(self, a: Worker, b: Worker, request: records.Request) -> None:
+        """The same, and a worker of the other pool continues it to its end."""
+        await self.begun(a, request)
+        b.time.advance(5)
+        await b.caught_up()
+        assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+
     async def test_the_text_goes_on_in_another_item_which_names_the_model(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
@@ -385,10 +392,7 @@ class TestContinuation:
     async def test_the_history_gives_the_same_events(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            await self.begun(a, request)
-            b.time.advance(5)
-            await b.caught_up()
-            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            await self.continued(a, b, request)
             part = history.part_of(kept(a.memory)[0].key, kept(a.memory)[0].value)
             assert part is not None
             whole = history.joined([part])
@@ -435,10 +439,7 @@ class TestContinuation:
         """The gateway that took it did not know yet that another model continues its source."""
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            await self.begun(a, request)
-            b.time.advance(5)
-            await b.caught_up()
-            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            await self.continued(a, b, request)
             for worker in (a, b):
                 fork = new_request(a, 30, fork=records.Fork(request.rid, at))
                 fork = msgspec.structs.replace(fork, v=fork.version)
@@ -483,10 +484,7 @@ class TestContinuation:
     async def test_what_is_as_long_as_it_may_be_only_ends(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30, sampling=records.Sampling(6))
-            await self.begun(a, request)
-            b.time.advance(5)
-            await b.caught_up()
-            assert await serve(b, request, continues=True).outcome() is Outcome.DONE
+            await self.continued(a, b, request)
             found = answer(a.memory, request.rid)
             assert (found.fold.next, found.ended.reason) == (6, "length")
             assert len(responses(a.memory, request)[-1]["output"]) == 1  # type: ignore[arg-type]
