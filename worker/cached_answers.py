@@ -1,8 +1,8 @@
 """Answers that are given again: a request whose answer follows from it alone is not generated twice
 (log rule §24).
 
-Redis holds the ids, for as long as the pool says. Whoever gives them writes them to the log as the
-response's own, so the log has every answer whole, and Redis may lose any.
+Redis holds the ids, for as long as the pool says. The worker that gives them writes them to the log
+as the response's own, so the log has every answer whole, and Redis may lose any.
 """
 
 from __future__ import annotations

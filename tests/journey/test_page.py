@@ -1136,7 +1136,7 @@ def copying(chat: Chat) -> Chat:
 @dataclass(frozen=True)
 class TwoPools:
     """A deployment whose pool "large" has the pool "small" to stand in for it. It has one slot, and
-    gives shorter answers to whoever would wait."""
+    gives shorter answers to requests that would wait."""
 
     stack: Stack
     large: gp.Process

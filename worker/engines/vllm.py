@@ -272,7 +272,7 @@ class VLLM:
         return detokenizer.Detokenizer(self._fast, behind=behind)
 
     def repeatable(self, request: records.Request) -> str | None:
-        # Without this digest nobody can tell: the template may ask for the time.
+        # Without this digest it is not known whether the template asks for the time.
         if not self.counting_digest:
             return None
         return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._given.items())!r}"

@@ -82,7 +82,7 @@ async def test_a_dialogue_that_grows_changes_its_model_over_http_and_on_a_socket
     engine: gp.Process,
     tmp_path: Path,
 ) -> None:
-    """Nobody serves the large pool: that a request waits there is told by its model."""
+    """The large pool has no workers: that a request waits there is told by its model."""
     await log.apply_topics(kafka, [pool, f"{pool}-later"])
     file = tmp_path / "pools.yaml"
     file.write_text(RULES.format(pool=pool, model=gp.MODEL))

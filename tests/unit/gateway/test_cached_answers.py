@@ -143,7 +143,7 @@ async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any
         for create in (sampled, declined):
             with pytest.raises(errors.ApiError):
                 await parts.submission.submit(create, ALICE)
-        # A pool that is broken has nobody to give it.
+        # A pool that is broken has no worker to give it.
         test_fallback.fail(parts, "default")
         with pytest.raises(errors.ApiError):
             await parts.submission.submit(asked, ALICE)
