@@ -1,9 +1,10 @@
 """Responses that were submitted here, until they end: what they say of their pools, and their way
-to another pool where tcontinuers cannot answer (log rule §22), or cannot go on (§25)."""
+to another pool where their own cannot answer (log rule §22), or cannot go on (§25)."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ class Watched:
         asked: the pool that was asked for.
         continuers: pools that may continue its text, and were not asked to yet.
         continuer: the last one that was; empty before.
-        expires_at: when nothing starts it any more (monotonic seconds).
         sent_at: when the pool got it (monotonic seconds).
+        patience_s: how long it waits for a pool in which nothing moves.
         seen: claims and tokens at the last look.
         seen_at: when they last grew (monotonic seconds).
         told: something was said of the pool.
@@ -48,8 +49,8 @@ class Watched:
     priority: topics.PriorityClass
     partition: int
     asked_ms: int
-    expires_at: float
     sent_at: float
+    patience_s: float = math.inf
     asked: str = ""
     continuers: list[str] = field(default_factory=list)
     continuer: str = ""
@@ -75,6 +76,7 @@ class Rerouting:
 
     Attributes:
         _watched: by response id.
+        _moved_at: when a response of a pool was last seen to get on, by pool (monotonic seconds).
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Rerouting:
         self._late = late
         self._clock = clock
         self._watched: dict[str, Watched] = {}
+        self._moved_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -114,6 +117,7 @@ class Rerouting:
         found = self._watched.pop(stream.rid, None)
         if found is None:
             return
+        self._moved_at[found.owner] = self._clock()
         failed = _code(stream.final) in _BROKEN
         if failed or (stream.final is not None and stream.final["status"] != "cancelled"):
             self._of_revision(found, failed=failed)
@@ -147,7 +151,7 @@ class Rerouting:
             if found.state.phase is fold.Phase.DONE:
                 continue
             self._judge(found, now)
-            if found.others and not found.state.next and now < found.expires_at:
+            if found.others and not found.state.next and self._stuck(found, now):
                 due.append((self._send_on, found))
             elif self._stands_still(found, now):
                 due.append((self._send_continuation, found))
@@ -159,6 +163,7 @@ class Rerouting:
         progress = (found.state.epoch, found.state.next)
         if progress != found.seen:
             found.seen, found.seen_at, found.stalled = progress, now, False
+            self._moved_at[found.owner] = now
         if pool is None:
             return
         # The tokens before a continuation say nothing of the pool that is to continue.
@@ -183,11 +188,16 @@ class Rerouting:
         else:
             self._breakers.settled(found.owner)
 
+    def _stuck(self, found: Watched, now: float) -> bool:
+        """Whether its pool is broken, or nothing of it was seen to move for as long as the request
+        can wait: its workers may die one after the other, or not reach the log. Behind the
+        deadline, too: the next pool says so then."""
+        still_s = now - max(found.sent_at, self._moved_at.get(found.at, -math.inf))
+        return still_s >= found.patience_s or self._breakers.state(found.at) is breaker.State.OPEN
+
     async def _send_on(self, found: Watched) -> None:
-        """Give the request to the next pool, if its own is broken. What fails is tried again: two
-        copies are harmless."""
-        if self._breakers.state(found.at) is not breaker.State.OPEN:
-            return
+        """Give the request to the next pool. What fails is tried again: two copies are
+        harmless."""
         request = records.decode_request(found.subscription.request)
         if request is None:
             found.others = []

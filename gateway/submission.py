@@ -320,8 +320,8 @@ class Submission:
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,
-            expires_at=now + create.deadline_ms / 1000,
             sent_at=now,
+            patience_s=create.deadline_ms / 1000 / 2,
         )
         self.rerouting.add(request.rid, watched)
         self.hedges.add(request, subscription, home, create.priority, partition)

@@ -17,6 +17,9 @@ from tailrace import settings
 REFRESH_S: Final = 1.0
 # A Redis that was emptied a moment ago tells of no worker until their next heartbeats.
 ABSENT_S: Final = 2.0
+# A worker that was not heard of for so long, which is three heartbeats, is taken for lost, although
+# its last one is still valid. If Redis answered: it may not have taken heartbeats either.
+SILENT_S: Final = 3.0
 # How long what was known of the work ahead counts while Redis tells nothing. Afterwards requests
 # are taken as if nothing was ahead, and wait in the log.
 BACKLOG_S: Final = 10.0
@@ -64,6 +67,7 @@ class WorkerRegistry:
         _told_at: when Redis told of a ready worker last, by pool (monotonic seconds).
         _absent_since: pools without a ready worker, and since when (monotonic seconds). None while
             Redis is away.
+        _unanswered_at: when Redis did not answer last, by pool (monotonic seconds).
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class WorkerRegistry:
         self._standing: dict[str, list[Beat]] = {}
         self._told_at: dict[str, float] = {}
         self._absent_since: dict[str, float] = {}
+        self._unanswered_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -92,13 +97,22 @@ class WorkerRegistry:
     def note(self, pool: str, told: list[dict[str, Any]] | None) -> None:
         """What Redis says of a pool; None: it does not answer."""
         self._known[pool] = told or []
+        now = self._clock()
+        if told is None:
+            self._unanswered_at[pool] = now
         ready = [worker for worker in told or [] if worker.get("state") == "ready"]
-        if ready or told is None:
+        answered_s = now - self._unanswered_at.get(pool, -math.inf)
+        heard = [
+            worker
+            for worker in ready
+            if worker.get("silent_s", 0.0) < SILENT_S or answered_s < SILENT_S
+        ]
+        if heard or told is None:
             self._absent_since.pop(pool, None)
         else:
-            self._absent_since.setdefault(pool, self._clock())
-        if ready:
-            self._standing[pool], self._told_at[pool] = [*ready], self._clock()
+            self._absent_since.setdefault(pool, now - ABSENT_S if ready else now)
+        if heard:
+            self._standing[pool], self._told_at[pool] = [*heard], now
         elif self.absent(pool):
             self._standing.pop(pool, None)
 

@@ -8,13 +8,12 @@ if lost  each gateway that knows it tells it again
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from tailrace.store.breakers import LIST
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
-from tailrace.store.workers import HEARTBEAT
+from tailrace.store import expiring_fields
+from tailrace.store.redis_store import RedisStore
 
 _KEY: Final = "canaries"
 MOST_S: Final = 86_400.0
@@ -46,22 +45,15 @@ class Canaries:
 
     async def tell(self, pool: str, revision: str, found: Returned) -> None:
         """A revision gets no new requests."""
-        value = msgspec.json.encode(_Told(found.terms, found.reason))
-        lives = milliseconds(min(found.for_s, MOST_S))
-        await self._redis.execute("EVAL", HEARTBEAT, 1, _KEY, f"{pool}/{revision}", lives, value)
+        value = _Told(found.terms, found.reason)
+        name, lives_s = f"{pool}/{revision}", min(found.for_s, MOST_S)
+        await expiring_fields.put(self._redis, _KEY, name, value, lives_s)
 
     async def listed(self) -> Mapping[tuple[str, str], Returned]:
         """Those that get nothing, by pool and revision."""
-        flat: Any = await self._redis.execute("EVAL", LIST, 1, _KEY)
         found: dict[tuple[str, str], Returned] = {}
-        if not isinstance(flat, list):
-            return found
-        for name, left, value in zip(flat[::3], flat[1::3], flat[2::3], strict=False):
-            told = decoded(value, _Told)
-            timed = isinstance(left, bytes) and left.isdigit() and len(left) < 16
-            if told is None or not timed or not isinstance(name, bytes) or len(name) > MAX_NAME:
-                continue
-            pool, _, revision = name.decode(errors="replace").partition("/")
-            for_s = min(int(left) / 1000, MOST_S)
-            found[pool, revision] = Returned(told.terms, told.reason, for_s)
+        for name, left_s, told in await expiring_fields.listed(self._redis, _KEY, _Told):
+            if len(name) <= MAX_NAME:
+                pool, _, revision = name.partition("/")
+                found[pool, revision] = Returned(told.terms, told.reason, min(left_s, MOST_S))
         return found

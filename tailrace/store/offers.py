@@ -15,8 +15,8 @@ from typing import Annotated, Final, Generic, Literal, TypeVar
 import msgspec
 
 from tailrace.protocol import ids
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
-from tailrace.store.workers import HEARTBEAT, LIST
+from tailrace.store import expiring_fields
+from tailrace.store.redis_store import RedisStore
 
 OFFER_TTL_S: Final = 1.5
 
@@ -49,15 +49,7 @@ class Offers(Generic[T]):
 
     async def publish(self, pool: str, name: str, offer: T, ttl_s: float = OFFER_TTL_S) -> None:
         """The worker `name` offers this, in place of what it offered before."""
-        await self._redis.execute(
-            "EVAL",
-            HEARTBEAT,
-            1,
-            self._key(pool),
-            name,
-            milliseconds(ttl_s),
-            msgspec.json.encode(offer),
-        )
+        await expiring_fields.put(self._redis, self._key(pool), name, offer, ttl_s)
 
     async def withdraw(self, pool: str, name: str) -> bool:
         """Nothing more is offered as `name`. Returns whether this call removed it: of all that
@@ -66,11 +58,5 @@ class Offers(Generic[T]):
 
     async def all_of(self, pool: str) -> dict[str, T]:
         """Every offer that is still valid, by the worker's name."""
-        flat: object = await self._redis.execute("EVAL", LIST, 1, self._key(pool))
-        if not isinstance(flat, list):
-            return {}
-        return {
-            name.decode(errors="replace"): offer
-            for name, value in zip(flat[::2], flat[1::2], strict=False)
-            if isinstance(name, bytes) and (offer := decoded(value, self._offer)) is not None
-        }
+        found = await expiring_fields.listed(self._redis, self._key(pool), self._offer)
+        return {name: offer for name, _, offer in found}

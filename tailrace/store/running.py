@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
-from tailrace.store.redis_store import RedisStore, decoded, digest, milliseconds
-from tailrace.store.workers import HEARTBEAT, LIST
+from tailrace.store import expiring_fields
+from tailrace.store.redis_store import RedisStore, digest
 
 TTL_S: Final = 5
 _KEY: Final = "running:gateways"
@@ -28,16 +26,13 @@ class Running:
 
     async def tell(self, gateway: str, counts: Mapping[str, int]) -> None:
         """What this gateway runs, by principal."""
-        value = msgspec.json.encode({digest(name): count for name, count in counts.items()})
-        await self._redis.execute("EVAL", HEARTBEAT, 1, _KEY, gateway, milliseconds(TTL_S), value)
+        value = {digest(name): count for name, count in counts.items()}
+        await expiring_fields.put(self._redis, _KEY, gateway, value, TTL_S)
 
     async def elsewhere(self, gateway: str) -> Counter[str]:
         """What the other gateways run, by `digest` of the principal."""
-        flat: object = await self._redis.execute("EVAL", LIST, 1, _KEY)
         found = Counter[str]()
-        if isinstance(flat, list):
-            for name, value in zip(flat[::2], flat[1::2], strict=False):
-                if name != gateway.encode():
-                    counts = decoded(value, dict[str, int]) or {}
-                    found.update({key: n for key, n in counts.items() if n > 0})
+        for name, _, counts in await expiring_fields.listed(self._redis, _KEY, dict[str, int]):
+            if name != gateway:
+                found.update({key: n for key, n in counts.items() if n > 0})
         return found

@@ -9,39 +9,13 @@ if lost  capacity is unknown until the next heartbeat
 
 from typing import Any, Final
 
-import msgspec
-
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+from tailrace.store import expiring_fields
+from tailrace.store.redis_store import RedisStore
 
 HEARTBEAT_TTL_S: Final = 5
 # A heartbeat that says more is not believed.
 MAX_FIGURE: Final = 1e9
 MAX_TEXT: Final = 4096
-
-# Also for other hashes whose fields are written again and again (`tailrace.store.running`).
-# The deadlines are part of the values: fields of a hash expire by themselves only from Redis 7.4.
-HEARTBEAT: Final = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%d %s', now + tonumber(ARGV[2]), ARGV[3]))
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-"""
-
-LIST: Final = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local all, alive = redis.call('HGETALL', KEYS[1]), {}
-for i = 1, #all, 2 do
-  local deadline, info = string.match(all[i + 1], '^(%d+) (.*)$')
-  if deadline and tonumber(deadline) >= now then
-    table.insert(alive, all[i])
-    table.insert(alive, info)
-  else
-    redis.call('HDEL', KEYS[1], all[i])
-  end
-end
-return alive
-"""
 
 
 class Workers:
@@ -55,23 +29,18 @@ class Workers:
     ) -> None:
         """`info`: state (loading, ready, draining), features (`tailrace.protocol.features`),
         capacity, running, queued, tokens_per_s, partitions and more."""
-        await self._redis.execute(
-            "EVAL", HEARTBEAT, 1, _key(pool), name, milliseconds(ttl_s), msgspec.json.encode(info)
-        )
+        await expiring_fields.put(self._redis, _key(pool), name, info, ttl_s)
 
     async def list_workers(self, pool: str) -> list[dict[str, Any]]:
-        """Every worker whose last heartbeat is still valid, by name: its `info` plus `name`."""
-        flat: object = await self._redis.execute("EVAL", LIST, 1, _key(pool))
-        if not isinstance(flat, list):
-            return []
+        """Every worker whose last heartbeat is still valid, by name: its `info` plus `name` and
+        `silent_s`, how old the heartbeat is."""
+        found = await expiring_fields.listed(self._redis, _key(pool), dict[str, Any])
         beats = {
-            name.decode(errors="replace"): info
-            for name, value in zip(flat[::2], flat[1::2], strict=False)
-            if isinstance(name, bytes)
-            and (info := decoded(value, dict[str, Any])) is not None
-            and all(_plausible(each) for each in info.values())
+            name: info | {"name": name, "silent_s": max(0.0, HEARTBEAT_TTL_S - left_s)}
+            for name, left_s, info in found
+            if all(_plausible(each) for each in info.values())
         }
-        return [{**beats[name], "name": name} for name in sorted(beats)]
+        return [beats[name] for name in sorted(beats)]
 
     async def forget_worker(self, pool: str, name: str) -> None:
         """For a worker that leaves in order: its entry does not wait for its deadline."""

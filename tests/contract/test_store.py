@@ -24,7 +24,7 @@ from tailrace.store.prefixes import MAX_HOLDERS, Prefixes, name_of
 from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
-from tailrace.store.workers import Workers
+from tailrace.store.workers import HEARTBEAT_TTL_S, Workers
 from tests.support import waiting
 from worker import offers
 
@@ -390,11 +390,14 @@ async def test_workers_are_listed_by_name_until_their_beat_runs_out(
     workers: Workers, name: str
 ) -> None:
     await workers.heartbeat(name, "b", {"state": "ready", "partitions": [0, 1]})
-    await workers.heartbeat(name, "a", {"state": "loading"}, ttl_s=0.1)
-    assert await workers.list_workers(name) == [
+    await workers.heartbeat(name, "a", {"state": "loading", "silent_s": "long"}, ttl_s=0.1)
+    listed = await workers.list_workers(name)
+    silent = {worker["name"]: worker.pop("silent_s") for worker in listed}
+    assert listed == [
         {"state": "loading", "name": "a"},
         {"state": "ready", "partitions": [0, 1], "name": "b"},
     ]
+    assert 0 <= silent["b"] < HEARTBEAT_TTL_S - 0.1 <= silent["a"] < HEARTBEAT_TTL_S
 
     async def run_out() -> bool:
         return [worker["name"] for worker in await workers.list_workers(name)] == ["b"]

@@ -203,6 +203,51 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
             assert seen[-1].response["model"] == "t"
 
 
+async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_deadline() -> None:
+    """Its workers died one after the other, each new one was ready for a moment, and the requests
+    expired: their breaker was open after the deadline only."""
+    async with running() as parts:
+        watch, now = parts.submission.rerouting, [0.0]
+        watch._clock = lambda: now[0]
+        first, second = [
+            await parts.submission.submit(create(deadline_ms=10_000), ALICE) for _ in range(2)
+        ]
+        requests = written(parts, "default")
+        for stream in (first, second):
+            watch._watched[stream.rid].sent_at = 0.0
+        now[0] = 4.9
+        await watch.look()
+        assert written(parts, "small") == []
+        assert isinstance(requests[1], records.Request)
+        answer(parts, requests[1])
+        await gateway_parts.all_events(second)
+        second.release()
+        now[0] = 9.8
+        await watch.look()
+        assert written(parts, "small") == [], "the pool answered something at 4.9 s"
+        now[0] = 9.9
+        await watch.look()
+        assert [r.rid for r in written(parts, "small")] == [first.rid]
+        assert parts.breakers.state("default") is State.CLOSED, "a client chose the deadline"
+        answer(parts, parts_request(parts, "small"), served="s")
+        await gateway_parts.all_events(first)
+        first.release()
+
+
+async def test_what_expired_in_a_broken_pool_is_sent_on_to_be_told_so() -> None:
+    """It waited for a worker of its own pool, for as long as that took."""
+    async with running() as parts:
+        watch, now = parts.submission.rerouting, [0.0]
+        watch._clock = lambda: now[0]
+        with await parts.submission.submit(create(deadline_ms=60_000), ALICE) as stream:
+            watch._watched[stream.rid].sent_at = 0.0
+            now[0] = 61.0
+            fail(parts, "default")
+            await watch.look()
+            assert [r.rid for r in written(parts, "small")] == [stream.rid]
+            answer(parts, parts_request(parts, "small"), served="s")
+
+
 async def test_after_the_first_token_nothing_is_sent_on() -> None:
     async with running() as parts:
         with await parts.submission.submit(create(), ALICE) as stream:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gateway import cache, worker_registry
-from gateway.worker_registry import ABSENT_S, BACKLOG_S, WorkerRegistry
+from gateway.worker_registry import ABSENT_S, BACKLOG_S, SILENT_S, WorkerRegistry
 from tests.support import gateway_parts
 from tests.support.memory_worker import Time
 
@@ -62,3 +62,30 @@ def test_no_backlog_is_left_of_workers_that_are_gone(registry: WorkerRegistry, t
     assert registry.absent("default")
     assert waits(registry) == 0
     assert worker_registry.BACKLOG_S > ABSENT_S
+
+
+def silent(*seconds: float) -> list[dict[str, Any]]:
+    return [{"state": "ready", "silent_s": each} for each in seconds]
+
+
+def test_a_pool_is_lost_when_all_its_workers_are_silent(registry: WorkerRegistry) -> None:
+    registry.note("default", silent(SILENT_S, SILENT_S - 1))
+    assert not registry.absent("default")
+    assert registry.standing("default") == silent(SILENT_S - 1)
+    registry.note("default", silent(SILENT_S, SILENT_S + 1))
+    assert registry.absent("default")
+    assert not registry.standing("default")
+    registry.note("default", silent(0.1, SILENT_S + 2))
+    assert not registry.absent("default")
+
+
+def test_behind_a_redis_that_did_not_answer_silence_says_nothing(
+    registry: WorkerRegistry, time: Time
+) -> None:
+    registry.note("default", None)
+    time.advance(SILENT_S - 0.1)
+    registry.note("default", silent(4.0))
+    assert not registry.absent("default")
+    time.advance(0.1)
+    registry.note("default", silent(4.1))
+    assert registry.absent("default")

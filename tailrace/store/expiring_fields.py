@@ -1,0 +1,67 @@
+"""Hashes in Redis whose fields expire: what several processes tell of themselves or of others.
+
+A value is "<deadline in ms> <JSON>", because fields of a hash expire by themselves only from Redis
+7.4. Deadlines are by Redis's clock, so no two clocks are compared.
+"""
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+
+T = TypeVar("T")
+
+_PUT: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%d %s', now + tonumber(ARGV[2]), ARGV[3]))
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+"""
+
+_LIST: Final = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local all, valid = redis.call('HGETALL', KEYS[1]), {}
+for i = 1, #all, 2 do
+  local deadline, value = string.match(all[i + 1], '^(%d+) (.*)$')
+  if deadline and tonumber(deadline) > now then
+    table.insert(valid, all[i])
+    table.insert(valid, tostring(tonumber(deadline) - now))
+    table.insert(valid, value)
+  else
+    redis.call('HDEL', KEYS[1], all[i])
+  end
+end
+return valid
+"""
+
+
+class Field(NamedTuple, Generic[T]):
+    """One that is valid. `left_s`: until it expires."""
+
+    name: str
+    left_s: float
+    value: T
+
+
+async def put(redis: RedisStore, key: str, field: str, value: object, lives_s: float) -> None:
+    """Write a field in place of the one before. Raises StoreUnavailable."""
+    encoded = msgspec.json.encode(value)
+    await redis.execute("EVAL", _PUT, 1, key, field, milliseconds(lives_s), encoded)
+
+
+async def listed(redis: RedisStore, key: str, shape: type[T]) -> list[Field[T]]:
+    """Every field that is valid and has this shape. Raises StoreUnavailable."""
+    flat: object = await redis.execute("EVAL", _LIST, 1, key)
+    if not isinstance(flat, list):
+        return []
+    return [
+        Field(name.decode(errors="replace"), int(left) / 1000, value)
+        for name, left, encoded in zip(flat[::3], flat[1::3], flat[2::3], strict=False)
+        if isinstance(name, bytes)
+        and isinstance(left, bytes)
+        and left.isdigit()
+        and len(left) < 16
+        and (value := decoded(encoded, shape)) is not None
+    ]
