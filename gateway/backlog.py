@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from tailrace.protocol import queue_place, topics
 
-# Between an append and the heartbeat that tells of it here, on average: half a second until the
-# worker measures, and half a second until this process reads it.
+# Between an append and the heartbeat that tells of it here, on average: half of the time between
+# two heartbeats, and half of that between two looks of this process.
 UNTOLD_S: Final = 1.0
+BUSY_UNTOLD_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ class Backlog:
     batch_share: float = 0.0
     interactive_rate: float = 0.0
 
+    @property
+    def busy(self) -> bool:
+        """Requests wait."""
+        return any(self.waiting)
+
+    @property
+    def untold_s(self) -> float:
+        """For how long the heartbeats do not tell of a request."""
+        return BUSY_UNTOLD_S if self.busy else UNTOLD_S
+
     def wait_s(self, priority: topics.PriorityClass, own: int = 0, lately: int = 0) -> float | None:
         """Seconds until a request that is appended now would start; None while unknown.
 
@@ -60,9 +71,9 @@ class Backlog:
         """
         lately = max(0, lately - self.free)
         rank = topics.CLASSES.index(priority)
-        # As many as come in a second may have started in it: the heartbeats do not tell of that
-        # either.
-        untold = max(0.0, lately * self.each - self.rate * UNTOLD_S)
+        # As many as are made in that time may have started in it: the heartbeats do not tell of
+        # that either.
+        untold = max(0.0, lately * self.each - self.rate * self.untold_s)
         ahead = sum(self.waiting[: rank + 1]) + untold
         if ahead <= 0:
             return 0.0
@@ -146,18 +157,20 @@ class Lately:
         """One more. `now`: monotonic seconds."""
         self._at.setdefault((pool, priority), collections.deque()).append(now)
 
-    def count(self, pool: str, priority: topics.PriorityClass, now: float) -> int:
-        """How many the heartbeats may not tell of, of those that go before a new request."""
+    def count(
+        self, pool: str, priority: topics.PriorityClass, now: float, within_s: float = UNTOLD_S
+    ) -> int:
+        """How many of the last `within_s` seconds go before a new request. At most UNTOLD_S."""
         ahead = topics.CLASSES[: topics.CLASSES.index(priority) + 1]
-        return sum(self._of(pool, each, now) for each in ahead)
+        return sum(self._of(pool, each, now, within_s) for each in ahead)
 
-    def _of(self, pool: str, priority: str, now: float) -> int:
+    def _of(self, pool: str, priority: str, now: float, within_s: float) -> int:
         times = self._at.get((pool, priority))
         if times is None:
             return 0
         while times and times[0] < now - UNTOLD_S:
             times.popleft()
-        return len(times)
+        return sum(at >= now - within_s for at in times)
 
 
 def _figure(worker: Mapping[str, Any], name: str) -> float:

@@ -164,7 +164,8 @@ class Routes:
         if not create.generate:
             return None
         wait_s = self._wait_s(name, create, own)
-        return None if wait_s is None or wait_s <= create.deadline_ms / 1000 else wait_s
+        deadline_s = create.deadline_ms / 1000
+        return None if wait_s is None or not admission.late(wait_s, deadline_s) else wait_s
 
     def _wait_s(self, name: str, create: command.Create, own: int) -> float | None:
         """Seconds until the pool would start it; None while unknown."""

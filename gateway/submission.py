@@ -333,7 +333,8 @@ class Submission:
 
     def _lately_sent(self, pool: str, priority: topics.PriorityClass) -> int:
         """Requests of a pool and class that its heartbeats do not tell of yet."""
-        return self._lately.count(pool, priority, time.monotonic())
+        untold_s = self._workers.backlog(pool).untold_s
+        return self._lately.count(pool, priority, time.monotonic(), untold_s)
 
     def _own(self, principal: Principal) -> int:
         """Unfinished requests of a principal, at all gateways."""

@@ -22,6 +22,9 @@ from worker.worker_context import WorkerContext
 from worker.workload import Totals, Workload
 
 HEARTBEAT_S = 1.0
+# While requests wait. By heartbeats that were a second old, gateways took too many requests and
+# then refused all, in turns.
+BUSY_HEARTBEAT_S = 0.25
 STRANGERS_S = 3.0  # for how long a process of another pool counts as alive after it was seen
 ROUNDS = 64  # of waiting requests that are told (`Slots.rounds`)
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
@@ -50,7 +53,7 @@ def models(beats: Sequence[Mapping[str, Any]], but: str) -> frozenset[tuple[str,
 
 
 class Heartbeat:
-    """Writes one heartbeat a second.
+    """Writes one heartbeat a second, and four while requests wait.
 
     Attributes:
         context: the worker's parts; None until the engine is ready.
@@ -102,11 +105,11 @@ class Heartbeat:
         tokens_before, before = 0, loop.time()
         while True:
             tokens, now = self._tokens(), loop.time()
-            if now > before:
+            if now - before > HEARTBEAT_S - BUSY_HEARTBEAT_S / 2:
                 newest = (tokens - tokens_before) / (now - before)
                 self._tokens_per_s += _NEWEST_WEIGHT * (newest - self._tokens_per_s)
                 self.measure(now - before)
-            tokens_before, before = tokens, now
+                tokens_before, before = tokens, now
             try:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
                 beats = await self._workers.list_workers(self._settings.pool)
@@ -115,8 +118,14 @@ class Heartbeat:
             except StoreUnavailable:
                 self.living, self.models, self._strangers = frozenset(), frozenset(), None
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), HEARTBEAT_S)
+                await asyncio.wait_for(self._due.wait(), self._pause_s)
             self._due.clear()
+
+    @property
+    def _pause_s(self) -> float:
+        """Seconds until the next heartbeat."""
+        busy = self.context is not None and self.context.engine_slots.queued > 0
+        return BUSY_HEARTBEAT_S if busy else HEARTBEAT_S
 
     @property
     def strangers(self) -> frozenset[str] | None:

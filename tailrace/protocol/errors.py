@@ -413,9 +413,10 @@ def overloaded(retry_after_s: float) -> ApiError:
 
 
 def deadline_not_met(wait_s: float, deadline_s: float) -> ApiError:
-    """A request would not start before its deadline. Nothing was queued."""
+    """A request would start after its deadline, or too close to it. Nothing was queued."""
+    when = "after" if wait_s > deadline_s else "too close to"
     message = (
-        f"This request would start in about {_wait(wait_s):.1f}s, after its deadline of "
+        f"This request would start in about {_wait(wait_s):.1f}s, {when} its deadline of "
         f"{deadline_s:g}s. Please try again in {_wait(wait_s):.1f}s."
     )
     return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(wait_s))

@@ -71,7 +71,9 @@ class MemoryRedis(RedisStore):
             held = self.hashes.setdefault(key, {})
             if args:
                 held[args[0]] = args[2]
-            return [part for name, value in held.items() for part in (name.encode(), value)]
+            return [
+                part for name, value in held.items() for part in (name.encode(), b"1000", value)
+            ]
         assert kind in ("workers", "running", "breakers"), key
         return []
 

@@ -90,8 +90,18 @@ class TestCheck:
         assert int(refused.headers["retry-after"]) == 60
         assert "60.0s, after its deadline of 59s" in refused.message
 
+    def test_a_wait_that_leaves_no_room_for_an_error_is_told_too(self) -> None:
+        """Of those that were taken up to their deadline, one in four expired in the queue."""
+        deadline_ms = 60_000 / admission.SURE
+        batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) + 1)
+        assert check(batch, work=WORK) is None
+        batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) - 1)
+        refused = check(batch, work=WORK)
+        assert refused is not None
+        assert "60.0s, too close to its deadline of 99.999s" in refused.message
+
     def test_who_has_few_requests_is_not_refused_for_who_has_many(self) -> None:
-        hasty = asking(deadline_ms=250)
+        hasty = asking(deadline_ms=350)
         assert check(hasty, work=WORK) is None
         assert check(hasty, running(alice=1), work=WORK) is None
         more = Limits(responses_per_principal=200, responses=400)
@@ -102,9 +112,9 @@ class TestCheck:
         assert refused.headers["retry-after"] == "11"
 
     def test_requests_of_the_last_moment_count(self) -> None:
-        batch = asking(service_tier="flex", deadline_ms=61_000)
+        batch = asking(service_tier="flex", deadline_ms=101_000)
         assert check(batch, work=WORK) is None
-        assert check(batch, work=WORK, lately=21) is not None
+        assert check(batch, work=WORK, lately=11) is not None
 
     def test_a_warm_up_waits_for_no_engine(self) -> None:
         body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}

@@ -92,19 +92,23 @@ class TestWait:
 
     def test_requests_that_no_heartbeat_tells_of_yet_count(self) -> None:
         work = backlog.of([beat(1_000)])
-        assert work.wait_s("interactive", own=100, lately=20) == 10 + 9
+        assert work.wait_s("interactive", own=100, lately=20) == 10 + 9.75
         free = backlog.of([beat(running=1, queued=0)])
         assert free.free == 3
         assert free.wait_s("interactive", own=5, lately=3) == 0
         assert free.wait_s("interactive", own=5, lately=7) == 1
 
-    def test_what_came_in_the_last_second_and_may_have_started_in_it_delays_nobody(self) -> None:
+    def test_what_may_have_started_before_a_heartbeat_tells_of_it_delays_nobody(self) -> None:
         """Interactive requests at half of the capacity, which started at once because batch
         answers made way, were told to come back later."""
-        work = backlog.of([beat(batch=5_000, batch_share=0.1)])
+        work = backlog.of([beat(batch=5_000, batch_share=0.1, drain_rate=400)])
+        assert work.untold_s == backlog.BUSY_UNTOLD_S
         assert work.wait_s("interactive", lately=1) == 0
         assert work.wait_s("interactive", own=9, lately=2) == 0
-        assert work.wait_s("batch", lately=2) == 5_000 / 100
+        assert work.wait_s("batch", lately=2) == 5_000 / 400
+        idle = backlog.of([beat()])
+        assert idle.untold_s == backlog.UNTOLD_S
+        assert idle.wait_s("interactive", lately=idle.free + 2) == 0
 
     def test_batch_has_what_interactive_requests_leave(self) -> None:
         work = backlog.of([beat(0, 2_000, interactive_rate=60, batch_share=0.1), beat()])
@@ -140,6 +144,14 @@ def test_requests_are_told_of_after_a_while() -> None:
     assert lately.count("q", "interactive", 10.5) == 1
     assert lately.count("p", "interactive", 10.2 + backlog.UNTOLD_S) == 1
     assert lately.count("p", "interactive", 10.6 + backlog.UNTOLD_S) == 0
+
+
+def test_behind_frequent_heartbeats_fewer_requests_are_untold() -> None:
+    lately = Lately()
+    for at in (10.0, 10.3, 10.4):
+        lately.add("p", "interactive", at)
+    assert lately.count("p", "interactive", 10.5, backlog.BUSY_UNTOLD_S) == 2
+    assert lately.count("p", "interactive", 10.5) == 3
 
 
 def test_batch_requests_of_the_last_second_delay_only_batch() -> None:

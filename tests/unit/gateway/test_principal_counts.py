@@ -29,7 +29,7 @@ class Gateways(memory_redis.MemoryRedis):
             return super()._eval(script, keys, key, *args)
         if args:
             self.told[args[0].encode()] = args[2]
-        return [part for entry in self.told.items() for part in entry]
+        return [part for name, told in self.told.items() for part in (name, b"1000", told)]
 
 
 @contextlib.asynccontextmanager
