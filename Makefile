@@ -8,6 +8,7 @@
 #   make clients                 unmodified clients from their registries on a deployment (docs/clients.md); NAMES="codex langchain" for some
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
+#   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
@@ -20,7 +21,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload sbom audit licences
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -104,6 +105,10 @@ soak: install bench-tools
 # Results and a plot in bench/out; SECONDS is the length of each of seven loads.
 overload: install bench-tools
 	@$(BIN)/python -m bench.overload $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
+
+# Judged by the topics; RECORDS for fewer.
+pipelines: install
+	@$(BIN)/python -m tests.pipelines $(if $(RECORDS),--records $(RECORDS))
 
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install

@@ -34,7 +34,9 @@ class Outcome:
 
 
 PACKAGES = tuple(
-    name for name in ("gateway", "push", "worker", "tailrace") if (ROOT / name).is_dir()
+    name
+    for name in ("gateway", "push", "worker", "pipelines", "tailrace")
+    if (ROOT / name).is_dir()
 )
 
 

@@ -14,6 +14,7 @@ PACKAGES = (
     "push",
     "worker",
     "worker/engines",
+    "pipelines",
     "tailrace",
     *(
         f"tailrace/{room}"

@@ -27,7 +27,7 @@ app = typer.Typer(
 
 # These start no service and read no service's settings. What runs can be stopped and listed
 # although a setting is wrong.
-_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke", "keys"})
+_WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke", "keys", "pipelines"})
 # These read or write records themselves.
 _WITH_RECORD_KEYS = frozenset({"up", "supervise", "topics", "verify", "revoke"})
 
@@ -105,6 +105,11 @@ app.command("revoke")(log_commands.revoke_command)
 app.command("keys")(log_commands.keys_command)
 app.command("chat")(chat_command)
 app.command("verify")(log_commands.verify_command)
+app.command(
+    "pipelines",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    help="Answers to the records of a topic: check, plan, run, status, replay (docs/pipelines.md).",
+)(service_commands.pipelines)
 app.command("doctor")(deployment_commands.doctor_command)
 topics_app = typer.Typer(
     help="The topic table of tailrace/protocol/topics.py.", no_args_is_help=True

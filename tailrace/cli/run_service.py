@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,6 +73,21 @@ def _of_pool(environ: Mapping[str, str], engine: str) -> dict[str, str] | None:
         if each.environ["TAILRACE_POOL"] == name:
             return dict(each.environ)
     return {"TAILRACE_POOL": name, "TAILRACE_ENGINE": engine}  # the worker says what is wrong
+
+
+def run_pipelines(data: paths.Data, words: Sequence[str]) -> NoReturn:
+    """Replace this process by the command of pipelines, with the addresses of the deployment of
+    the data folder and its development credential."""
+    running = state.load(data.state)
+    shared = {}
+    if running and running.phase != "stopped" and running.url:
+        shared = {
+            "TAILRACE_KAFKA": running.kafka,
+            "TAILRACE_URL": running.url,
+            "TAILRACE_CREDENTIAL_FILE": str(data.credential),
+        }
+    python = sys.executable
+    os.execve(python, [python, "-m", "pipelines", *words], {**shared, **os.environ})  # noqa: S606
 
 
 def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn:

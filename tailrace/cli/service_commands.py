@@ -52,6 +52,14 @@ def archive(name: _Name = "", data: options.Data = None) -> None:
     _run_service("archive", data, {"TAILRACE_NAME": name})
 
 
+def pipelines(
+    words: Annotated[list[str], typer.Argument(help="As `pipelines --help` says.")] = [],  # noqa: B006
+    data: options.Data = None,
+) -> None:
+    """Pipelines of the deployment of this data folder."""
+    run_service.run_pipelines(options.folder(data), words)
+
+
 def _run_service(role: plan.Role, data: Path | None, given: dict[str, str]) -> None:
     try:
         run_service.run(

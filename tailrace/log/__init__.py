@@ -25,6 +25,7 @@ from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
 from tailrace.log.record_keys import in_use as record_keys_in_use
 from tailrace.log.record_keys import use_record_keys
+from tailrace.log.transactions import Fenced, Outgoing, Transactions
 from tailrace.log.writer import RECORD_OVERHEAD_BYTES, Writer
 from tailrace.protocol.log_words import (
     Appended,
@@ -43,6 +44,7 @@ __all__ = [
     "RETRY_S",
     "AppendFailed",
     "Appended",
+    "Fenced",
     "GroupConsumer",
     "Headers",
     "HistoryLost",
@@ -51,10 +53,12 @@ __all__ = [
     "LogUnavailable",
     "NotAppended",
     "Offsets",
+    "Outgoing",
     "Reader",
     "Record",
     "Replays",
     "TooLarge",
+    "Transactions",
     "Writer",
     "apply_topics",
     "fold_complaints",

@@ -1,4 +1,4 @@
-"""A worker's membership in its pool's consumer group."""
+"""A membership in a consumer group: of a worker in its pool's, of a runner in its pipeline's."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ class GroupConsumer:
         assigned: Callable[[set[tuple[str, int]]], Awaitable[None]],
         revoked: Callable[[set[tuple[str, int]]], Awaitable[None]],
         client_id: str,
+        read_committed: bool = False,
         api: client_api.ClientApi | None = None,
     ) -> None:
+        """`read_committed`: return nothing of transactions that are open or aborted."""
         self._listener = _Listener(assigned, revoked)
         self._names = list(names)
         self._api = api or client_api.default()
@@ -80,6 +82,7 @@ class GroupConsumer:
             fetch_max_wait_ms=WAIT_MS,
             retry_backoff_ms=50,
             metadata_max_age_ms=30_000,
+            isolation_level="read_committed" if read_committed else "read_uncommitted",
         )
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._stopped = False

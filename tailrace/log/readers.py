@@ -177,13 +177,17 @@ class Replays:
         size: int = 2,
         client_id: str = "tailrace-replay",
         answer_deadline_s: float = clients.ANSWER_DEADLINE_S,
+        read_committed: bool = False,
         api: client_api.ClientApi | None = None,
     ) -> None:
+        """`read_committed`: nothing of transactions that were aborted. Behind one that is open
+        nothing is read, and that is no answer."""
         self._make = lambda: clients.new_consumer(
             bootstrap,
             client_id=client_id,
             fetch_max_wait_ms=10,
             max_partition_fetch_bytes=REPLAY_FETCH_BYTES,
+            isolation_level="read_committed" if read_committed else "read_uncommitted",
         )
         self._size = size
         self._answer_deadline_s = answer_deadline_s

@@ -1,0 +1,278 @@
+"""The command line of pipelines: `python -m pipelines`, or `tailrace pipelines` in a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import msgspec
+import prometheus_client
+import typer
+
+from pipelines import asking, definition, earlier, plan, progress, runner
+from pipelines.gateway import Gateway
+from pipelines.rows import Rows
+from tailrace import log
+from tailrace.log.group_offsets import GroupRuns, move
+
+SAMPLE: Final = 200  # records of each partition that `plan` reads
+
+app = typer.Typer(
+    help="Answers to the records of a topic (docs/pipelines.md).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+File = Annotated[Path, typer.Argument(help="The pipeline's YAML file.")]
+Kafka = Annotated[str, typer.Option("--kafka", envvar="TAILRACE_KAFKA", help="Kafka's address.")]
+Url = Annotated[str, typer.Option("--url", envvar="TAILRACE_URL", help="A gateway's address.")]
+CredentialFile = Annotated[
+    Path,
+    typer.Option(
+        "--credential-file",
+        envvar="TAILRACE_CREDENTIAL_FILE",
+        help="Holds a credential with the scope `create`; read again for each request.",
+    ),
+]
+InputPrice = Annotated[float, typer.Option(help="Price of a million tokens of input.")]
+OutputPrice = Annotated[float, typer.Option(help="Price of a million tokens of output.")]
+
+
+def _refuse(text: str, code: int = 2) -> NoReturn:
+    typer.echo(f"pipelines: {text}", err=True)
+    raise typer.Exit(code)
+
+
+def _loaded(path: Path) -> definition.Pipeline:
+    """The pipeline of a file, all of it compiled; ends the command with the error otherwise."""
+    try:
+        found = definition.decoded(path.read_bytes())
+        asking.Asking(found, Rows(found), Gateway("http://127.0.0.1", path, found.name))
+        return found
+    except OSError as error:
+        _refuse(f"{path}: {error.strerror}")
+    except definition.Invalid as error:
+        _refuse(f"{path}: {error}")
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return asyncio.run(work)
+    except (log.LogUnavailable, log.HistoryLost, runner.MissingTopic) as error:
+        _refuse(str(error) or type(error).__name__, 1)
+
+
+@app.command()
+def check(files: Annotated[list[Path], typer.Argument(help="YAML files of pipelines.")]) -> None:
+    """Say whether files are pipelines, and what is wrong where one is not."""
+    for path in files:
+        found = _loaded(path)
+        typer.echo(
+            f"{path}: {found.name} (revision {found.revision}): {found.input.topic} → "
+            f"{', '.join(found.outputs)}"
+        )
+
+
+@app.command("plan")
+def plan_command(
+    file: File,
+    kafka: Kafka,
+    input_price: InputPrice = 0.0,
+    output_price: OutputPrice = 0.0,
+) -> None:
+    """Say what the rows that are not done would take, and cost. Asks nothing."""
+    pipeline = _loaded(file)
+    _run(_plan(pipeline, kafka, None, (input_price, output_price)))
+
+
+async def _plan(
+    pipeline: definition.Pipeline,
+    kafka: str,
+    begin: dict[int, int] | None,
+    prices: tuple[float, float],
+) -> progress.Progress:
+    """Print an estimate of what begins at these offsets, or where the pipeline is."""
+    offsets = log.Offsets(kafka)
+    replays = log.Replays(kafka, read_committed=True)
+    try:
+        now = await progress.look(pipeline, offsets)
+        places = {
+            number: place if begin is None else place._replace(committed=begin[number])
+            for number, place in now.by_partition.items()
+        }
+        count = sum(place.end - place.committed for place in places.values())
+        records: list[log.Record] = []
+        for number, place in places.items():
+            end = min(place.end, place.committed + SAMPLE)
+            reading = replays.read(pipeline.input.topic, number, place.committed, end)
+            async with contextlib.aclosing(reading) as batches:
+                async for batch in batches:
+                    records += batch
+        found = 0
+        if begin is not None:
+            for number in places:
+                there = await earlier.places(pipeline, number, offsets, replays)
+                found += sum(int(each.split("/")[2]) >= begin[number] for each in there)
+        sample = plan.sampled(Rows(pipeline), records)
+        expected = plan.estimate(pipeline, count, found, sample, now.done)
+    finally:
+        await offsets.stop()
+        await replays.stop()
+    typer.echo(f"{pipeline.name}, revision {pipeline.revision}")
+    typer.echo(f"rows          {expected.rows} ({sample.records} of them were looked at)")
+    if found:
+        typer.echo(f"  of these    {found} have their output already and are not asked again")
+    typer.echo(f"requests      about {expected.requests}")
+    how = "as those answered so far" if expected.measured else "guessed by the length of questions"
+    typer.echo(
+        f"tokens        about {expected.input_tokens} in, {expected.output_tokens} out ({how})"
+    )
+    if any(prices):
+        typer.echo(f"cost          about {expected.cost(*prices):.4f}")
+    if sample.first_error:
+        typer.echo(f"unreadable    {sample.first_error}")
+    return now
+
+
+@app.command()
+def run(
+    file: File,
+    kafka: Kafka,
+    url: Url,
+    credential_file: CredentialFile,
+    metrics_port: Annotated[
+        int, typer.Option(envvar="TAILRACE_ADMIN_PORT", help="Metrics on 127.0.0.1; 0 for none.")
+    ] = 0,
+    metrics_host: Annotated[str, typer.Option(help="Where metrics listen.")] = "127.0.0.1",
+) -> None:
+    """Run one runner until SIGTERM or Ctrl-C. Start as many as the input has partitions."""
+    pipeline = _loaded(file)
+    if metrics_port:
+        prometheus_client.start_http_server(metrics_port, metrics_host)
+    _run(_serve(pipeline, kafka, url, credential_file))
+
+
+async def _serve(
+    pipeline: definition.Pipeline, kafka: str, url: str, credential_file: Path
+) -> None:
+    gateway = Gateway(url, credential_file, pipeline.name)
+    work = asyncio.create_task(runner.Runner(pipeline, kafka, gateway).run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    typer.echo(f"{pipeline.name} (revision {pipeline.revision}) reads {pipeline.input.topic}")
+    sys.stdout.flush()
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+    finally:
+        await gateway.close()
+
+
+@app.command()
+def status(
+    file: File,
+    kafka: Kafka,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say how far a pipeline is: what was done, what is left, how fast it goes."""
+    pipeline = _loaded(file)
+    _run(_status(pipeline, kafka, as_json))
+
+
+async def _status(pipeline: definition.Pipeline, kafka: str, as_json: bool) -> None:
+    offsets = log.Offsets(kafka)
+    try:
+        found = await progress.measured(pipeline, offsets)
+    finally:
+        await offsets.stop()
+    if as_json:
+        typer.echo(msgspec.json.encode(found.members()))
+        return
+    done, eta_s = found.done, found.eta_s
+    typer.echo(f"{pipeline.name}, revision {pipeline.revision}")
+    typer.echo(
+        f"read {done.read}: answered {done.answered}, skipped {done.skipped}, "
+        f"dead {done.dead}, found {done.found}; alerts {done.alerted}"
+    )
+    typer.echo(f"requests {done.requests}; tokens {done.input_tokens} in, {done.output_tokens} out")
+    ahead = "" if eta_s is None else f", about {datetime.timedelta(seconds=round(eta_s))} left"
+    typer.echo(f"lag {found.lag}; {found.rate or 0.0:.1f} rows/s{ahead}")
+
+
+@app.command()
+def replay(
+    file: File,
+    kafka: Kafka,
+    since: Annotated[
+        str, typer.Option("--from", help="`earliest`, or a time (2026-11-25T12:00:00Z).")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what it takes.")] = (
+        False
+    ),
+    input_price: InputPrice = 0.0,
+    output_price: OutputPrice = 0.0,
+) -> None:
+    """Have rows read again from an earlier place on. Those that have an output of this revision are
+    not asked again, so it takes another `version` to answer them anew."""
+    pipeline = _loaded(file)
+    _run(_replay(pipeline, kafka, since, yes, (input_price, output_price)))
+
+
+async def _replay(
+    pipeline: definition.Pipeline, kafka: str, since: str, yes: bool, prices: tuple[float, float]
+) -> None:
+    begin = await _begin(pipeline, kafka, since)
+    now = await _plan(pipeline, kafka, begin, prices)
+    if not yes:
+        typer.echo("nothing was changed; --yes does it")
+        return
+    moved = {}
+    for number, place in now.by_partition.items():
+        done = msgspec.structs.replace(
+            place.done, look_until=max(place.done.look_until, place.committed)
+        )
+        moved[pipeline.input.topic, number] = begin[number], done.encoded()
+    try:
+        await move(kafka, pipeline.group, moved)
+    except GroupRuns:
+        _refuse("runners of this pipeline run: stop them first (a killed one counts for 6 s)", 1)
+    typer.echo("moved; start its runners")
+
+
+async def _begin(pipeline: definition.Pipeline, kafka: str, since: str) -> dict[int, int]:
+    """Offset of each partition where a replay begins: never behind what was committed."""
+    topic, offsets = pipeline.input.topic, log.Offsets(kafka)
+    try:
+        now = await progress.look(pipeline, offsets)
+        numbers = list(now.by_partition)
+        if since == "earliest":
+            found = await offsets.beginnings(topic, numbers)
+        else:
+            try:
+                at = datetime.datetime.fromisoformat(since)
+            except ValueError:
+                _refuse(f"--from: {since!r} is neither `earliest` nor a time")
+            if at.tzinfo is None:
+                _refuse("--from: a time needs a zone, such as Z")
+            found = await offsets.since(topic, numbers, int(at.timestamp() * 1000))
+    finally:
+        await offsets.stop()
+    return {
+        number: min(found.get(number, place.committed), place.committed)
+        for number, place in now.by_partition.items()
+    }
+
+
+def main() -> None:
+    """The command."""
+    # The commands say themselves what is wrong with the broker.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    app(prog_name="tailrace pipelines")

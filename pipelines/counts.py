@@ -1,0 +1,52 @@
+"""What was done of an input partition, as it is kept beside its committed offset (pure).
+
+The offset's metadata is in the transaction of the outputs, so the counts are as exact as these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Counts(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one partition since its first one.
+
+    Attributes:
+        found: their output was in the output topic already.
+        requests: with the tokens, what the answers needed, whether or not they were there already
+            when they were asked for again.
+        look_until: rows below this offset are read again, so their outputs may be there.
+    """
+
+    read: Count = 0
+    skipped: Count = 0
+    answered: Count = 0
+    alerted: Count = 0
+    dead: Count = 0
+    requests: Count = 0
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    found: Count = 0
+    look_until: Count = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Both together; `look_until` stays."""
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        summed = Counts(*(a + b for a, b in pairs))
+        return msgspec.structs.replace(summed, look_until=self.look_until)
+
+    def encoded(self) -> str:
+        """As metadata of an offset."""
+        return msgspec.json.encode(self).decode()
+
+
+def decoded(metadata: str | None) -> Counts:
+    """The counts of an offset's metadata; zeros where it has none."""
+    try:
+        return msgspec.json.decode(metadata or "[]", type=Counts)
+    except msgspec.MsgspecError:
+        return Counts()

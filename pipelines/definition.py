@@ -1,0 +1,204 @@
+"""What the file of a pipeline says (pure). Its schema is docs/pipelines.schema.json."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePath
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import yaml
+
+VERSION_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
+OWN_TOPICS: Final = "llm."  # of the product; a pipeline writes none of them
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+Version = (
+    Annotated[str, msgspec.Meta(pattern=VERSION_PATTERN)]
+    | Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
+)
+Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]
+Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Expression = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=4_000,
+        description="A Jinja expression, as between {{ and }}.",
+    ),
+]
+Template = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=200_000, description="A Jinja template.")
+]
+
+
+class Invalid(ValueError):
+    """The file is no pipeline. The text says where and why."""
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where records come from. A tombstone is passed over.
+
+    `format`: `json`, the value is a JSON value; `text`, it is UTF-8 text. `start`: where a group
+    without committed offsets begins.
+    """
+
+    topic: Topic
+    format: Literal["json", "text"] = "json"
+    start: Literal["earliest", "latest"] = "earliest"
+
+
+class Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the model is told and asked."""
+
+    user: Template
+    system: Template | None = None
+
+
+class Output(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where answers go. `key`: of the output record; without it the input's. `value`: what it says,
+    as JSON; without it the answer and where it comes from (`pipelines.rows.output`)."""
+
+    topic: Topic
+    key: Expression | None = None
+    value: Expression | None = None
+
+
+class Alert(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Answers of which `when` is true go to this topic, too."""
+
+    topic: Topic
+    when: Expression
+
+
+class DeadLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where rows go that have no answer, with the reason."""
+
+    topic: Topic
+
+
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A transaction is committed with this many rows, or when one of its rows has been done for so
+    long."""
+
+    records: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=300)] = 5.0
+
+
+class Rank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Several candidates and a judge. The judge's prompt sees `candidates`, a list; its answer is
+    the number of the best one, from 1. Where it names none, the first candidate is taken."""
+
+    candidates: Annotated[int, msgspec.Meta(ge=2, le=8)]
+    judge: Prompt
+    model: Model | None = None
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One pipeline.
+
+    Attributes:
+        version: part of each row's idempotency key, with a digest of all that shapes an answer.
+            With another one, rows that are read again are asked again.
+        where: of rows of which it is false nothing is asked or written.
+        model: without one, the gateway's first.
+        answer: JSON schema of the answer; without one it is text.
+        priority: class of the requests.
+        attempts: requests for a row whose response failed.
+        concurrency: requests of one runner at once.
+    """
+
+    name: Name
+    version: Version = 1
+    input: Input
+    where: Expression | None = None
+    prompt: Prompt
+    model: Model | None = None
+    answer: dict[str, Any] | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
+    seed: int | None = None
+    rank: Rank | None = None
+    priority: Literal["interactive", "batch"] = "batch"
+    output: Output
+    alert: Alert | None = None
+    dead_letters: DeadLetters
+    batch: Batch = Batch()
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 16
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
+    metadata: dict[str, str] = {}
+
+    @property
+    def revision(self) -> str:
+        """Which questions it asks: two that ask differently differ in it."""
+        shapes = (
+            self.prompt,
+            self.model,
+            self.answer,
+            self.max_output_tokens,
+            self.temperature,
+            self.seed,
+            self.rank,
+            self.priority,
+            self.metadata,
+        )
+        digest = hashlib.blake2b(msgspec.json.encode(shapes, order="sorted"), digest_size=4)
+        return f"{self.version}-{digest.hexdigest()}"
+
+    @property
+    def group(self) -> str:
+        """The consumer group of its runners."""
+        return f"tailrace.pipelines.{self.name}"
+
+    @property
+    def outputs(self) -> list[str]:
+        """Every topic that it writes."""
+        alert = [self.alert.topic] if self.alert else []
+        return [self.output.topic, *alert, self.dead_letters.topic]
+
+    def transactional_id(self, partition: int) -> str:
+        """Of the one producer that writes for an input partition."""
+        return f"{self.group}.{self.input.topic}.{partition}"
+
+
+def decoded(data: bytes | str) -> Pipeline:
+    """The pipeline that a file's content says.
+
+    Raises:
+        Invalid: with the line, or the member.
+    """
+    try:
+        value = yaml.safe_load(data)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        raise Invalid(f"{line}{error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise Invalid(f"no YAML: {error}") from error
+    try:
+        found = msgspec.convert(value, Pipeline)
+    except msgspec.ValidationError as error:
+        raise Invalid(str(error)) from error
+    topics = [found.input.topic, *found.outputs]
+    for topic in found.outputs:
+        if topic.startswith(OWN_TOPICS):
+            raise Invalid(f"the topic {topic!r} belongs to Tailrace itself")
+        if topics.count(topic) > 1:
+            raise Invalid(f"the topic {topic!r} is named twice")
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A pipeline of Tailrace",
+        **msgspec.json.schema(Pipeline),
+    }
+
+
+def shown(path: PurePath, error: Invalid) -> str:
+    """One line for a person."""
+    return f"{path}: {error}"

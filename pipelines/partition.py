@@ -1,0 +1,235 @@
+"""One partition of the input: asks for its rows, and commits what came of them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipelines import definition, metrics
+from pipelines.counts import Counts
+from pipelines.rows import Answer, Refused, Row, Rows, Skipped, Written, place_of
+from pipelines.templates import Unusable
+from tailrace import log
+
+RETRY_S: Final = 1.0
+# Transactions' worth of rows that are taken at once: the engine must not idle while one of them is
+# written.
+READ_AHEAD: Final = 2
+
+# Where an input partition begins. Raises LogUnavailable, HistoryLost.
+Begin = Callable[[int], Awaitable["Beginning"]]
+Outcome = Callable[[Row], Awaitable[Answer | Refused]]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where to begin, behind whoever had the partition before: the next offset, what was done below
+    it, and the places of rows that have their output already."""
+
+    offset: int
+    counts: Counts = field(default_factory=Counts)
+    earlier: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A record that was read. `done_at`: when its outcome was there (monotonic seconds)."""
+
+    record: log.Record
+    work: asyncio.Task[tuple[Written, Counts]]
+    done_at: float = 0.0
+
+
+class Partition:
+    """Owned by one runner at a time: from the start of its `Transactions` on, no other one commits.
+
+    Attributes:
+        begun: it knows where to begin, and takes records.
+        _held: records that came before it had begun.
+        _slots: records that were read and are not committed, by offset.
+        _next: the next offset to be committed.
+        _counts: as of the last commit.
+        _woken: something is done, or the runner ends.
+        _ending: commit what is done, and ask for no more.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        pipeline: definition.Pipeline,
+        rows: Rows,
+        outcome: Outcome,
+        begin: Begin,
+        transactions: log.Transactions,
+        turns: asyncio.Semaphore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`turns`: how many rows of this process may be asked for at once."""
+        self.number = number
+        self._pipeline = pipeline
+        self._rows = rows
+        self._outcome = outcome
+        self._begin = begin
+        self._transactions = transactions
+        self._turns = turns
+        self._clock = clock
+        self.begun = False
+        self._earlier: frozenset[str] = frozenset()
+        self._held: list[log.Record] = []
+        self._slots: collections.deque[_Slot] = collections.deque()
+        self._next = 0
+        self._counts = Counts()
+        self._woken = asyncio.Event()
+        self._ending = False
+
+    @property
+    def full(self) -> bool:
+        """It takes no more records now."""
+        return not self.begun or len(self._slots) >= READ_AHEAD * self._pipeline.batch.records
+
+    def __len__(self) -> int:
+        return len(self._slots) + len(self._held)
+
+    def take(self, records: Sequence[log.Record]) -> None:
+        """The next records of the partition. Those that were committed before are passed over: they
+        may have been fetched while another runner still had the partition."""
+        if not self.begun:
+            self._held += records
+            return
+        expected = self._slots[-1].record.offset + 1 if self._slots else self._next
+        for record in records:
+            if record.offset < expected:
+                continue
+            work = asyncio.create_task(self._work(record))
+            slot = _Slot(record, work)
+            work.add_done_callback(lambda _, slot=slot: self._done(slot))  # type: ignore[misc]
+            self._slots.append(slot)
+
+    async def run(self) -> None:
+        """Begin, then commit until `end`; ends by itself when another runner has the partition."""
+        try:
+            await self._start()
+            while await self._commit_due():
+                pass
+        except log.Fenced:
+            metrics.TRANSACTIONS.labels(pipeline=self._pipeline.name, outcome="fenced").inc()
+        finally:
+            self.begun = False
+            for slot in self._slots:
+                slot.work.cancel()
+            await self._transactions.stop()
+
+    def end(self) -> None:
+        """Have `run` commit what is done in order, and return."""
+        self._ending = True
+        self._woken.set()
+
+    async def _start(self) -> None:
+        """Take the partition over, however long that takes."""
+        while True:
+            try:
+                await self._transactions.start()
+                found = await self._begin(self.number)
+            except (log.LogUnavailable, log.HistoryLost):
+                await asyncio.sleep(RETRY_S)
+                continue
+            break
+        self._next, self._counts, self._earlier = found.offset, found.counts, found.earlier
+        # After a transaction of unknown outcome: what was committed is done.
+        while self._slots and self._slots[0].record.offset < self._next:
+            self._slots.popleft()
+        self.begun, held, self._held = True, self._held, []
+        self.take(held)
+
+    async def _work(self, record: log.Record) -> tuple[Written, Counts]:
+        """What one record leads to. Never fails: a row that cannot be answered is a dead letter."""
+        if place_of(record) in self._earlier:
+            return Written(), Counts(read=1, found=1)
+        try:
+            row = self._rows.read(record)
+        except Skipped:
+            return Written(), Counts(read=1, skipped=1)
+        except Unusable as error:
+            return self._rows.dead(record, Refused("unreadable", str(error))), Counts(
+                read=1, dead=1
+            )
+        async with self._turns:
+            outcome = await self._outcome(row)
+        written = self._rows.written(row, outcome)
+        return written, Counts(
+            read=1,
+            answered=not written.dead,
+            alerted=written.alerted,
+            dead=written.dead,
+            requests=outcome.requests,
+            input_tokens=outcome.input_tokens,
+            output_tokens=outcome.output_tokens,
+        )
+
+    def _done(self, slot: _Slot) -> None:
+        slot.done_at = self._clock()
+        self._woken.set()
+
+    def _ready(self) -> list[_Slot]:
+        """The slots of the next transaction: those that are done before the first that is not."""
+        found: list[_Slot] = []
+        for slot in self._slots:
+            if not slot.work.done() or len(found) == self._pipeline.batch.records:
+                break
+            found.append(slot)
+        return found
+
+    async def _commit_due(self) -> bool:
+        """Wait until a transaction is due, and write it. False: there is nothing more to do."""
+        self._woken.clear()
+        ready = self._ready()
+        if not ready and self._ending:
+            return False
+        batch = self._pipeline.batch
+        left_s = None
+        if ready:
+            left_s = min(slot.done_at for slot in ready) + batch.seconds - self._clock()
+        if ready and (len(ready) >= batch.records or self._ending or (left_s or 0.0) <= 0):
+            await self._commit(ready)
+            return True
+        try:
+            async with asyncio.timeout(left_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        return True
+
+    async def _commit(self, ready: list[_Slot]) -> None:
+        results = [slot.work.result() for slot in ready]
+        counts = self._counts
+        for _, each in results:
+            counts = counts.plus(each)
+        after = ready[-1].record.offset + 1
+        place = self._pipeline.input.topic, self.number
+        name, began = self._pipeline.name, self._clock()
+        try:
+            await self._transactions.commit(
+                [record for written, _ in results for record in written.records],
+                self._pipeline.group,
+                {place: (after, counts.encoded())},
+            )
+        except log.LogUnavailable:
+            metrics.TRANSACTIONS.labels(pipeline=name, outcome="failed").inc()
+            await self._start()
+            return
+        metrics.TRANSACTIONS.labels(pipeline=name, outcome="committed").inc()
+        metrics.TRANSACTION_SECONDS.labels(pipeline=name).observe(self._clock() - began)
+        self._next, self._counts = after, counts
+        for _ in ready:
+            self._slots.popleft()
+        for _, each in results:
+            for outcome in ("answered", "skipped", "dead", "found"):
+                if many := getattr(each, outcome):
+                    metrics.ROWS.labels(pipeline=name, outcome=outcome).inc(many)
+            if each.alerted:
+                metrics.ALERTS.labels(pipeline=name).inc()

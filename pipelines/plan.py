@@ -1,0 +1,82 @@
+"""What rows would cost that are not committed, before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from pipelines import definition
+from pipelines.counts import Counts
+from pipelines.rows import Rows, Skipped
+from pipelines.templates import Unusable
+from tailrace.log import Record
+
+CHARACTERS_PER_TOKEN: Final = 4.0  # until answers say what a prompt really has
+ANSWER_TOKENS: Final = 200  # where the pipeline bounds nothing and nothing was answered
+
+
+class Sample(NamedTuple):
+    """What some records say. Shares of all; `characters`: of a question in the mean."""
+
+    records: int
+    asked: float
+    characters: float
+    first_error: str = ""
+
+
+class Estimate(NamedTuple):
+    """`requests` may cost; `found` rows have their output already. `measured`: tokens are those of
+    rows that were answered, and not guessed from the length of questions."""
+
+    rows: int
+    found: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    measured: bool
+
+    def cost(self, input_price: float, output_price: float) -> float:
+        """In the currency of the prices, which are per million tokens."""
+        return (self.input_tokens * input_price + self.output_tokens * output_price) / 1e6
+
+
+def sampled(rows: Rows, records: Sequence[Record]) -> Sample:
+    """Read these records as a runner would."""
+    asked, characters, error = 0, 0, ""
+    for record in records:
+        try:
+            question = rows.question(rows.read(record))
+        except Skipped:
+            continue
+        except Unusable as found:
+            error = error or f"offset {record.offset}: {found}"
+            continue
+        asked += 1
+        characters += sum(len(message["content"]) for message in question)
+    many = len(records)
+    return Sample(many, asked / many if many else 1.0, characters / asked if asked else 0.0, error)
+
+
+def estimate(
+    pipeline: definition.Pipeline, rows: int, found: int, sample: Sample, done: Counts
+) -> Estimate:
+    """Args:
+    rows: that would be read, `found` of which have their output.
+    done: of the same pipeline so far.
+    """
+    candidates = 1 if pipeline.rank is None else pipeline.rank.candidates
+    each = candidates + (candidates > 1)
+    asked = max(0.0, (rows - found) * sample.asked)
+    if done.answered:
+        tokens = done.input_tokens / done.answered, done.output_tokens / done.answered
+    else:
+        output = pipeline.max_output_tokens or ANSWER_TOKENS
+        tokens = each * sample.characters / CHARACTERS_PER_TOKEN, float(each * output)
+    return Estimate(
+        rows,
+        found,
+        round(asked * each),
+        round(asked * tokens[0]),
+        round(asked * tokens[1]),
+        bool(done.answered),
+    )

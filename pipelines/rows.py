@@ -1,0 +1,221 @@
+"""An input record as a pipeline sees it, and the records that come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from pipelines import definition
+from pipelines.templates import Expression, Template, Unusable
+from tailrace.log import Outgoing, Record
+
+SOURCE: Final = "tailrace-source"
+PIPELINE: Final = "tailrace-pipeline"
+_OURS: Final = frozenset({SOURCE, PIPELINE})
+
+
+class Skipped(Exception):
+    """Nothing is asked for this record: `where` is false of it, or it is a tombstone."""
+
+
+def place_of(record: Record) -> str:
+    """Topic, partition, offset and time of a record. A topic that was made anew has the same
+    offsets, but not at the same times."""
+    return f"{record.topic}/{record.partition}/{record.offset}/{record.timestamp}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record.
+
+    Attributes:
+        values: what templates and expressions see: `record` (the parsed value), `key`, `headers`,
+            `topic`, `partition`, `offset` and `timestamp` (ms).
+    """
+
+    source: Record
+    values: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """See `place_of`."""
+        return place_of(self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model answered. `value`: as the schema has it, else the text. `candidates`: how many
+    it was chosen from."""
+
+    value: Any
+    response: str
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 1
+    incomplete: bool = False
+    candidates: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No answer. `reason`: a code of docs/pipelines.md. `response`: empty where there is none."""
+
+    reason: str
+    detail: str
+    response: str = ""
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a row leads to."""
+
+    records: list[Outgoing] = field(default_factory=list)
+    alerted: bool = False
+    dead: bool = False
+
+
+class Rows:
+    """Reads and writes records of one pipeline."""
+
+    def __init__(self, pipeline: definition.Pipeline) -> None:
+        """Raises definition.Invalid: a template or an expression has an error."""
+        self._pipeline = pipeline
+        prompt, output = pipeline.prompt, pipeline.output
+        self._user = Template(prompt.user, "prompt.user")
+        self._system = Template(prompt.system, "prompt.system") if prompt.system else None
+        self._where = Expression(pipeline.where, "where") if pipeline.where else None
+        self._key = Expression(output.key, "output.key") if output.key else None
+        self._value = Expression(output.value, "output.value") if output.value else None
+        self._when = Expression(pipeline.alert.when, "alert.when") if pipeline.alert else None
+
+    def read(self, record: Record) -> Row:
+        """The row of a record.
+
+        Raises:
+            Skipped: nothing is to be done.
+            Unusable: it cannot be read.
+        """
+        if record.value is None:
+            raise Skipped
+        row = Row(record, {"record": None, **_place(record)})
+        try:
+            text = record.value.decode()
+        except UnicodeDecodeError as error:
+            raise Unusable(f"the value is no UTF-8: {error.reason}") from error
+        if self._pipeline.input.format == "text":
+            row.values["record"] = text
+        else:
+            try:
+                row.values["record"] = msgspec.json.decode(record.value)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise Unusable(f"the value is no JSON: {error}") from error
+        if self._where is not None and not self._where.value(row.values):
+            raise Skipped
+        return row
+
+    def question(self, row: Row) -> list[dict[str, str]]:
+        """The messages to be asked. Raises Unusable."""
+        found = [{"role": "user", "content": self._user.text(row.values)}]
+        if self._system is not None:
+            found.insert(0, {"role": "system", "content": self._system.text(row.values)})
+        return found
+
+    def written(self, row: Row, outcome: Answer | Refused) -> Written:
+        """The records of an outcome. One that does not go with the pipeline's expressions makes a
+        dead letter, too."""
+        if isinstance(outcome, Refused):
+            return self.dead(row.source, outcome)
+        values = {**row.values, "answer": outcome.value, "response": outcome.response}
+        try:
+            key = row.source.key if self._key is None else _bytes(self._key.value(values))
+            value = _encoded(self._output(row, outcome, values))
+            alerts = self._when is not None and bool(self._when.value(values))
+        except Unusable as error:
+            return self.dead(
+                row.source,
+                Refused(
+                    "output",
+                    str(error),
+                    outcome.response,
+                    outcome.requests,
+                    outcome.input_tokens,
+                    outcome.output_tokens,
+                ),
+            )
+        headers = self._headers(row.source)
+        records = [Outgoing(self._pipeline.output.topic, key, value, headers)]
+        if alerts and self._pipeline.alert is not None:
+            records.append(Outgoing(self._pipeline.alert.topic, key, value, headers))
+        return Written(records, alerted=alerts)
+
+    def dead(self, source: Record, refused: Refused) -> Written:
+        """A dead letter: the input's key and value as they are, and the reason in the headers."""
+        headers = [
+            *self._headers(source),
+            ("tailrace-reason", refused.reason.encode()),
+            ("tailrace-detail", refused.detail.encode()[:2_000]),
+        ]
+        if refused.response:
+            headers.append(("tailrace-response", refused.response.encode()))
+        topic = self._pipeline.dead_letters.topic
+        return Written([Outgoing(topic, source.key, source.value, headers)], dead=True)
+
+    def _output(self, row: Row, answer: Answer, values: dict[str, Any]) -> Any:
+        if self._value is not None:
+            return self._value.value(values)
+        at = row.source
+        found = {
+            "answer": answer.value,
+            "response": answer.response,
+            "model": answer.model,
+            "pipeline": self._pipeline.name,
+            "revision": self._pipeline.revision,
+            "source": {
+                "topic": at.topic,
+                "partition": at.partition,
+                "offset": at.offset,
+                "timestamp": at.timestamp,
+            },
+            "usage": {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens},
+        }
+        if answer.incomplete:
+            found["incomplete"] = True
+        if answer.candidates > 1:
+            found["candidates"] = answer.candidates
+        return found
+
+    def _headers(self, source: Record) -> list[tuple[str, bytes]]:
+        """Those of the input, and where the record comes from."""
+        kept = [(name, value) for name, value in source.headers if name not in _OURS]
+        revision = f"{self._pipeline.name}/{self._pipeline.revision}"
+        return [*kept, (SOURCE, place_of(source).encode()), (PIPELINE, revision.encode())]
+
+
+def _place(record: Record) -> dict[str, Any]:
+    return {
+        "key": None if record.key is None else record.key.decode(errors="replace"),
+        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+    }
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else _encoded(value)
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unusable(f"no JSON: {error}") from error

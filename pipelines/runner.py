@@ -1,0 +1,165 @@
+"""A runner: one member of a pipeline's group. As many as the input has partitions can share it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Collection
+from typing import Final
+
+from pipelines import asking, counts, definition, earlier, metrics
+from pipelines.gateway import Gateway
+from pipelines.partition import Beginning, Partition
+from pipelines.rows import Rows
+from tailrace import log
+
+SESSION_MS: Final = 6_000
+POLL: Final = 500  # records
+DRAIN_S: Final = 20.0
+
+
+class MissingTopic(Exception):
+    """A topic of the pipeline is not there. A runner makes none."""
+
+
+class Runner:
+    """Reads the input and gives its records to one `Partition` each.
+
+    Attributes:
+        _partitions: those that are assigned to this runner, with the tasks that run them.
+        _paused: partitions of which the group returns nothing now.
+    """
+
+    def __init__(self, pipeline: definition.Pipeline, kafka: str, gateway: Gateway) -> None:
+        """Raises definition.Invalid: a template, an expression or the schema has an error."""
+        self._pipeline = pipeline
+        self._kafka = kafka
+        self._rows = Rows(pipeline)
+        self._asking = asking.Asking(pipeline, self._rows, gateway)
+        self._turns = asyncio.Semaphore(pipeline.concurrency)
+        self._name = f"{pipeline.group}-{secrets.token_hex(3)}"
+        self._offsets = log.Offsets(kafka, client_id=self._name)
+        self._replays = log.Replays(kafka, client_id=self._name, read_committed=True)
+        self._member = log.GroupConsumer(
+            kafka,
+            pipeline.group,
+            [pipeline.input.topic],
+            session_timeout_ms=SESSION_MS,
+            assigned=self._assigned,
+            revoked=self._revoked,
+            client_id=self._name,
+            read_committed=True,
+        )
+        self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
+        self._paused: set[int] = set()
+
+    async def run(self) -> None:
+        """Run until cancelled; then commit what is done, and leave the group.
+
+        Raises:
+            MissingTopic
+        """
+        try:
+            await self._check_topics()
+            await self._member.start()
+            while True:
+                await self._turn()
+        finally:
+            await self._end()
+
+    async def _check_topics(self) -> None:
+        for topic in (self._pipeline.input.topic, *self._pipeline.outputs):
+            try:
+                await self._offsets.partitions(topic)
+            except log.LogUnavailable as error:
+                raise MissingTopic(str(error)) from error
+
+    async def _turn(self) -> None:
+        try:
+            records = await self._member.poll(POLL, timeout_ms=100)
+        except log.LogUnavailable:
+            await asyncio.sleep(log.RETRY_S)
+            return
+        by_partition: dict[int, list[log.Record]] = {}
+        for record in records:
+            by_partition.setdefault(record.partition, []).append(record)
+        for number, found in by_partition.items():
+            if number in self._partitions:
+                self._partitions[number][0].take(found)
+        self._pause()
+        waiting = sum(len(partition) for partition, _ in self._partitions.values())
+        metrics.WAITING.labels(pipeline=self._pipeline.name).set(waiting)
+        for _, task in self._partitions.values():
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise error
+
+    def _pause(self) -> None:
+        full = {number for number, (partition, _) in self._partitions.items() if partition.full}
+        topic = self._pipeline.input.topic
+        if stopped := full - self._paused:
+            self._member.pause([(topic, number) for number in stopped])
+        if resumed := self._paused - full:
+            self._member.resume([(topic, number) for number in resumed])
+        self._paused = full
+
+    async def _assigned(self, assigned: Collection[tuple[str, int]]) -> None:
+        for _, number in sorted(assigned):
+            if number in self._partitions:
+                continue
+            transactions = log.Transactions(
+                self._kafka, self._pipeline.transactional_id(number), client_id=self._name
+            )
+            partition = Partition(
+                number,
+                self._pipeline,
+                self._rows,
+                self._asking.outcome,
+                self._begin,
+                transactions,
+                self._turns,
+            )
+            self._partitions[number] = partition, asyncio.create_task(partition.run())
+
+    async def _revoked(self, revoked: Collection[tuple[str, int]]) -> None:
+        ended = [
+            self._partitions.pop(number) for _, number in revoked if number in self._partitions
+        ]
+        self._paused -= {number for _, number in revoked}
+        for _, task in ended:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in ended), return_exceptions=True)
+
+    async def _begin(self, number: int) -> Beginning:
+        """Where the committed offset is. Where there is none, or rows are read again, outputs may
+        be there: a gateway knows its idempotency keys for a day only."""
+        topic = self._pipeline.input.topic
+        committed = await self._offsets.committed(self._pipeline.group)
+        beginning = (await self._offsets.beginnings(topic, [number]))[number]
+        offset, metadata = committed.get((topic, number), (-1, ""))
+        if offset >= beginning:
+            done = counts.decoded(metadata)
+            if offset >= done.look_until:
+                return Beginning(offset, done)
+            return Beginning(offset, done, await self._earlier(number))
+        if self._pipeline.input.start == "latest" and offset < 0:
+            return Beginning((await self._offsets.ends(topic, [number]))[number])
+        return Beginning(beginning, counts.decoded(metadata), await self._earlier(number))
+
+    async def _earlier(self, number: int) -> frozenset[str]:
+        return await earlier.places(self._pipeline, number, self._offsets, self._replays)
+
+    async def _end(self) -> None:
+        for partition, _ in self._partitions.values():
+            partition.end()
+        tasks = [task for _, task in self._partitions.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=DRAIN_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._partitions.clear()
+        with contextlib.suppress(log.LogUnavailable):
+            await self._member.stop()
+        await self._offsets.stop()
+        await self._replays.stop()

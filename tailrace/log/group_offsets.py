@@ -1,0 +1,44 @@
+"""Moves what a consumer group has committed, while it has no member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import aiokafka
+import aiokafka.errors
+from aiokafka.structs import OffsetAndMetadata
+
+from tailrace.log import address, client_api, clients, deadlines
+from tailrace.protocol import log_words
+
+
+class GroupRuns(Exception):
+    """The group has members, and only these may commit."""
+
+
+async def move(
+    bootstrap: str, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+) -> None:
+    """Commit (next offset, metadata) by (topic, partition).
+
+    Raises:
+        GroupRuns: nothing was committed.
+        LogUnavailable: no answer.
+    """
+    consumer = aiokafka.AIOKafkaConsumer(
+        **address.options(bootstrap), group_id=group, enable_auto_commit=False
+    )
+    committed = {
+        aiokafka.TopicPartition(topic, partition): OffsetAndMetadata(offset, metadata)
+        for (topic, partition), (offset, metadata) in offsets.items()
+    }
+    try:
+        await deadlines.start_client(consumer, clients.ANSWER_DEADLINE_S)
+        consumer.assign(list(committed))
+        await consumer.commit(committed)
+    except (aiokafka.errors.CommitFailedError, aiokafka.errors.UnknownMemberIdError) as error:
+        raise GroupRuns(group) from error
+    except clients.CONNECTION_ERRORS as error:
+        raise log_words.LogUnavailable(f"offsets of {group}: {type(error).__name__}") from error
+    finally:
+        await client_api.default().stop_consumer(consumer, 1.0)

@@ -1,0 +1,25 @@
+"""`python -m tests.pipelines`: the trial of pipelines at full size (`make pipelines`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.pipelines import trial
+
+parser = argparse.ArgumentParser(prog="python -m tests.pipelines", description=trial.__doc__)
+parser.add_argument("--records", type=int, default=10_000)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--every", type=float, default=3.0, help="seconds between two kills")
+parser.add_argument("--kills", type=int, default=1_000, help="at most so many")
+chosen = parser.parse_args()
+with tempfile.TemporaryDirectory(
+    prefix="tailrace-pipelines-", ignore_cleanup_errors=True
+) as folder:
+    wrong = trial.run(Path(folder), chosen.records, chosen.seed, chosen.every, chosen.kills)
+for each in wrong:
+    trial.say(f"WRONG {each}")
+trial.say("failed" if wrong else "passed")
+sys.exit(1 if wrong else 0)

@@ -1,0 +1,323 @@
+"""A pipeline over generated reviews while everything it rests on is killed, judged by the topics.
+
+Two runners share an input of four partitions; the engine is the scripted one, and is told by each
+review what to answer. Every few seconds a runner, a gateway, a worker, Redis or the broker gets
+SIGKILL; killed runners are started again, and for a while there is a third one. At the end:
+
+- each review that can be read has one output, with the answer that was planted, or was passed over;
+- each one that cannot be read has one dead letter; alerts are the planted ones;
+- the log has one request, and one usage record, for each answer;
+- after a replay of everything the topics have nothing more, and neither has the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiokafka
+import aiokafka.admin
+import yaml
+
+from bench import stacks
+from pipelines import definition, rows
+from pipelines.examples import data
+from tailrace.local import dev_credentials, paths, state
+from tailrace.protocol import records, topics
+
+PARTITIONS: Final = 4
+EXAMPLE: Final = paths.ROOT / "pipelines/examples/reviews.yaml"
+IDLE_S: Final = 3.0
+KILLED: Final = ("runner", "gateway", "runner", "worker", "runner", "redis", "gateway", "worker")
+
+
+def say(text: str) -> None:
+    """A line with the time, at once."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+class Runners:
+    """The runners of one pipeline, started by the command that users have."""
+
+    def __init__(self, side: stacks.Side, file: Path, folder: Path) -> None:
+        assert side.data is not None
+        self.file = file
+        self._folder = folder
+        credential = folder / "credential"
+        credential.write_text(dev_credentials.issue(side.data, "pipelines", 3 * 3600))
+        self._environ = stacks.environment(
+            PYTHONPATH=str(paths.ROOT),
+            TAILRACE_KAFKA=side.kafka,
+            TAILRACE_CREDENTIAL_FILE=str(credential),
+        )
+        self._urls = side.urls
+        self._started = 0
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def command(self, *words: str) -> list[str]:
+        """One of the pipelines' commands for this pipeline."""
+        return [sys.executable, "-m", "pipelines", words[0], str(self.file), *words[1:]]
+
+    def start(self) -> None:
+        """One more, at one of the gateways."""
+        url = self._urls[self._started % len(self._urls)]
+        with (self._folder / f"runner-{self._started}.log").open("w") as out:
+            self.running.append(
+                subprocess.Popen(
+                    self.command("run"),
+                    cwd=paths.ROOT,
+                    env={**self._environ, "TAILRACE_URL": url},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        self._started += 1
+
+    def kill(self, drawn: random.Random) -> None:
+        """SIGKILL one of them, and start another one."""
+        process = self.running.pop(drawn.randrange(len(self.running)))
+        process.kill()
+        process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        """Stop all of them in order. Raises AssertionError: one did not end well."""
+        for process in self.running:
+            process.terminate()
+        codes = [process.wait(60) for process in self.running]
+        self.running.clear()
+        assert not any(codes), f"runners ended with {codes}: see {self._folder}"
+
+    def asked(self, *words: str) -> str:
+        """What a command says."""
+        done = subprocess.run(
+            self.command(*words),
+            cwd=paths.ROOT,
+            env=self._environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def progress(self) -> dict[str, Any]:
+        """`status`, for programs."""
+        found: dict[str, Any] = json.loads(self.asked("status", "--json"))
+        return found
+
+
+def pipeline_file(folder: Path, name: str, **changes: Any) -> Path:
+    """The example, which tells the scripted engine what each review's answer is."""
+    told = yaml.safe_load(EXAMPLE.read_text())
+    told["prompt"]["user"] += "\njson {{ record.planted | tojson }}\n"
+    told |= {
+        "name": name,
+        "metadata": {"script_pace_ms": "1"},
+        "concurrency": 48,
+        "batch": {"records": 100, "seconds": 1},
+        **changes,
+    }
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(told))
+    return file
+
+
+async def make_topics(kafka: str, pipeline: definition.Pipeline) -> None:
+    """The pipeline's topics, which a runner does not make."""
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        await admin.create_topics(
+            [
+                aiokafka.admin.NewTopic(topic, PARTITIONS, 1)
+                for topic in (pipeline.input.topic, *pipeline.outputs)
+            ]
+        )
+    finally:
+        await admin.close()
+
+
+async def produce(kafka: str, topic: str, generated: list[data.Generated]) -> None:
+    """Write the input."""
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka, acks="all")
+    await producer.start()
+    try:
+        sent = [await producer.send(topic, each.value, each.key) for each in generated]
+        await asyncio.gather(*sent)
+    finally:
+        await producer.stop()
+
+
+async def consumed(kafka: str, topic: str) -> list[Any]:
+    """All committed records of a topic."""
+    consumer = aiokafka.AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets(consumer.assignment())
+        found: list[Any] = []
+        while True:
+            for batch in (await consumer.getmany(timeout_ms=200)).values():
+                found += batch
+            positions = [await consumer.position(tp) for tp in ends]
+            if all(at >= end for at, end in zip(positions, ends.values(), strict=True)):
+                return found
+    finally:
+        await consumer.stop()
+
+
+async def judged(
+    side: stacks.Side, pipeline: definition.Pipeline, generated: list[data.Generated]
+) -> list[str]:
+    """What is wrong; empty if nothing is."""
+    inputs = {
+        f"{r.topic}/{r.partition}/{r.offset}/{r.timestamp}": json.loads(r.value)
+        for r in await consumed(side.kafka, pipeline.input.topic)
+        if r.value.endswith(b"}")
+    }
+    planted = {p: v["planted"] for p, v in inputs.items() if "planted" in v}
+    wrong: list[str] = []
+
+    def expect(what: str, found: object, wanted: object) -> None:
+        say(f"  {what}: {found} (wanted {wanted})")
+        if found != wanted:
+            wrong.append(f"{what}: {found}, wanted {wanted}")
+
+    by_topic: dict[str, dict[str, Any]] = {}
+    for topic in pipeline.outputs:
+        found = await consumed(side.kafka, topic)
+        places = Counter(dict(r.headers)[rows.SOURCE].decode() for r in found)
+        expect(f"{topic}, written twice", sum(n > 1 for n in places.values()), 0)
+        by_topic[topic] = {dict(r.headers)[rows.SOURCE].decode(): r.value for r in found}
+    output, alerts, dead = (by_topic[topic] for topic in pipeline.outputs)
+    expect("outputs", len(output), sum(each.planted is not None for each in generated))
+    answers = {place: json.loads(value) for place, value in output.items()}
+    good = sum(a["answer"] == planted.get(place) for place, a in answers.items())
+    expect("outputs with the planted answer", good, len(planted))
+    leaving = {place for place, answer in planted.items() if answer["leaving"]}
+    expect("alerts that were planted", len(alerts.keys() & leaving), len(leaving))
+    expect("alerts", len(alerts), len(leaving))
+    expect("dead letters", len(dead), sum(each.broken for each in generated))
+    responses = {answer["response"] for answer in answers.values()}
+    expect("responses", len(responses), len(planted))
+    asked = {
+        r.key.decode(): records.request_of(r.key, r.value)
+        for pool in ("default",)
+        for r in await consumed(side.kafka, topics.requests(pool, "batch"))
+        if records.request_of(r.key, r.value) is not None
+    }
+    for rid in asked.keys() - responses:
+        request = asked[rid]
+        say(f"    {rid}: {request.idempotency_key if request else ''}")
+    metered = [msg for r in await consumed(side.kafka, topics.USAGE) if (msg := _usage(r.value))]
+    expect("requests in the log", len(asked), len(planted))
+    expect("requests without an output", len(asked.keys() - responses), 0)
+    expect("usage records of distinct responses", len(set(metered)), len(planted))
+    return wrong
+
+
+def _usage(value: bytes) -> str:
+    found: str = json.loads(value)["rid"]
+    return found
+
+
+def kill(side: stacks.Side, role: str, drawn: random.Random) -> None:
+    """SIGKILL a part of the deployment; its supervisor starts it again."""
+    assert side.data is not None
+    running = state.load(side.data.state)
+    assert running is not None
+    pids = [part.pid for part in running.parts if part.role == role]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(drawn.choice(pids), signal.SIGKILL)
+
+
+def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, rounds: int) -> int:
+    """Kill parts until everything is read. Returns how many were killed."""
+    drawn, killed = random.Random(seed), 0
+    while True:
+        time.sleep(every_s)
+        try:
+            now = runners.progress()
+        except AssertionError:
+            say("no broker")
+            continue
+        say(
+            f"read {now['read']}, answered {now['answered']}, lag {now['lag']}, "
+            f"dead {now['dead']}, "
+            f"{now['rows_per_s']} rows/s, killed {killed}"
+        )
+        if now["lag"] == 0:
+            return killed
+        if killed >= rounds:
+            continue
+        what = KILLED[killed % len(KILLED)]
+        if killed == 4:
+            runners.start()  # a third one: partitions move without anyone dying
+        if killed % 9 == 5:
+            what = "kafka"
+        if what == "runner":
+            runners.kill(drawn)
+        else:
+            kill(side, what, drawn)
+        killed += 1
+
+
+@contextlib.contextmanager
+def deployment(scratch: Path) -> Iterator[stacks.Side]:
+    """Two gateways and two workers."""
+    with stacks.tailrace(scratch, gateways=2, workers=2) as side:
+        yield side
+
+
+def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> list[str]:
+    """The whole trial. Returns what is wrong."""
+    generated = list(data.reviews(count, seed))
+    with deployment(scratch) as side:
+        file = pipeline_file(scratch, "reviews-trial")
+        pipeline = definition.decoded(file.read_bytes())
+        asyncio.run(make_topics(side.kafka, pipeline))
+        asyncio.run(produce(side.kafka, pipeline.input.topic, generated))
+        runners = Runners(side, file, scratch)
+        say(runners.asked("plan").strip())
+        for _ in range(2):
+            runners.start()
+        began = time.monotonic()
+        try:
+            killed = disturb(side, runners, seed, every_s, rounds)
+            say(f"{count} rows in {time.monotonic() - began:.0f} s, {killed} kills")
+            runners.stop()
+            wrong = asyncio.run(judged(side, pipeline, generated))
+            say(runners.asked("replay", "--from", "earliest").strip())
+            time.sleep(8)  # killed members leave the group
+            runners.asked("replay", "--from", "earliest", "--yes")
+            for _ in range(2):
+                runners.start()
+            while runners.progress()["lag"]:
+                time.sleep(1)
+            runners.stop()
+            say("after a replay of everything:")
+            wrong += asyncio.run(judged(side, pipeline, generated))
+        finally:
+            for process in runners.running:
+                process.kill()
+                process.wait()
+    return wrong
