@@ -131,6 +131,24 @@ class Idempotency:
         except _OtherBody as error:
             raise errors.idempotency_key_reused() from error
 
+    async def stands(self, asked: KeyedRequest) -> bool:
+        """Whether the log has this request, and no other one with its key ahead of it that stands.
+
+        Raises:
+            log.LogUnavailable
+        """
+        for rid in await self._known(asked.of, end=-1):
+            if rid == asked.rid:
+                return True
+            try:
+                stream = await self._attach(asked.of, rid, logged=True)
+            except (_OtherBody, errors.ApiError):
+                return False
+            if stream is not None:
+                stream.release()
+                return False
+        return False
+
     async def find(self, key: Key) -> response_stream.ResponseStream | None:
         """The stream of a request with this key that the log has, if there is one.
 

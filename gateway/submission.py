@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -433,7 +434,13 @@ class Submission:
             raise
         except log.AppendFailed as error:
             telemetry.REQUESTS.labels(outcome="unknown").inc()
-            self._withdrawals.begin(request)
+            key = self._key(create, principal)
+            stands = None
+            if key is not None and request.store:
+                # Whoever sends it again finds it by its key, so it may run, and is paid once.
+                asked = idempotency.KeyedRequest(request, key)
+                stands = functools.partial(self._keys.stands, asked)
+            self._withdrawals.begin(request, unless=stands)
             raise errors.outcome_unknown(request.rid) from error
 
     async def _append_once(

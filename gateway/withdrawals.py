@@ -7,7 +7,8 @@ it later, finds the response DONE. It is appended until the broker has it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from gateway import response_operations
@@ -38,10 +39,16 @@ class Withdrawals:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def begin(self, request: records.Request) -> None:
-        """Withdraw the request from now on."""
+    def begin(
+        self, request: records.Request, unless: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """Withdraw the request from now on.
+
+        Args:
+            unless: whether it is left as it is; asked again while it raises LogUnavailable.
+        """
         settled = self._pending[request.rid] = asyncio.Event()
-        self._spawn(self._withdraw(request.rid, request.owner, request.echo, settled))
+        self._spawn(self._withdraw(request, settled, unless))
 
     async def settled(self, rid: str) -> None:
         """Return when no withdrawal of this response is under way."""
@@ -49,15 +56,26 @@ class Withdrawals:
             await pending.wait()
 
     async def _withdraw(
-        self, rid: str, owner: records.Owner, echo: dict[str, Any], settled: asyncio.Event
+        self,
+        request: records.Request,
+        settled: asyncio.Event,
+        unless: Callable[[], Awaitable[bool]] | None,
     ) -> None:
+        rid = request.rid
+        # A request that is not started by then has expired.
+        patient = functools.partial(
+            retry_until,
+            on=log.LogUnavailable,
+            pause_s=RETRY_S,
+            deadline_s=command.MAX_DEADLINE_MS / 1000,
+        )
         try:
-            await retry_until(
-                lambda: self._operations.append_cancel(rid, owner, echo, withdrawn=True),
-                on=log.LogUnavailable,
-                pause_s=RETRY_S,
-                # A request that is not started by then has expired.
-                deadline_s=command.MAX_DEADLINE_MS / 1000,
+            if unless is not None and await patient(unless):
+                return
+            await patient(
+                lambda: self._operations.append_cancel(
+                    rid, request.owner, request.echo, withdrawn=True
+                )
             )
             telemetry.log(telemetry.Action.RESPONSE_WITHDRAWN, response=rid)
         except log.LogUnavailable as error:

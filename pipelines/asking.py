@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from pipelines import definition
 from pipelines.gateway import Ended, Gateway, Rejected
 from pipelines.rows import Answer, Refused, Row, Rows
 from pipelines.templates import Template, Unusable
+
+_logger = logging.getLogger(__name__)
 
 # A request that waited too long for the engine was not run, and is made again. So often at most.
 MOST_EXPIRED: Final = 20
@@ -96,6 +99,15 @@ class Asking:
                 return Refused(error.code, str(error), requests=attempt - 1)
             if ended.status in ("completed", "incomplete"):
                 return ended, attempt
+            _logger.warning(
+                "%s: attempt %d of %s, %s: %s %s",
+                self._pipeline.name,
+                attempt,
+                row.place + part,
+                ended.response,
+                ended.status,
+                ended.code,
+            )
             expired += ended.code == "expired"
             failed += ended.code != "expired"
             if failed >= self._pipeline.attempts or expired >= MOST_EXPIRED:

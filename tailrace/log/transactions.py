@@ -110,7 +110,7 @@ class Transactions:
         Raises:
             Fenced: nothing was written.
             LogUnavailable: the outcome is unknown. After `start` the group's committed offsets say
-                it.
+                it. Without that they may lag: the broker answers before it has written them.
         """
         producer = self._producer
         if producer is None:
@@ -141,7 +141,9 @@ class Transactions:
             for each in outgoing
         ]
         # aiokafka can commit a transaction of which a batch failed, unless each send was awaited.
-        await asyncio.gather(*sent)
+        for outcome in await asyncio.gather(*sent, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
         await producer.send_offsets_to_transaction(
             {
                 aiokafka.TopicPartition(topic, partition): OffsetAndMetadata(offset, metadata)

@@ -14,11 +14,14 @@ parser.add_argument("--records", type=int, default=10_000)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--every", type=float, default=3.0, help="seconds between two kills")
 parser.add_argument("--kills", type=int, default=1_000, help="at most so many")
+parser.add_argument("--engine", choices=("scripted", "vllm"), default="scripted")
 chosen = parser.parse_args()
 with tempfile.TemporaryDirectory(
     prefix="tailrace-pipelines-", ignore_cleanup_errors=True
 ) as folder:
-    wrong = trial.run(Path(folder), chosen.records, chosen.seed, chosen.every, chosen.kills)
+    wrong = trial.run(
+        *(Path(folder), chosen.records, chosen.seed, chosen.every, chosen.kills, chosen.engine)
+    )
 for each in wrong:
     trial.say(f"WRONG {each}")
 trial.say("failed" if wrong else "passed")

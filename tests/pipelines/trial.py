@@ -22,12 +22,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import aiokafka
 import aiokafka.admin
+import jsonschema
+import msgspec
 import yaml
 
 from bench import stacks
@@ -38,7 +39,7 @@ from tailrace.protocol import records, topics
 
 PARTITIONS: Final = 4
 EXAMPLE: Final = paths.ROOT / "pipelines/examples/reviews.yaml"
-IDLE_S: Final = 3.0
+SCRIPTED: Final = "scripted"
 KILLED: Final = ("runner", "gateway", "runner", "worker", "runner", "redis", "gateway", "worker")
 
 
@@ -100,6 +101,12 @@ class Runners:
         self.running.clear()
         assert not any(codes), f"runners ended with {codes}: see {self._folder}"
 
+    def told(self, about: str) -> list[str]:
+        """Lines of the runners' logs with these words."""
+        logs = sorted(self._folder.glob("runner-*.log"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        return [line for line in lines if about in line]
+
     def asked(self, *words: str) -> str:
         """What a command says."""
         done = subprocess.run(
@@ -120,17 +127,14 @@ class Runners:
         return found
 
 
-def pipeline_file(folder: Path, name: str, **changes: Any) -> Path:
-    """The example, which tells the scripted engine what each review's answer is."""
+def pipeline_file(folder: Path, name: str, engine: str, **changes: Any) -> Path:
+    """The example. The scripted engine is told what each review's answer is; a real one gets the
+    example as it is."""
     told = yaml.safe_load(EXAMPLE.read_text())
-    told["prompt"]["user"] += "\njson {{ record.planted | tojson }}\n"
-    told |= {
-        "name": name,
-        "metadata": {"script_pace_ms": "1"},
-        "concurrency": 48,
-        "batch": {"records": 100, "seconds": 1},
-        **changes,
-    }
+    told |= {"name": name, "concurrency": 48, "batch": {"records": 100, "seconds": 1}, **changes}
+    if engine == SCRIPTED:
+        told["prompt"]["user"] += "\njson {{ record.planted | tojson }}\n"
+        told["metadata"] = {"script_pace_ms": "1"}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
@@ -186,9 +190,13 @@ async def consumed(kafka: str, topic: str) -> list[Any]:
 
 
 async def judged(
-    side: stacks.Side, pipeline: definition.Pipeline, generated: list[data.Generated]
+    side: stacks.Side,
+    pipeline: definition.Pipeline,
+    generated: list[data.Generated],
+    engine: str,
 ) -> list[str]:
-    """What is wrong; empty if nothing is."""
+    """What is wrong; empty if nothing is. What a real engine answers is its own affair, but for the
+    schema."""
     inputs = {
         f"{r.topic}/{r.partition}/{r.offset}/{r.timestamp}": json.loads(r.value)
         for r in await consumed(side.kafka, pipeline.input.topic)
@@ -211,33 +219,47 @@ async def judged(
     output, alerts, dead = (by_topic[topic] for topic in pipeline.outputs)
     expect("outputs", len(output), sum(each.planted is not None for each in generated))
     answers = {place: json.loads(value) for place, value in output.items()}
-    good = sum(a["answer"] == planted.get(place) for place, a in answers.items())
-    expect("outputs with the planted answer", good, len(planted))
-    leaving = {place for place, answer in planted.items() if answer["leaving"]}
-    expect("alerts that were planted", len(alerts.keys() & leaving), len(leaving))
+    if engine == SCRIPTED:
+        good = sum(a["answer"] == planted.get(place) for place, a in answers.items())
+        expect("outputs with the planted answer", good, len(planted))
+        right = planted
+    else:
+        schema = jsonschema.Draft202012Validator(pipeline.answer or True)
+        good = sum(schema.is_valid(answer["answer"]) for answer in answers.values())
+        expect("outputs that the schema allows", good, len(planted))
+        right = {place: answer["answer"] for place, answer in answers.items()}
+    leaving = {
+        place
+        for place, answer in right.items()
+        if answer["leaving"] and answer["sentiment"] == "negative"
+    }
+    expect("alerts that are due", len(alerts.keys() & leaving), len(leaving))
     expect("alerts", len(alerts), len(leaving))
     expect("dead letters", len(dead), sum(each.broken for each in generated))
     responses = {answer["response"] for answer in answers.values()}
     expect("responses", len(responses), len(planted))
-    asked = {
-        r.key.decode(): records.request_of(r.key, r.value)
-        for pool in ("default",)
-        for r in await consumed(side.kafka, topics.requests(pool, "batch"))
-        if records.request_of(r.key, r.value) is not None
-    }
+    lines = await consumed(side.kafka, topics.requests("default", "batch"))
+    read = [(r, request) for r in lines if (request := records.request_of(r.key, r.value))]
+    asked = {request.rid: request for _, request in read}
+    usage = [_metered(r.value) for r in await consumed(side.kafka, topics.USAGE)]
+    metered = {each.rid: each for each in usage}
     for rid in asked.keys() - responses:
-        request = asked[rid]
-        say(f"    {rid}: {request.idempotency_key if request else ''}")
-    metered = [msg for r in await consumed(side.kafka, topics.USAGE) if (msg := _usage(r.value))]
+        for r, request in read:
+            if request.idempotency_key == asked[rid].idempotency_key:
+                at = time.strftime("%H:%M:%S", time.localtime(r.timestamp / 1000))
+                used = metered.get(request.rid)
+                say(
+                    f"    {request.rid} at {r.partition}/{r.offset}, {at}.{r.timestamp % 1000:03}: "
+                    f"{used and (used.status, used.usage.output_tokens, used.claims)}"
+                )
     expect("requests in the log", len(asked), len(planted))
     expect("requests without an output", len(asked.keys() - responses), 0)
-    expect("usage records of distinct responses", len(set(metered)), len(planted))
+    expect("usage records of distinct responses", len(metered), len(planted))
     return wrong
 
 
-def _usage(value: bytes) -> str:
-    found: str = json.loads(value)["rid"]
-    return found
+def _metered(value: bytes) -> records.Metered:
+    return msgspec.json.decode(value, type=records.Metered)
 
 
 def kill(side: stacks.Side, role: str, drawn: random.Random) -> None:
@@ -274,6 +296,7 @@ def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, roun
             runners.start()  # a third one: partitions move without anyone dying
         if killed % 9 == 5:
             what = "kafka"
+        say(f"killing {what}")
         if what == "runner":
             runners.kill(drawn)
         else:
@@ -281,18 +304,19 @@ def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, roun
         killed += 1
 
 
-@contextlib.contextmanager
-def deployment(scratch: Path) -> Iterator[stacks.Side]:
-    """Two gateways and two workers."""
-    with stacks.tailrace(scratch, gateways=2, workers=2) as side:
-        yield side
+def run(
+    scratch: Path, count: int, seed: int, every_s: float, rounds: int, engine: str = SCRIPTED
+) -> list[str]:
+    """The whole trial, with two gateways. Returns what is wrong.
 
-
-def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> list[str]:
-    """The whole trial. Returns what is wrong."""
+    Args:
+        every_s: between two looks, each with a kill.
+        rounds: kills at most.
+    """
     generated = list(data.reviews(count, seed))
-    with deployment(scratch) as side:
-        file = pipeline_file(scratch, "reviews-trial")
+    workers = 2 if engine == SCRIPTED else 1
+    with stacks.tailrace(scratch, engine=engine, gateways=2, workers=workers) as side:
+        file = pipeline_file(scratch, "reviews-trial", engine)
         pipeline = definition.decoded(file.read_bytes())
         asyncio.run(make_topics(side.kafka, pipeline))
         asyncio.run(produce(side.kafka, pipeline.input.topic, generated))
@@ -305,7 +329,9 @@ def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> li
             killed = disturb(side, runners, seed, every_s, rounds)
             say(f"{count} rows in {time.monotonic() - began:.0f} s, {killed} kills")
             runners.stop()
-            wrong = asyncio.run(judged(side, pipeline, generated))
+            for told in runners.told("attempt"):
+                say(f"  {told}")
+            wrong = asyncio.run(judged(side, pipeline, generated, engine))
             say(runners.asked("replay", "--from", "earliest").strip())
             time.sleep(8)  # killed members leave the group
             runners.asked("replay", "--from", "earliest", "--yes")
@@ -315,7 +341,7 @@ def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> li
                 time.sleep(1)
             runners.stop()
             say("after a replay of everything:")
-            wrong += asyncio.run(judged(side, pipeline, generated))
+            wrong += asyncio.run(judged(side, pipeline, generated, engine))
         finally:
             for process in runners.running:
                 process.kill()

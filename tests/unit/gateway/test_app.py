@@ -741,7 +741,8 @@ class TestRefusals:
             assert (answer.status_code, code(answer)) == (503, "outcome_unknown")
             rid = answer.headers["x-tailrace-response-id"]
             assert {request.rid for request in service.requests()} == {rid}
-            await log_contract.until(lambda: service.cancels() == [rid], 5)
+            if key is None:  # else whoever sends it again finds it
+                await log_contract.until(lambda: service.cancels() == [rid], 5)
 
     async def test_over_a_socket(self, keys: gateway_process.Keys) -> None:
         async with serving(keys) as service, service.socket() as socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -274,39 +275,74 @@ async def test_of_two_gateways_with_two_bodies_the_second_is_withdrawn_and_then_
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
-@pytest.mark.parametrize("landed", [False, True], ids=["lost", "in the log"])
-async def test_a_request_of_unknown_outcome_leaves_its_key_to_the_next_try(
-    away: bool, landed: bool
-) -> None:
-    """The client was told to send it again with the same key. It is not answered with the one that
-    was withdrawn."""
+async def test_a_request_that_was_lost_leaves_its_key_to_the_next_try(away: bool) -> None:
+    """The client was told to send it again with the same key."""
     async with gateway_parts.running(redis=redis_away(away)) as parts:
-        parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
-        parts.broker.fail_next_append(log.AppendFailed("deadline"))
-        with pytest.raises(errors.ApiError) as refused:
-            await submitted(parts)
-        assert refused.value.code == "outcome_unknown"
-        unknown = refused.value.headers["x-tailrace-response-id"]
+        unknown = await of_unknown_outcome(parts, landed=False)
         rid = await retrying(parts, [])
         assert rid != unknown
         assert [r.rid for r in parts.tokens(records.Cancel)] == [unknown]
-        assert [r.rid for r in parts.requests()] == [unknown] * landed + [rid]
+        assert [r.rid for r in parts.requests()] == [rid]
         parts.answer(rid)
 
 
-async def test_a_keyed_request_whose_place_is_not_known_is_withdrawn(
+@pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
+async def test_a_request_of_unknown_outcome_that_the_log_has_is_the_one_of_its_key(
+    away: bool,
+) -> None:
+    """It was withdrawn, although a worker had begun it, and the next try was paid, too."""
+    async with gateway_parts.running(redis=redis_away(away)) as parts:
+        unknown = await of_unknown_outcome(parts, landed=True)
+        assert await retrying(parts, []) == unknown
+        assert parts.tokens(records.Cancel) == []
+        assert [r.rid for r in parts.requests()] == [unknown]
+        parts.answer(unknown)
+
+
+async def test_a_request_of_unknown_outcome_behind_another_one_of_its_key_is_withdrawn() -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    async with gateway_parts.running(broker) as one, gateway_parts.running(broker) as two:
+        rid = await retrying(one, [])
+        two.redis.away = True
+        looked = two.index.rids
+
+        async def blind(*asked: Any) -> list[str]:
+            two.index.rids = looked  # type: ignore[method-assign]
+            return []  # as it was a moment before the other one got there
+
+        two.index.rids = blind  # type: ignore[assignment,method-assign]
+        unknown = await of_unknown_outcome(two, landed=True)
+        await two.settled()
+        assert [r.rid for r in two.tokens(records.Cancel)] == [unknown]
+        assert unknown != rid
+        one.answer(rid)
+
+
+async def of_unknown_outcome(parts: gateway_parts.Parts, *, landed: bool) -> str:
+    """A response that the client is told that about."""
+    parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
+    parts.broker.fail_next_append(log.AppendFailed("deadline"))
+    with pytest.raises(errors.ApiError) as refused:
+        await submitted(parts)
+    assert refused.value.code == "outcome_unknown"
+    return refused.value.headers["x-tailrace-response-id"]
+
+
+async def test_a_keyed_request_whose_place_is_not_known_is_of_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is in the log. Whether another is ahead of it cannot be read, so no answer can be given:
-    a plain refusal would be a lie, since the request would run."""
+    a plain refusal would be a lie, since the request runs."""
     async with gateway_parts.running(redis=redis_away()) as parts:
         looks: list[int] = []
 
-        async def rids(*asked: object) -> list[str]:
+        read = parts.index.rids
+
+        async def rids(*asked: Any, **more: Any) -> list[str]:
             looks.append(1)
-            if len(looks) > 1:
+            if len(looks) in (2, 3):
                 raise log.LogUnavailable("no answer")
-            return []
+            return await read(*asked, **more)
 
         monkeypatch.setattr(parts.index, "rids", rids)
         with pytest.raises(errors.ApiError) as refused:
@@ -314,4 +350,6 @@ async def test_a_keyed_request_whose_place_is_not_known_is_withdrawn(
         assert refused.value.code == "outcome_unknown"
         await parts.settled()
         (request,) = parts.requests()
-        assert [r.rid for r in parts.tokens(records.Cancel)] == [request.rid]
+        assert parts.tokens(records.Cancel) == []
+        assert await retrying(parts, []) == request.rid
+        parts.answer(request.rid)
