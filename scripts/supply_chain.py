@@ -40,7 +40,7 @@ ALLOWED: Final = frozenset(
     (
         *("0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause"),
         *("BSL-1.0", "CC0-1.0", "CNRI-Python", "EDL-1.0", "ISC", "MIT", "MIT-0", "MIT-CMU"),
-        *("PSF-2.0", "Unlicense", "ZPL-2.1", "BlueOak-1.0.0"),
+        *("PSF-2.0", "Unlicense", "Zlib", "ZPL-2.1", "BlueOak-1.0.0"),
         "MPL-2.0",  # of a file; these packages are used unchanged
     )
 )
