@@ -36,7 +36,7 @@ def topic(pipeline: definition.Pipeline, what: What) -> str | None:
     return {
         What.INPUT: pipeline.input.topic,
         What.OUTPUT: pipeline.output.topic,
-        What.ALERTS: pipeline.alert and pipeline.alert.topic,
+        What.ALERTS: pipeline.alert.topic if pipeline.alert else None,
         What.DEAD: pipeline.dead_letters.topic,
     }[what]
 

@@ -30,9 +30,12 @@ _CHARACTERS: Final = 100  # are a step
 # Values have these methods. Others make much of little (`center`, `replace`), or read formats.
 _METHODS: Final[Mapping[type, frozenset[str]]] = {
     str: frozenset(
-        "capitalize casefold endswith isalnum isalpha isdigit isupper islower lower lstrip "
-        "partition removeprefix removesuffix rpartition rsplit rstrip split splitlines startswith "
-        "strip title upper".split()
+        {
+            *("capitalize", "casefold", "lower", "title", "upper"),
+            *("endswith", "startswith", "isalnum", "isalpha", "isdigit", "islower", "isupper"),
+            *("lstrip", "removeprefix", "removesuffix", "rstrip", "strip"),
+            *("partition", "rpartition", "rsplit", "split", "splitlines"),
+        }
     ),
     dict: frozenset({"get", "items", "keys", "values"}),
     list: frozenset({"index", "count"}),
@@ -42,11 +45,12 @@ _METHODS: Final[Mapping[type, frozenset[str]]] = {
 }
 _CHEAP: Final = ("abs", "count", "d", "default", "first", "last", "length", "round")
 _FILTERS: Final = (
-    "capitalize dictsort e escape float groupby int items list lower map max min reject rejectattr "
-    "reverse select selectattr sort string striptags sum title trim truncate unique upper "
-    "urlencode wordcount"
-).split()
-_REFUSED: Final = {
+    *("capitalize", "float", "int", "lower", "string", "striptags", "title", "trim", "truncate"),
+    *("upper", "urlencode", "wordcount"),
+    *("dictsort", "groupby", "items", "list", "map", "max", "min", "reject", "rejectattr"),
+    *("reverse", "select", "selectattr", "sort", "sum", "unique"),
+)
+_REFUSED: Final[Mapping[type, str]] = {
     jinja2.nodes.Macro: "macro",
     jinja2.nodes.CallBlock: "call",
     jinja2.nodes.Include: "include",
@@ -167,7 +171,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> None:
         """`format` is a method like others, and none of those above."""
 
-    def call(self, context: Any, obj: Any, *given: Any, **named: Any) -> Any:  # noqa: D102
+    def call(self, context: Any, obj: Any, *given: Any, **named: Any) -> Any:
         self._look(getattr(obj, "__self__", None))
         return super().call(context, obj, *given, **named)
 
@@ -220,7 +224,7 @@ class _Bounding(jinja2.visitor.NodeTransformer):
         return _filtered(jinja2.nodes.List(node.nodes, lineno=node.lineno), "join")
 
 
-def _filtered(node: jinja2.nodes.Expr, name: str) -> jinja2.nodes.Filter:
+def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:
     found = jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
     found.set_environment(node.environment or _environment)
     return found
