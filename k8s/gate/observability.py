@@ -165,7 +165,7 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
             else "selects no pod"
         )
         yield Verdict(subject(monitor), problem)
-    for name in ("gateway", "push", "worker", "archive", "kafka-exporter"):
+    for name in ("gateway", "push", "worker", "archive", "kafka-exporter", *m.pipelines()):
         yield Verdict(name, "" if name in seen else "is not scraped")
 
 
