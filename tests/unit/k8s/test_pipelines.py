@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,8 +15,8 @@ Break = Callable[[Manifests], object]
 
 
 @pytest.fixture(scope="module")
-def rendered() -> Iterator[Manifests]:
-    yield render.render(render.HERE / "overlays" / "pipelines")
+def rendered() -> Manifests:
+    return render.render(render.HERE / "overlays" / "pipelines")
 
 
 def named(m: Manifests, kind: str, name: str) -> Doc:
