@@ -23,6 +23,7 @@ COPY pyproject.toml README.md ./
 COPY gateway/ ./gateway/
 COPY push/ ./push/
 COPY worker/ ./worker/
+COPY pipelines/ ./pipelines/
 COPY tailrace/ ./tailrace/
 # A wheel of our own: its metadata holds the `tailrace` command and the engine's plug-in entry.
 RUN /tools/bin/python -c "from setuptools import build_meta; build_meta.build_wheel('/tmp')" \

@@ -16,9 +16,10 @@ import msgspec
 import prometheus_client
 import typer
 
-from pipelines import asking, definition, earlier, plan, progress, runner
+from pipelines import asking, definition, earlier, plan, progress, runner, samples
+from pipelines.examples import data
 from pipelines.gateway import Gateway
-from pipelines.rows import Rows
+from pipelines.rows import REASON, Rows
 from tailrace import log
 from tailrace.log.group_offsets import GroupRuns, move
 
@@ -79,6 +80,65 @@ def check(files: Annotated[list[Path], typer.Argument(help="YAML files of pipeli
             f"{path}: {found.name} (revision {found.revision}): {found.input.topic} → "
             f"{', '.join(found.outputs)}"
         )
+
+
+@app.command()
+def example(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(data.GENERATORS)}.")],
+    kafka: Kafka,
+    records: Annotated[int, typer.Option(min=0, help="So many are generated and written.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another one generates others.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Of topics that are created.")] = 4,
+    only_topics: Annotated[
+        bool, typer.Option("--topics", help="Create the topics, and write nothing.")
+    ] = False,
+) -> None:
+    """Put NAME.yaml into this folder unless it is there, create its topics that are missing, and
+    write generated records to its input."""
+    if name not in data.GENERATORS:
+        _refuse(f"no example {name!r}: there are {', '.join(data.GENERATORS)}")
+    path = Path(f"{name}.yaml")
+    if not path.exists():
+        path.write_bytes(samples.file(name))
+        typer.echo(f"{path} is written")
+    pipeline = _loaded(path)
+    _run(_example(pipeline, kafka, name, 0 if only_topics else records, seed, partitions))
+
+
+async def _example(
+    pipeline: definition.Pipeline, kafka: str, name: str, records: int, seed: int, partitions: int
+) -> None:
+    topics = [pipeline.input.topic, *pipeline.outputs]
+    created = await log.create_topics(kafka, topics, partitions=partitions)
+    typer.echo(f"topics: {', '.join(topics)} ({len(created)} of them are new)")
+    if records:
+        await samples.write(kafka, pipeline.input.topic, data.GENERATORS[name](records, seed))
+        typer.echo(f"{records} records are in {pipeline.input.topic}")
+
+
+@app.command()
+def show(
+    file: File,
+    kafka: Kafka,
+    what: Annotated[
+        samples.What, typer.Argument(help="Of these topics of the pipeline.")
+    ] = samples.What.OUTPUT,
+    records: Annotated[int, typer.Option("-n", min=1, help="So many of each partition.")] = 3,
+) -> None:
+    """Print the newest records of a pipeline's topic, one a line."""
+    pipeline = _loaded(file)
+    topic = samples.topic(pipeline, what)
+    if topic is None:
+        _refuse("this pipeline has no alerts")
+    _run(_show(kafka, topic, records))
+
+
+async def _show(kafka: str, topic: str, records: int) -> None:
+    for record in await samples.newest(kafka, topic, records):
+        reason = dict(record.headers).get(REASON)
+        key = (record.key or b"").decode(errors="replace")
+        value = (record.value or b"").decode(errors="replace")
+        typer.echo("  ".join(part for part in (key, reason and reason.decode(), value) if part))
 
 
 @app.command("plan")

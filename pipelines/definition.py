@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -31,6 +30,16 @@ Expression = Annotated[
 ]
 Template = Annotated[
     str, msgspec.Meta(min_length=1, max_length=200_000, description="A Jinja template.")
+]
+
+Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 9)]  # candidates have the next ones
+# A gateway takes 16 pairs, and one of them is the pipeline's name.
+Metadata = Annotated[
+    dict[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=64)],
+        Annotated[str, msgspec.Meta(max_length=512)],
+    ],
+    msgspec.Meta(max_length=15),
 ]
 
 
@@ -119,7 +128,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     answer: dict[str, Any] | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
-    seed: int | None = None
+    seed: Seed | None = None
     rank: Rank | None = None
     priority: Literal["interactive", "batch"] = "batch"
     output: Output
@@ -128,7 +137,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     batch: Batch = Batch()
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 16
     attempts: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
-    metadata: dict[str, str] = {}
+    metadata: Metadata = {}
 
     @property
     def revision(self) -> str:
@@ -178,8 +187,9 @@ def decoded(data: bytes | str) -> Pipeline:
     except (yaml.YAMLError, RecursionError) as error:
         raise Invalid(f"no YAML: {error}") from error
     try:
-        found = msgspec.convert(value, Pipeline)
-    except msgspec.ValidationError as error:
+        # By way of JSON: a schema with a date of YAML in it could not be sent.
+        found = msgspec.json.decode(msgspec.json.encode(value), type=Pipeline)
+    except (msgspec.MsgspecError, TypeError) as error:
         raise Invalid(str(error)) from error
     topics = [found.input.topic, *found.outputs]
     for topic in found.outputs:
@@ -197,8 +207,3 @@ def schema() -> dict[str, Any]:
         "title": "A pipeline of Tailrace",
         **msgspec.json.schema(Pipeline),
     }
-
-
-def shown(path: PurePath, error: Invalid) -> str:
-    """One line for a person."""
-    return f"{path}: {error}"

@@ -12,7 +12,8 @@ WATCH_S: Final = 3.0  # between the two looks that tell the rate
 
 
 class Place(NamedTuple):
-    """One input partition: `committed` is the next offset, the oldest held one where nothing is."""
+    """One input partition: `committed` is the next offset; where nothing is, the one where a runner
+    would begin."""
 
     committed: int
     end: int
@@ -69,7 +70,8 @@ async def look(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
     begins, ends = await offsets.beginnings(topic, numbers), await offsets.ends(topic, numbers)
     found = {}
     for number in numbers:
-        offset, metadata = committed.get((topic, number), (begins[number], ""))
+        first = begins if pipeline.input.start == "earliest" else ends
+        offset, metadata = committed.get((topic, number), (first[number], ""))
         place = min(max(offset, begins[number]), ends[number])
         found[number] = Place(place, ends[number], counts.decoded(metadata))
     return Progress(found)

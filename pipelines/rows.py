@@ -9,11 +9,17 @@ import msgspec
 
 from pipelines import definition
 from pipelines.templates import Expression, Template, Unusable
-from tailrace.log import Outgoing, Record
+from tailrace.log import RECORD_OVERHEAD_BYTES, Outgoing, Record
 
 SOURCE: Final = "tailrace-source"
 PIPELINE: Final = "tailrace-pipeline"
-_OURS: Final = frozenset({SOURCE, PIPELINE})
+REASON: Final = "tailrace-reason"
+DETAIL: Final = "tailrace-detail"
+RESPONSE: Final = "tailrace-response"
+_OURS: Final = frozenset({SOURCE, PIPELINE, REASON, DETAIL, RESPONSE})
+MAX_DETAIL: Final = 2_000  # bytes
+# What a producer takes, less what the frame of a record adds.
+MAX_BYTES: Final = (1 << 20) - RECORD_OVERHEAD_BYTES
 
 
 class Skipped(Exception):
@@ -136,6 +142,9 @@ class Rows:
             key = row.source.key if self._key is None else _bytes(self._key.value(values))
             value = _encoded(self._output(row, outcome, values))
             alerts = self._when is not None and bool(self._when.value(values))
+            made = Outgoing(self._pipeline.output.topic, key, value, self._headers(row.source))
+            if _size(made) > MAX_BYTES:
+                raise Unusable(f"a record of more than {MAX_BYTES} bytes")
         except Unusable as error:
             return self.dead(
                 row.source,
@@ -148,23 +157,25 @@ class Rows:
                     outcome.output_tokens,
                 ),
             )
-        headers = self._headers(row.source)
-        records = [Outgoing(self._pipeline.output.topic, key, value, headers)]
+        records = [made]
         if alerts and self._pipeline.alert is not None:
-            records.append(Outgoing(self._pipeline.alert.topic, key, value, headers))
+            records.append(made._replace(topic=self._pipeline.alert.topic))
         return Written(records, alerted=alerts)
 
     def dead(self, source: Record, refused: Refused) -> Written:
         """A dead letter: the input's key and value as they are, and the reason in the headers."""
         headers = [
             *self._headers(source),
-            ("tailrace-reason", refused.reason.encode()),
-            ("tailrace-detail", refused.detail.encode()[:2_000]),
+            (REASON, refused.reason.encode()),
+            (DETAIL, _cut(refused.detail)),
         ]
         if refused.response:
-            headers.append(("tailrace-response", refused.response.encode()))
+            headers.append((RESPONSE, refused.response.encode()))
         topic = self._pipeline.dead_letters.topic
-        return Written([Outgoing(topic, source.key, source.value, headers)], dead=True)
+        letter = Outgoing(topic, source.key, source.value, headers)
+        if _size(letter) > MAX_BYTES:  # with what is added; the headers say where it can be read
+            letter = letter._replace(value=None)
+        return Written([letter], dead=True)
 
     def _output(self, row: Row, answer: Answer, values: dict[str, Any]) -> Any:
         if self._value is not None:
@@ -211,7 +222,12 @@ def _place(record: Record) -> dict[str, Any]:
 def _bytes(value: Any) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
-    return value.encode() if isinstance(value, str) else _encoded(value)
+    if not isinstance(value, str):
+        return _encoded(value)
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise Unusable(f"the key is no text: {error.reason}") from error
 
 
 def _encoded(value: Any) -> bytes:
@@ -219,3 +235,13 @@ def _encoded(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unusable(f"no JSON: {error}") from error
+
+
+def _cut(text: str) -> bytes:
+    """As a header; whole characters only."""
+    return text.encode(errors="replace")[:MAX_DETAIL].decode(errors="ignore").encode()
+
+
+def _size(record: Outgoing) -> int:
+    headers = sum(len(name.encode()) + len(value) for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers

@@ -72,7 +72,7 @@ def gates(*, tests: bool) -> list[Gate]:
         Gate("file map", (str(BIN / "python"), "scripts/filemap.py", "--check")),
         Gate("close codes", (str(BIN / "python"), "scripts/close_codes.py", "--check")),
         Gate("settings", (str(BIN / "python"), "scripts/settings_table.py", "--check")),
-        Gate("pools schema", (str(BIN / "python"), "scripts/pools_schema.py", "--check")),
+        Gate("schemas", (str(BIN / "python"), "scripts/schemas.py", "--check")),
         Gate("security lint", (str(BIN / "bandit"), "-q", "-c", "pyproject.toml", "-r", *PACKAGES)),
     ]
     if (ROOT / "k8s" / "validate.py").exists():

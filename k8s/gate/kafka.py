@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import yaml
 
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
+from pipelines import definition
 from tailrace.protocol import topics
 
 # Lag may say that there is work, not how much: from this threshold on it asks for one worker.
@@ -142,6 +143,11 @@ def topic_table(m: Manifests) -> Iterator[Verdict]:
     replicas."""
     wanted = {row.name: row for row in topics.table(sorted(pools(m)))}
     found = {t["metadata"]["name"]: t for t in m.kind("KafkaTopic")}
+    of_pipelines = {
+        name for told in m.pipelines().values() for name in (told.input.topic, *told.outputs)
+    }
+    for name in sorted(of_pipelines):
+        yield Verdict(name, _copies_problem(m, found.pop(name, None)))
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
             yield Verdict(
@@ -152,6 +158,15 @@ def topic_table(m: Manifests) -> Iterator[Verdict]:
             )
         else:
             yield Verdict(name, _topic_problem(m, wanted[name], found[name]["spec"]))
+
+
+def _copies_problem(m: Manifests, topic: Doc | None) -> str:
+    if topic is None:
+        return "a pipeline needs it, and it is not in the manifests"
+    replicas, insync = topic["spec"]["replicas"], topic["spec"]["config"]["min.insync.replicas"]
+    if replicas != min(3, _brokers(m)) or insync != str(max(1, replicas - 1)):
+        return f"{replicas} replicas on {_brokers(m)} brokers, min.insync.replicas {insync}"
+    return ""
 
 
 def _topic_problem(m: Manifests, row: topics.Topic, spec: Doc) -> str:
@@ -199,6 +214,7 @@ def acls(m: Manifests) -> Iterator[Verdict]:
     """Each principal may do what tailrace/protocol/topics.py gives it, and nothing more."""
     wanted = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
     wanted["tailrace-keda"] = _watching(m)
+    wanted |= {f"tailrace-{name}": _of_pipeline(told) for name, told in m.pipelines().items()}
     found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
@@ -241,6 +257,18 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
     return grants
 
 
+def _of_pipeline(told: definition.Pipeline) -> Grants:
+    """docs/pipelines.md, What Kafka has to allow. A runner looks into what it has written."""
+    grants: Grants = {("topic", topic): {"Read", "Write"} for topic in told.outputs}
+    if told.alert is not None:
+        grants["topic", told.alert.topic] = {"Write"}
+    return grants | {
+        ("topic", told.input.topic): {"Read"},
+        ("group", told.group): {"Read"},
+        ("transactionalId", f"{told.group}.*"): {"Describe", "Write"},
+    }
+
+
 def _watching(m: Manifests) -> Grants:
     """Reading the lag needs only Describe on topics and groups, not Read."""
     grants: Grants = {
@@ -255,6 +283,12 @@ def _given(user: Doc) -> tuple[Grants, str]:
     grants: Grants = {}
     for acl in user["spec"]["authorization"]["acls"]:
         resource = acl["resource"]
+        kind, name = resource["type"], resource["name"]
+        # A producer's id ends with the number of a partition, and there may come more of these.
+        ours = kind == "transactionalId" and name.startswith("tailrace.pipelines.")
+        if ours and name.endswith(".") and resource["patternType"] == "prefix":
+            grants[kind, f"{name}*"] = set(acl["operations"])
+            continue
         if resource["patternType"] != "literal" or "*" in resource["name"]:
             return {}, f"a pattern ({resource['name']}) covers what is not known yet"
         grants.setdefault((resource["type"], resource["name"]), set()).update(acl["operations"])

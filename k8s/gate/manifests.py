@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pipelines import definition
+
 Doc = dict[str, Any]
 
 
@@ -75,6 +77,22 @@ class Manifests:
         """The environment of a workload's only container; empty if there is none of that name."""
         workload = self.workload(name)
         return self.config(workload, workload.containers[0]) if workload else {}
+
+    def pipelines(self) -> dict[str, definition.Pipeline]:
+        """The pipelines of this deployment, by the name of the workload that runs them.
+
+        Raises definition.Invalid: a file is none.
+        """
+        found = {}
+        for workload in self.workloads():
+            if workload.labels.get("app.kubernetes.io/component") != "pipeline":
+                continue
+            for volume in workload.pod["volumes"]:
+                source = self.named("ConfigMap", volume.get("configMap", {}).get("name", ""))
+                if source is not None:
+                    [text] = source["data"].values()
+                    found[workload.name] = definition.decoded(text)
+        return found
 
 
 Check = Callable[[Manifests], Iterator[Verdict]]

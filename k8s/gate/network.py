@@ -129,8 +129,21 @@ def default_deny(m: Manifests) -> Iterator[Verdict]:
 def only_allowed(m: Manifests) -> Iterator[Verdict]:
     """Every allowed edge is intended, and every intended edge is allowed."""
     found, pods = edges(m), set(_pods(m))
+    runners = m.pipelines()
+    of_runners = {
+        edge
+        for name in runners
+        for edge in (
+            (name, "kafka", "9093"),
+            (name, "gateway", "8000"),
+            (name, "ns:kube-system", "53"),
+            ("ns:monitoring", name, "9000"),
+        )
+    }
     wanted = {
-        e for e in ALLOWED if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])
+        e
+        for e in ALLOWED | of_runners
+        if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])
     }
     for source, target, port in sorted(found | wanted):
         edge = (source, target, port)
@@ -147,6 +160,7 @@ def listener_peers(m: Manifests) -> Iterator[Verdict]:
     """Strimzi adds a policy of its own from the listener's peers, and policies add up. So the peers
     must be exactly the allowed ones."""
     wanted = {source for source, target, port in ALLOWED if (target, port) == ("kafka", "9093")}
+    wanted |= m.pipelines().keys()
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:
             given = _peers(_pods(m), listener.get("networkPolicyPeers"))

@@ -1,5 +1,5 @@
 """Monitors, alerts and dashboards name only metrics, labels and buckets that exist in
-tailrace/telemetry/metrics.py."""
+tailrace/telemetry/metrics.py and pipelines/metrics.py."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 from prometheus_client.metrics import MetricWrapperBase
 
 from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
+from pipelines import metrics as of_pipelines
 from tailrace import telemetry
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 # What other programs expose. Every other name in an expression is one of this product.
 _FOREIGN = re.compile(
-    r"(kafka_topic_partition_under_replicated_partition|DCGM_FI_DEV_[A-Z_]+|up)\Z"
+    r"(kafka_topic_partition_under_replicated_partition|kafka_consumergroup_lag|DCGM_FI_DEV_[A-Z_]+|up)\Z"
 )
 _SCRAPED = {
     "le",
@@ -43,11 +44,15 @@ ASKED = {
 }
 
 
+def _metrics() -> dict[str, object]:
+    return {**vars(telemetry), **vars(of_pipelines)}
+
+
 @cache
 def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
     """Every series the services expose: its labels, and a histogram's bounds."""
     found: dict[str, tuple[set[str], tuple[float, ...]]] = {}
-    for metric in vars(telemetry).values():
+    for metric in _metrics().values():
         if isinstance(metric, MetricWrapperBase):
             bounds = tuple(getattr(metric, "_upper_bounds", ())) or tuple(
                 metric._kwargs.get("buckets", ())
@@ -64,11 +69,11 @@ def fed() -> frozenset[str]:
     here = OPERATIONS.parents[1]
     sources = [
         f.read_text()
-        for folder in ("gateway", "push", "worker", "tailrace")
+        for folder in ("gateway", "push", "worker", "pipelines", "tailrace")
         for f in (here / folder).rglob("*.py")
     ]
     found = set()
-    for name, metric in vars(telemetry).items():
+    for name, metric in _metrics().items():
         if isinstance(metric, MetricWrapperBase) and any(
             re.search(rf"\b{name}\.(?!_)", text) for text in sources
         ):
@@ -160,7 +165,7 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
             else "selects no pod"
         )
         yield Verdict(subject(monitor), problem)
-    for name in ("gateway", "push", "worker", "archive", "kafka-exporter"):
+    for name in ("gateway", "push", "worker", "archive", "kafka-exporter", *m.pipelines()):
         yield Verdict(name, "" if name in seen else "is not scraped")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from k8s import make_secrets
@@ -48,9 +49,14 @@ THIRD_PARTY = {
 }
 
 
+# Read by the command line of pipelines.
+RUNNER: Final = {"TAILRACE_KAFKA", "TAILRACE_URL", "TAILRACE_CREDENTIAL_FILE"}
+
+
 def variables(m: Manifests) -> Iterator[Verdict]:
+    runners = m.pipelines()
     for workload in m.workloads():
-        required = REQUIRED.get(workload.name, set())
+        required = RUNNER if workload.name in runners else REQUIRED.get(workload.name, set())
         for container in workload.containers:
             env = m.config(workload, container)
             allowed = (
@@ -105,6 +111,8 @@ def secrets_made(m: Manifests) -> dict[str, set[str]]:
     """Every Secret that will exist, and who makes it: Strimzi, cert-manager, or
     k8s/make_secrets.py."""
     made = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
+    for name in m.pipelines():
+        made[f"{name}-credential"] = {"credential"}  # by hand, or by who renews it
     for user in m.kind("KafkaUser"):
         made[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
     for cluster in m.kind("Kafka"):
@@ -354,7 +362,7 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
             else f"scales {reference['kind']} {reference['name']}, which is not there",
         )
     for workload_doc in m.kind("Deployment"):
-        if workload_doc["metadata"]["name"] in UNSCALED:
+        if workload_doc["metadata"]["name"] in UNSCALED | m.pipelines().keys():
             continue
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:

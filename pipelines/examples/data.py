@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -66,3 +66,138 @@ def reviews(records: int, seed: int = 1) -> Iterator[Generated]:
             yield Generated(key, msgspec.json.encode(review))
         else:
             yield Generated(key, msgspec.json.encode({**review, "planted": planted}), planted)
+
+
+_LINES: Final = (
+    "GET /cart 200 in {ms} ms",
+    "payment {id} accepted in {ms} ms",
+    "cache refreshed, {id} entries",
+    "worker {id} took a job",
+)
+_ODD_LINES: Final = (
+    ("payment {id} was charged twice", "high"),
+    ("GET /cart 500 in {ms}000 ms: connection pool exhausted", "high"),
+    ("certificate expires in 2 days", "low"),
+    ("clock moved back by {ms} s", "low"),
+)
+
+
+def anomalies(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Log lines of services: 1 in 10 is odd, 1 in 5 is of level DEBUG and passed over, 1 in 100 is
+    no JSON."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        service, kind = drawn.choice(("shop", "payments", "search")), drawn.random()
+        if kind < 0.01:
+            yield Generated(service.encode(), b"\x00\x01 core dumped", broken=True)
+            continue
+        odd = drawn.random() < 0.1
+        line, severity = drawn.choice(_ODD_LINES) if odd else (drawn.choice(_LINES), "none")
+        made = {
+            "service": service,
+            "level": "INFO",
+            "line": line.format(id=number, ms=drawn.randrange(3, 90)),
+        }
+        if drawn.random() < 0.2:
+            yield Generated(service.encode(), msgspec.json.encode({**made, "level": "DEBUG"}))
+            continue
+        planted = {"anomalous": odd, "severity": severity}
+        yield Generated(
+            service.encode(), msgspec.json.encode({**made, "planted": planted}), planted
+        )
+
+
+_POSTS: Final = (
+    ("Has anybody repaired the hinge of this lamp?", "none"),
+    ("I think the new bicycle is too heavy, but it rides well.", "none"),
+    ("Lovely weather for a ride today!", "none"),
+    ("People like you should not be allowed to speak here.", "harassment"),
+    ("Send me your password and I will double your points.", "fraud"),
+    ("I know where you live, and I will come tonight.", "threat"),
+)
+
+
+def moderation(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Posts of a forum: half of them are harmful, 1 in 100 has no text and is passed over."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        user = f"user-{drawn.randrange(200)}".encode()
+        text, category = drawn.choice(_POSTS)
+        if drawn.random() < 0.01:
+            yield Generated(user, msgspec.json.encode({"id": number, "text": ""}))
+            continue
+        planted = {"harmful": category != "none", "category": category}
+        yield Generated(
+            user, msgspec.json.encode({"id": number, "text": text, "planted": planted}), planted
+        )
+
+
+_SENTENCES: Final = (
+    ("Good morning.", "Guten Morgen."),
+    ("Where is the station?", "Wo ist der Bahnhof?"),
+    ("The parcel arrives tomorrow.", "Das Paket kommt morgen an."),
+    ("Thank you for your help.", "Danke für Ihre Hilfe."),
+)
+
+
+def translation(records: int, seed: int = 1) -> Iterator[Generated]:
+    """English sentences; 1 in 10 is German already and is passed over."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        english, german = drawn.choice(_SENTENCES)
+        key = f"text-{number}".encode()
+        if drawn.random() < 0.1:
+            made = {"id": number, "language": "de", "text": german}
+            yield Generated(key, msgspec.json.encode(made))
+            continue
+        planted = {"text": german}
+        made = {"id": number, "language": "en", "text": english, "planted": planted}
+        yield Generated(key, msgspec.json.encode(made), planted)
+
+
+_TICKETS: Final = (
+    (("The lamp flickers.", "We have a spare part for you.", "Great, thanks."), "low"),
+    (("My order is late.", "When did you order?", "Two weeks ago."), "normal"),
+    (("The battery smokes!", "Please take it outdoors.", "It is burning now."), "urgent"),
+    (("You charged me three times.", "We look into it.", "My account is empty."), "urgent"),
+)
+
+
+def tickets(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Conversations between customers and support; 1 in 100 has lost its messages."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        texts, priority = drawn.choice(_TICKETS)
+        key = f"ticket-{number}".encode()
+        made: dict[str, Any] = {"id": number, "product": drawn.choice(_PRODUCTS)}
+        if drawn.random() < 0.01:
+            yield Generated(key, msgspec.json.encode(made), broken=True)
+            continue
+        made["messages"] = [
+            {"from": ("customer", "support")[place % 2], "text": text}
+            for place, text in enumerate(texts)
+        ]
+        planted = {"summary": texts[0], "priority": priority}
+        yield Generated(key, msgspec.json.encode({**made, "planted": planted}), planted)
+
+
+def slogans(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Products with what is good about them."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        product = drawn.choice(_PRODUCTS)
+        good = drawn.choice(("quiet", "light", "cheap to run", "made to last"))
+        planted = {"text": f"The {product} that is {good}."}
+        made = {"id": number, "product": product, "good": good, "planted": planted}
+        yield Generated(f"product-{number}".encode(), msgspec.json.encode(made), planted)
+
+
+# By the name of the example, which is that of its file.
+GENERATORS: Final[Mapping[str, Callable[[int, int], Iterator[Generated]]]] = {
+    "reviews": reviews,
+    "anomalies": anomalies,
+    "moderation": moderation,
+    "translation": translation,
+    "tickets": tickets,
+    "slogans": slogans,
+}

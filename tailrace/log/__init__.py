@@ -16,7 +16,7 @@ What aiokafka 0.14 forces (`docs/design.md`, The log client):
   and public API.
 """
 
-from tailrace.log.admin import Layout, apply_topics, layout, wait_for_layout
+from tailrace.log.admin import Layout, apply_topics, create_topics, layout, wait_for_layout
 from tailrace.log.client_api import use_public_api
 from tailrace.log.clients import RETRY_S
 from tailrace.log.complaints import fold_complaints
@@ -61,6 +61,7 @@ __all__ = [
     "Transactions",
     "Writer",
     "apply_topics",
+    "create_topics",
     "fold_complaints",
     "layout",
     "record_keys_in_use",

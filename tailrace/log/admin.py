@@ -101,6 +101,34 @@ async def apply_topics(
     return created
 
 
+async def create_topics(
+    bootstrap: str, names: Sequence[str], *, partitions: int, replication: int = 1
+) -> list[str]:
+    """Create topics that are none of the product's, with the broker's settings, where they are
+    missing. Returns what was created.
+
+    Raises:
+        LogUnavailable: the broker refused, or does not answer.
+    """
+    admin = aiokafka.admin.AIOKafkaAdminClient(
+        **address.options(bootstrap), request_timeout_ms=30_000
+    )
+    try:
+        await admin.start()
+        existing = set(await admin.list_topics())
+        created = [
+            name
+            for name in names
+            if name not in existing and await _create(admin, name, partitions, replication, {})
+        ]
+        await _known(admin, created)
+        return created
+    except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
+        raise log_words.LogUnavailable(f"topics could not be created: {error!r}") from error
+    finally:
+        await clients.close_admin(admin)
+
+
 async def _create(
     admin: aiokafka.admin.AIOKafkaAdminClient,
     name: str,

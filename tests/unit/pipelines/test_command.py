@@ -1,0 +1,87 @@
+"""The command line: which files it takes, and what it says of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines import command, samples
+from pipelines.examples import data
+
+GOOD = samples.file("reviews").decode()
+
+
+def checked(*files: Path) -> tuple[int, str]:
+    done = CliRunner().invoke(command.app, ["check", *map(str, files)])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("name", list(data.GENERATORS))
+def test_the_examples_are_pipelines(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_bytes(samples.file(name))
+    code, said = checked(file)
+    assert code == 0
+    assert f"p.yaml: {name} (revision 1-" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("name: reviews", "name: Reviews", "`$.name`"),
+        ("where: record.text is defined and record.text", "where: record.(", "where"),
+        ("{{ record.product }}", "{{ record.product }", "prompt.user, line 1"),
+        ("{{ record.product }}", "{% include 'x' %}", "no include here"),
+        ("type: object", "type: thing", "answer"),
+        ("alert: {topic: shop.reviews.alerts", "alert: {topic: shop.reviews", "named twice"),
+        ("concurrency: 16", "concurrency: [", "line 2"),
+    ],
+)
+def test_check_says_what_is_wrong(old: str, new: str, why: str, tmp_path: Path) -> None:
+    assert old in GOOD
+    file = tmp_path / "p.yaml"
+    file.write_text(GOOD.replace(old, new))
+    code, said = checked(file)
+    assert code == 2
+    assert "p.yaml" in said
+    assert why in said
+
+
+def test_check_stops_at_the_first_bad_file(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(GOOD)
+    bad.write_text("name: x")
+    code, said = checked(good, bad)
+    assert code == 2
+    assert "good.yaml: reviews" in said
+    assert "`input`" in said
+    assert checked(tmp_path / "none.yaml") == (
+        2,
+        f"pipelines: {tmp_path}/none.yaml: No such file or directory\n",
+    )
+
+
+def test_an_example_that_is_none_is_refused_with_those_there_are() -> None:
+    done = CliRunner().invoke(command.app, ["example", "poems", "--kafka", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert "reviews, anomalies" in done.output
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2026-11-25T12:00:00"])
+def test_a_replay_needs_a_time_with_a_zone(
+    since: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(GOOD)
+
+    async def look(*_: object) -> command.progress.Progress:
+        return command.progress.Progress({})
+
+    monkeypatch.setattr(command.progress, "look", look)
+    done = CliRunner().invoke(
+        command.app, ["replay", str(file), "--kafka", "127.0.0.1:1", "--from", since]
+    )
+    assert done.exit_code == 2
+    assert "--from" in done.output

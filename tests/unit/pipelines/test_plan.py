@@ -1,0 +1,67 @@
+"""What rows would cost, before anything is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines import definition, plan
+from pipelines.counts import Counts
+from pipelines.plan import Sample
+from pipelines.rows import Rows
+from tailrace.log import Record
+
+
+def pipeline(**changes: Any) -> definition.Pipeline:
+    told = {
+        "name": "small",
+        "input": {"topic": "in"},
+        "where": "record.wanted",
+        "prompt": {"user": "{{ record.text }}"},
+        "output": {"topic": "out"},
+        "dead_letters": {"topic": "dead"},
+    }
+    return definition.decoded(yaml.safe_dump({**told, **changes}))
+
+
+def record(offset: int, value: bytes) -> Record:
+    return Record("in", 0, offset, 0, b"", value, ())
+
+
+def test_a_sample_reads_as_a_runner_does() -> None:
+    records = [
+        record(0, b'{"wanted": true, "text": "four"}'),
+        record(1, b'{"wanted": true, "text": "eight..."}'),
+        record(2, b'{"wanted": false}'),
+        record(3, b'{"wanted": true}'),
+        record(4, b"{"),
+    ]
+    found = plan.sampled(Rows(pipeline()), records)
+    assert (found.records, found.asked, found.characters) == (5, 0.4, 6.0)
+    assert found.first_error.startswith("offset 3: ")
+    assert plan.sampled(Rows(pipeline()), []) == Sample(0, 1.0, 0.0)
+
+
+def test_without_answers_tokens_are_guessed_by_characters() -> None:
+    found = plan.estimate(pipeline(max_output_tokens=50), 100, 20, Sample(10, 0.5, 40.0), Counts())
+    assert (found.rows, found.found, found.requests) == (100, 20, 40)
+    assert (found.input_tokens, found.output_tokens, found.measured) == (400, 2_000, False)
+    assert found.cost(1.0, 10.0) == pytest.approx((400 + 20_000) / 1e6)
+
+
+def test_with_answers_tokens_are_as_before() -> None:
+    done = Counts(answered=10, input_tokens=70, output_tokens=30)
+    found = plan.estimate(pipeline(), 100, 0, Sample(10, 1.0, 40.0), done)
+    assert (found.input_tokens, found.output_tokens, found.measured) == (700, 300, True)
+
+
+def test_a_ranked_row_takes_its_candidates_and_a_judge() -> None:
+    ranked = pipeline(rank={"candidates": 3, "judge": {"user": "x"}}, max_output_tokens=10)
+    found = plan.estimate(ranked, 10, 0, Sample(1, 1.0, 4.0), Counts())
+    assert (found.requests, found.input_tokens, found.output_tokens) == (40, 40, 400)
+
+
+def test_more_found_than_there_are_rows_is_nothing_to_ask() -> None:
+    assert plan.estimate(pipeline(), 3, 5, Sample(1, 1.0, 4.0), Counts()).requests == 0

@@ -1,0 +1,163 @@
+"""Records in, records out: what a row is, and what its output, alert or dead letter says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from pipelines import definition, rows
+from pipelines.rows import Answer, Refused, Rows, Skipped
+from pipelines.templates import Unusable
+from tailrace.log import Record
+
+TOLD: dict[str, Any] = {
+    "name": "small",
+    "input": {"topic": "in"},
+    "prompt": {"user": "{{ record.text }} of {{ key }}", "system": "Be {{ record.how }}."},
+    "output": {"topic": "out"},
+    "alert": {"topic": "hot", "when": "answer.bad"},
+    "dead_letters": {"topic": "dead"},
+}
+
+
+def made(**changes: Any) -> Rows:
+    return Rows(definition.decoded(yaml.safe_dump({**TOLD, **changes})))
+
+
+def record(value: bytes | None = b'{"text": "Hi", "how": "brief"}', **changes: Any) -> Record:
+    given = {"topic": "in", "partition": 2, "offset": 5, "timestamp": 9, "key": b"k"}
+    return Record(**{**given, "value": value, "headers": (), **changes})
+
+
+def test_a_row_is_asked_with_what_the_record_says() -> None:
+    found = made()
+    row = found.read(record(headers=(("h", b"v"),)))
+    assert row.place == "in/2/5/9"
+    assert row.values["headers"] == {"h": "v"}
+    assert (row.values["partition"], row.values["offset"], row.values["timestamp"]) == (2, 5, 9)
+    assert found.question(row) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi of k"},
+    ]
+
+
+def test_records_may_be_text() -> None:
+    found = made(input={"topic": "in", "format": "text"}, prompt={"user": "{{ record }}"})
+    assert found.question(found.read(record("grüß".encode())))[0]["content"] == "grüß"
+    with pytest.raises(Unusable, match="UTF-8"):
+        found.read(record(b"\xff"))
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b'{"a": \xff}', b"[" * 100_000])
+def test_what_is_no_json_is_unusable(value: bytes) -> None:
+    with pytest.raises(Unusable, match=r"no JSON|no UTF-8"):
+        made().read(record(value))
+
+
+def test_tombstones_and_rows_that_are_not_wanted_are_passed_over() -> None:
+    found = made(where="record.text != 'Hi'")
+    for each in (record(), record(None)):
+        with pytest.raises(Skipped):
+            found.read(each)
+    assert found.read(record(b'{"text": "Ho"}')).values["record"] == {"text": "Ho"}
+    with pytest.raises(Unusable):
+        found.read(record(b"{}"))
+
+
+def test_an_output_says_the_answer_and_where_it_comes_from() -> None:
+    found = made()
+    row = found.read(record(headers=(("h", b"v"), (rows.REASON, b"of another pipeline"))))
+    answer = Answer({"bad": False}, "resp_1", "m", 3, 4, incomplete=True, candidates=2)
+    written = found.written(row, answer)
+    [output] = written.records
+    assert (output.topic, output.key, written.alerted, written.dead) == ("out", b"k", False, False)
+    assert json.loads(output.value or b"") == {
+        "answer": {"bad": False},
+        "response": "resp_1",
+        "model": "m",
+        "pipeline": "small",
+        "revision": definition.decoded(yaml.safe_dump(TOLD)).revision,
+        "source": {"topic": "in", "partition": 2, "offset": 5, "timestamp": 9},
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+        "incomplete": True,
+        "candidates": 2,
+    }
+    headers = dict(output.headers)
+    assert headers.keys() == {"h", rows.SOURCE, rows.PIPELINE}
+    assert headers[rows.SOURCE] == b"in/2/5/9"
+
+
+def test_an_alert_is_the_same_record_on_another_topic() -> None:
+    found = made()
+    written = found.written(found.read(record()), Answer({"bad": True}, "resp_1", "m"))
+    output, alert = written.records
+    assert written.alerted
+    assert alert == output._replace(topic="hot")
+
+
+def test_key_and_value_may_be_expressions() -> None:
+    value = '{"t": record.text, "a": answer, "r": response}'
+    found = made(output={"topic": "out", "key": "record.id", "value": value}, alert=None)
+    row = found.read(record(b'{"id": 7, "text": "Hi", "how": ""}'))
+    [output] = found.written(row, Answer("yes", "resp_1", "m")).records
+    assert output.key == b"7"
+    assert json.loads(output.value or b"") == {"t": "Hi", "a": "yes", "r": "resp_1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({"alert": {"topic": "hot", "when": "answer.lacking"}}, {}),
+        ({"output": {"topic": "out", "key": "answer.bad"}}, {"bad": "\ud800"}),
+        ({"output": {"topic": "out", "value": "record.list|map('int')"}}, {"bad": False}),
+        ({}, {"bad": False, "text": "x" * (1 << 20)}),  # more than a broker takes
+    ],
+)
+def test_an_answer_that_does_not_go_with_the_file_is_a_dead_letter(
+    changes: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    found = made(**changes)
+    row = found.read(record(b'{"text": "Hi", "how": "", "list": [1]}'))
+    written = found.written(row, Answer(answer, "resp_1", "m", 3, 4))
+    [letter] = written.records
+    assert written.dead
+    assert not written.alerted
+    headers = dict(letter.headers)
+    assert (letter.topic, headers[rows.REASON], headers[rows.RESPONSE]) == (
+        "dead",
+        b"output",
+        b"resp_1",
+    )
+
+
+def test_a_dead_letter_is_the_record_with_the_reason() -> None:
+    source = record(b"{", headers=(("h", b"v"), (rows.DETAIL, b"old")))
+    [letter] = made().dead(source, Refused("unreadable", "no JSON")).records
+    assert (letter.topic, letter.key, letter.value) == ("dead", b"k", b"{")
+    assert [name for name, _ in letter.headers] == [
+        "h",
+        rows.SOURCE,
+        rows.PIPELINE,
+        rows.REASON,
+        rows.DETAIL,
+    ]
+    assert dict(letter.headers)[rows.DETAIL] == b"no JSON"
+
+
+def test_a_detail_is_cut_between_characters() -> None:
+    [letter] = made().dead(record(), Refused("schema", "ü" * 5_000 + "\ud800")).records
+    detail = dict(letter.headers)[rows.DETAIL].decode()
+    assert 1_900 < len(detail.encode()) <= rows.MAX_DETAIL
+    assert set(detail) == {"ü"}
+    [letter] = made().dead(record(), Refused("schema", "\ud800")).records
+    assert dict(letter.headers)[rows.DETAIL] == b"?"
+
+
+def test_a_record_that_is_too_large_to_be_copied_is_named_only() -> None:
+    source = record(b"x" * rows.MAX_BYTES)
+    [letter] = made().dead(source, Refused("unreadable", "no JSON")).records
+    assert letter.value is None
+    assert dict(letter.headers)[rows.SOURCE] == b"in/2/5/9"
