@@ -9,6 +9,7 @@
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
+#   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
@@ -20,7 +21,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload sbom audit licences
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload sbom audit licences analytics analytics-tools
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -40,7 +41,7 @@ check: install
 	@$(BIN)/python scripts/check.py
 
 # With the benchmark's tools, which the test of its plots needs.
-test: install bench-tools
+test: install bench-tools analytics-tools
 	@$(BIN)/python scripts/test.py $(TIERS)
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
@@ -108,6 +109,13 @@ overload: install bench-tools
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install
 	@$(BIN)/python -c "import matplotlib" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-bench.lock
+
+# SECONDS is the length of each of three loads.
+analytics: install analytics-tools
+	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
+
+analytics-tools: install
+	@$(BIN)/python -c "import duckdb" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-analytics.lock
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:

@@ -34,6 +34,7 @@ PACKAGES = (
             "archive",
         )
     ),
+    "pipelines/analytics",
     "bench",
     "k8s/gate",
 )
