@@ -129,10 +129,11 @@ class Cluster:
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
             )
 
-    def log_tail(self, name: str, characters: int = 3_000) -> str:
-        """The end of a process's log."""
-        path = self._folder / f"{name}.log"
-        return path.read_text(errors="replace")[-characters:] if path.exists() else ""
+    def causes(self, name: str) -> str:
+        """What a process's log says of its last failure, without the frames."""
+        lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
+        starts = ("Exception in thread", "Caused by:")
+        return "\n".join([line for line in lines if line.startswith(starts)][-4:])
 
     def _task_managers(self) -> set[str]:
         found = self.get("/taskmanagers") or {}

@@ -141,7 +141,7 @@ class Supervisor:
                 self._runs[name].append(run)
                 self._remember()
         if client.returncode:
-            raise RuntimeError(f"jobs were not submitted: {self._cluster.log_tail('client')}")
+            raise RuntimeError(f"jobs were not submitted: {self._cluster.causes('client')}")
         self._tell(f"submitted {', '.join(names)} after {time.monotonic() - began:.1f} s")
 
     def _remember(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_without_maven_it_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "jars", lambda: tmp_path / "lib")
-    monkeypatch.setattr(programs.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(programs.Missing, match="apt-get install maven"):
         programs.ensure_jars()
 
@@ -40,6 +41,6 @@ def test_without_a_compiler_it_says_how_to_get_it(
 ) -> None:
     """A runtime alone, as the product needs, is not enough."""
     monkeypatch.setattr(programs, "find_java", lambda: tmp_path / "java")
-    monkeypatch.setattr(programs.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(programs.Missing, match="jdk"):
         programs.find_javac()

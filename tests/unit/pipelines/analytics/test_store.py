@@ -52,6 +52,7 @@ def test_what_was_folded_before_has_no_effect(opened: store.Store) -> None:
     opened.fold(RESULT, TOPIC, 0, changes, 3)
     opened.fold(RESULT, TOPIC, 0, changes[:2], 2)
     assert opened.rows(RESULT) == {(T, "m"): row(3)}
+    assert opened.positions() == {(TOPIC, 0): 3}
     opened.fold(RESULT, TOPIC, 0, [change(1, None), change(3, 7, "n")], 4)
     assert opened.rows(RESULT) == {(T, "m"): row(3), (T, "n"): row(7)}
     assert opened.positions() == {(TOPIC, 0): 4}
