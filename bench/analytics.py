@@ -314,7 +314,25 @@ def check_store(run: Run, scratch: Path) -> None:
     run.tell(f"store: {kept} rows as the twins say, after {STORE_KILLS} kills, {took:.1f} s")
 
 
-def run_all(scratch: Path, seconds: float) -> None:
+def check_log(run: Run) -> None:
+    """`tailrace verify` has to find nothing: usage records and their times are the log's. Raises
+    Differs."""
+    assert run.side.data is not None
+    command: list[str | Path] = [stacks.TAILRACE, "verify", "--data", run.side.data.root]
+    judged = subprocess.run(
+        [*command, "--settle", "0"],
+        env=run.side.environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if judged.returncode:
+        raise Differs(f"tailrace verify: {(judged.stdout + judged.stderr)[-3000:]}")
+    run.tell("log: tailrace verify finds nothing")
+
+
+def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
     """A whole run. Raises Differs, programs.Missing."""
     classes = programs.compile_main(scratch / "classes")
     settings = {"TAILRACE_POOLS": json.dumps(POOLS)}
@@ -337,7 +355,7 @@ def run_all(scratch: Path, seconds: float) -> None:
             },
             settings={
                 "execution.checkpointing.interval": f"{CHECKPOINT_S}s",
-                "parallelism.default": "1",
+                "parallelism.default": str(parallelism),
             },
             tell=lambda text: said[0](text),
         )
@@ -352,6 +370,7 @@ def run_all(scratch: Path, seconds: float) -> None:
         run.phase("TaskManager killed", seconds, run.kill_task_manager)
         run.phase("JobManager killed", seconds, run.kill_job_manager)
         check_store(run, scratch)
+        check_log(run)
         run.tell(f"started again: {dict(Counter(keeper.restarts))}")
 
 
@@ -365,11 +384,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=30, help="of load in each of three phases")
+    parser.add_argument("--parallelism", type=int, default=1, help="tasks of a query, at most 2")
     parser.add_argument("--keep", action="store_true", help="keep logs and data")
     options = parser.parse_args(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="analytics-"))
     try:
-        run_all(scratch, options.seconds)
+        run_all(scratch, options.seconds, options.parallelism)
     except (programs.Missing, stacks.NotHere) as missing:
         say(f"analytics needs {missing}")
         return 2

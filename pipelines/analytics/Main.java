@@ -53,6 +53,19 @@ public final class Main {
     private static void submit(
             String name, Configuration settings, List<Path> files, Map<String, String> names)
             throws Exception {
+        List<String> statements = new ArrayList<>();
+        for (Path file : files) {
+            for (String statement : statements(Files.readString(file), names)) {
+                // Only Flink's own shell knows SET. The environment is made with these settings: some,
+                // as the parallelism, have no effect on one that exists.
+                Matcher setting = SETTING.matcher(statement);
+                if (setting.matches()) {
+                    settings.setString(setting.group(1), setting.group(2));
+                } else {
+                    statements.add(statement);
+                }
+            }
+        }
         TableEnvironment tables =
                 TableEnvironment.create(
                         EnvironmentSettings.newInstance()
@@ -60,17 +73,11 @@ public final class Main {
                                 .withConfiguration(settings)
                                 .build());
         StatementSet inserts = tables.createStatementSet();
-        for (Path file : files) {
-            for (String statement : statements(Files.readString(file), names)) {
-                Matcher setting = SETTING.matcher(statement);
-                if (setting.matches()) {
-                    // Only Flink's own shell knows this statement.
-                    tables.getConfig().set(setting.group(1), setting.group(2));
-                } else if (statement.startsWith("INSERT ")) {
-                    inserts.addInsertSql(statement);
-                } else {
-                    tables.executeSql(statement);
-                }
+        for (String statement : statements) {
+            if (statement.startsWith("INSERT ")) {
+                inserts.addInsertSql(statement);
+            } else {
+                tables.executeSql(statement);
             }
         }
         TableResult submitted = inserts.execute();

@@ -16,7 +16,7 @@ from tailrace.local import ports
 
 START_DEADLINE_S: Final = 120.0
 STOP_DEADLINE_S: Final = 15.0
-SLOTS: Final = 4
+SLOTS: Final = 8
 _PACKAGES: Final = (
     *("java.util", "java.lang", "java.net", "java.io", "java.nio", "java.text", "java.time"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "java.lang.reflect", "sun.net.util"),

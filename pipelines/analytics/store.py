@@ -87,8 +87,12 @@ class Store:
             f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
             for name, kind in result.columns.items()
         ]
-        found = self._db.execute(f'SELECT {", ".join(names)} FROM "{result.name}"').fetchall()  # noqa: S608
+        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608
         return {row[: result.keys]: row[result.keys :] for row in found}
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self._db.execute(query).fetchall()
 
     def _apply(
         self,

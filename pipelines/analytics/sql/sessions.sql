@@ -3,7 +3,7 @@
 -- Rows of a user are taken in the order in which they arrive, which is that of offsets only where one
 -- task reads them all: this job runs with parallelism 1 (`SET` below), whatever the others have.
 
-SET 'table.exec.resource.default-parallelism' = '1';
+SET 'parallelism.default' = '1';
 
 CREATE TABLE sessions (
   issuer STRING,

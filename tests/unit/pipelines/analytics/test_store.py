@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipelines.analytics import jobs, results, twins
+from pipelines.analytics import jobs, programs, results, twins
 
 pytest.importorskip("duckdb")
 from pipelines.analytics import store
@@ -74,3 +76,23 @@ def test_a_file_is_opened_again_with_what_it_had(tmp_path: Path) -> None:
         made.fold(RESULT, TOPIC, 0, [change(0, 1)], 1)
         assert made.rows(RESULT) == {(T, "m"): row(1)}
         made.close()
+
+
+PANELS = json.loads((programs.HERE / "dashboard.json").read_text())["panels"]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: str(panel["title"]))
+def test_the_dashboard_asks_for_what_the_store_has(
+    panel: dict[str, Any], opened: store.Store
+) -> None:
+    """Each query, within and without the time that is shown."""
+    for number, result in enumerate(jobs.RESULTS):
+        filled = {"text": "x", "time": T, "count": 2, "number": 1.5}
+        row = tuple(filled[kind] for kind in result.columns.values())
+        one = results.Change(0, 0, row[: result.keys], row[result.keys :])
+        opened.fold(result, f"t{number}", 0, [one], 1)
+    (target,) = panel["targets"]
+    for first, last, rows in ((T, T + 1, 1), (T + 60_000, T + 120_000, 0)):
+        asked = target["rawSql"].replace("$__timeFrom()", f"epoch_ms({first})")
+        asked = asked.replace("$__timeTo()", f"epoch_ms({last})")
+        assert len(opened.ask(asked)) == rows
