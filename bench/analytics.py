@@ -320,7 +320,7 @@ def check_log(run: Run) -> None:
     assert run.side.data is not None
     command: list[str | Path] = [stacks.TAILRACE, "verify", "--data", run.side.data.root]
     judged = subprocess.run(
-        [*command, "--settle", "0"],
+        [*command, "--settle", "0", *(part for pool in POOLS for part in ("--pool", pool))],
         env=run.side.environ,
         capture_output=True,
         text=True,

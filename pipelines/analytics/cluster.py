@@ -22,6 +22,10 @@ _PACKAGES: Final = (
     *("java.util.concurrent", "java.util.concurrent.atomic", "java.lang.reflect", "sun.net.util"),
 )
 OPENS: Final = tuple(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _PACKAGES)
+LOGGING: Final = (
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
 _MIB: Final = 1 << 20
 # What the scripts of Flink's own distribution work out.
 _TASK_MANAGER: Final[Mapping[str, object]] = {
@@ -119,7 +123,7 @@ class Cluster:
 
     def client(self, classes: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
         """Start `Main`, which submits jobs to this cluster."""
-        command: list[str | Path] = [self._java, "-Xmx500m", *OPENS]
+        command: list[str | Path] = [self._java, "-Xmx500m", *LOGGING, *OPENS]
         command += ["-cp", f"{classes}:{self._jars}/*", "Main"]
         command += arguments
         command += ["execution.target=remote", "rest.address=127.0.0.1"]
@@ -143,7 +147,15 @@ class Cluster:
         self, name: str, memory: Sequence[str], main: str, options: Sequence[str] = ()
     ) -> subprocess.Popen[bytes]:
         self._starts += 1
-        command: list[str | Path] = [self._java, *memory, *OPENS, "-cp", f"{self._jars}/*", main]
+        command: list[str | Path] = [
+            self._java,
+            *memory,
+            *LOGGING,
+            *OPENS,
+            "-cp",
+            f"{self._jars}/*",
+            main,
+        ]
         command += ["--configDir", self._conf, *options]
         with (self._folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
