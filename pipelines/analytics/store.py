@@ -92,7 +92,8 @@ class Store:
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        return self._db.execute(query).fetchall()
+        found: list[tuple[Any, ...]] = self._db.execute(query).fetchall()
+        return found
 
     def _apply(
         self,

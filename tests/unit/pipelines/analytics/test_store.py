@@ -87,7 +87,7 @@ def test_the_dashboard_asks_for_what_the_store_has(
 ) -> None:
     """Each query, within and without the time that is shown."""
     for number, result in enumerate(jobs.RESULTS):
-        filled = {"text": "x", "time": T, "count": 2, "number": 1.5}
+        filled: dict[str, twins.Value] = {"text": "x", "time": T, "count": 2, "number": 1.5}
         row = tuple(filled[kind] for kind in result.columns.values())
         one = results.Change(0, 0, row[: result.keys], row[result.keys :])
         opened.fold(result, f"t{number}", 0, [one], 1)
