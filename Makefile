@@ -10,6 +10,7 @@
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
+#   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
 
@@ -21,7 +22,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics analytics-tools
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -41,7 +42,7 @@ check: install
 	@$(BIN)/python scripts/check.py
 
 # With the benchmark's tools, which the test of its plots needs.
-test: install bench-tools
+test: install bench-tools analytics-tools
 	@$(BIN)/python scripts/test.py $(TIERS)
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
@@ -113,6 +114,13 @@ pipelines: install
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install
 	@$(BIN)/python -c "import matplotlib" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-bench.lock
+
+# SECONDS is the length of each of three loads.
+analytics: install analytics-tools
+	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
+
+analytics-tools: install
+	@$(BIN)/python -c "import duckdb" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-analytics.lock
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:

@@ -35,6 +35,7 @@ PACKAGES = (
             "archive",
         )
     ),
+    "pipelines/analytics",
     "bench",
     "k8s/gate",
 )

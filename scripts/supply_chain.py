@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 30.0
 ALLOWED: Final = frozenset(
     (
         *("0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause"),
-        *("BSL-1.0", "CC0-1.0", "CNRI-Python", "EDL-1.0", "ISC", "MIT", "MIT-0", "MIT-CMU"),
+        *("BSL-1.0", "CC0-1.0", "CNRI-Python", "EDL-1.0", "ICU", "ISC", "MIT", "MIT-0", "MIT-CMU"),
         *("PSF-2.0", "Unlicense", "Zlib", "ZPL-2.1", "BlueOak-1.0.0"),
         "MPL-2.0",  # of a file; these packages are used unchanged
     )
@@ -182,14 +182,14 @@ def _sri(package: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _jars() -> list[Locked]:
-    path = ROOT / "locks" / "kafka-jars.sha256"
     found = []
-    for line in path.read_text().splitlines():
-        digest, name = line.split()
-        match = re.fullmatch(r"(.+?)-(\d[\w.]*(?:-\d+)?)\.jar", name)
-        if match is None:
-            raise SystemExit(f"{path.name}: no version in {name}")
-        found.append(Locked("maven", match[1], match[2], (f"sha256:{digest}",), (path.name,)))
+    for path in sorted((ROOT / "locks").glob("*-jars.sha256")):
+        for line in path.read_text().splitlines():
+            digest, name = line.split()
+            match = re.fullmatch(r"(.+?)-(\d+\.[\w.]*(?:-[\w.]+)*)\.jar", name)
+            if match is None:
+                raise SystemExit(f"{path.name}: no version in {name}")
+            found.append(Locked("maven", match[1], match[2], (f"sha256:{digest}",), (path.name,)))
     return found
 
 

@@ -13,7 +13,7 @@ class Delivery:
     """A request's delivery at an offset of a request topic.
 
     Attributes:
-        timestamp: broker time of the request record in ms.
+        timestamp: broker time of the request record in ms, or a time shortly after it.
         size: bytes of the request record.
         stolen: there is no such assignment: another worker has the partition, and commits (log rule
             P10). The tracker is not valid.
@@ -21,6 +21,7 @@ class Delivery:
             its own model is another one.
         continues: a gateway asked the pool to continue another model's text (log rule §25).
         hedged: another worker has begun, and its first token is late (log rule §26).
+        asked_ms: broker time of the request record in ms; 0 where a reroute does not say it.
         tracker: offsets of the assignment under which the request was read.
     """
 
@@ -35,6 +36,7 @@ class Delivery:
     handed_over: bool = False
     continues: bool = False
     hedged: bool = False
+    asked_ms: int = 0
 
     @property
     def rank(self) -> int:

@@ -45,6 +45,7 @@ def pack(state: fold.Fold) -> bytes:
             [state.served, *(state.model if state.served else ())],
             state.answer_of,
             state.former,
+            state.pace,
         ]
     )
 
@@ -72,6 +73,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         (served, *of_served),
         answer_of,
         former,
+        pace,
     ) = _decoder.decode(packed)
     first = None
     if model is not None:
@@ -99,6 +101,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         served=served,
         answer_of=answer_of,
         former=[fold.Former(*each) for each in former],
+        pace=fold.Pace(*pace),
         model=tuple(of_served) if served else ("", "", ""),
         claims=list(zip(claims[::2], claims[1::2], strict=True)),
         starts=starts,

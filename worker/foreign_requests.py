@@ -13,7 +13,13 @@ from tailrace.protocol import ids, records, topics
 from worker.commit_tracker import Tracker
 from worker.delivery import Delivery
 from worker.engines import base
-from worker.request_consumer import RequestConsumer, asked_at, continues, read_request
+from worker.request_consumer import (
+    RequestConsumer,
+    asked_at,
+    broker_time,
+    continues,
+    read_request,
+)
 from worker.servings import Servings
 from worker.worker_context import WorkerContext
 
@@ -93,6 +99,7 @@ class ForeignRequests:
                 handed_over=handed_over,
                 continues=continues(r),
                 hedged=hedged,
+                asked_ms=broker_time(r),
             )
             self._servings.deliver(request, delivery)
 

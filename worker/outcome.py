@@ -26,8 +26,8 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
     Every worker that finishes the request writes these records, before the offset is finished: the
     worker that wrote END may have died right after it, or lost the partition in between. A crash
     repeats the records and never loses them. They are a function of the log, so copies are equal,
-    and readers count a response once. Only the cost is of the prices too: of copies that differ in
-    it the first one counts.
+    and readers count a response once. Only the cost is of the prices too, and the first token's
+    time of what was delivered (log rule §27): of copies that differ in these the first one counts.
     """
     state, metering = entry.fold, context.metering
     assert state.ended is not None
@@ -39,7 +39,7 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
         if letter is not None:
             await metering.dead(letter)
-        await metering.finished(response.request, state)
+        await metering.finished(response.request, state, response.asked_ms)
     # Devices that are told of the end find the response in lists.
     await context.histories.finished(response.request, response.partition, entry)
     await context.activity.finished(response.request, state)

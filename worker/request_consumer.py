@@ -201,6 +201,7 @@ class RequestConsumer:
             *(r.topic, r.partition, r.offset, asked_at(r), tracker, r.headers),
             size=len(r.value or b""),
             continues=continues(r),
+            asked_ms=broker_time(r),
         )
         self._servings.deliver(request, delivery)
 
@@ -307,6 +308,13 @@ def asked_at(r: log.Record) -> int:
     if reroute is None:
         return r.timestamp
     return min(r.timestamp, reroute.asked_ms or reroute.request.append_by or r.timestamp)
+
+
+def broker_time(r: log.Record) -> int:
+    """The broker time of a request, by its record or by a reroute of it; 0 where that one does not
+    say it."""
+    reroute = _reroute(r)
+    return r.timestamp if reroute is None else reroute.asked_ms
 
 
 def continues(r: log.Record) -> bool:

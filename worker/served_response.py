@@ -107,6 +107,11 @@ class ServedResponse:
         return self.deliveries[0].timestamp + self.request.ttl_ms
 
     @property
+    def asked_ms(self) -> int:
+        """Broker time of its request in ms; 0 where no delivery says it."""
+        return min((each.asked_ms for each in self.deliveries if each.asked_ms), default=0)
+
+    @property
     def answered_ms(self) -> float:
         """Broker time by which its gateway has told its client what became of the request."""
         return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)

@@ -136,6 +136,25 @@ class Former(NamedTuple):
     served: str = ""
 
 
+class Pace(NamedTuple):
+    """When the tokens of a response were accepted, by frames: broker times in ms of the first frame
+    whose ids were generated and of the last one, 0 before; and how many ids there were behind that
+    first frame. Ids that were copied (log rule §19) have no time."""
+
+    first_ms: int = 0
+    last_ms: int = 0
+    first_ids: int = 0
+
+    def token_ms(self, total: int) -> float | None:
+        """Mean time between two tokens in ms, to the microsecond, of a response of `total` ids;
+        None without two frames. Tokens of one frame came together, so those of the first frame are
+        no interval."""
+        behind = total - self.first_ids
+        if not self.first_ms or behind <= 0:
+            return None
+        return round((self.last_ms - self.first_ms) / behind, 3)
+
+
 @dataclass(slots=True)
 class Fold:
     """State of one response under the reader rule.
@@ -183,6 +202,7 @@ class Fold:
         last_offset: offset of the last applied record, -1 before the first. After a reconnect
             records at older offsets come again.
         last_active: broker time in ms of the last record that had an effect; 0 before.
+        pace: when its tokens came, by the broker.
         ignored: ignored records, counted by reason.
     """
 
@@ -215,6 +235,7 @@ class Fold:
     cancelled_by: dict[records.Owner, Ended] = field(default_factory=dict)
     last_offset: int = -1
     last_active: int = 0
+    pace: Pace = field(default_factory=Pace)
     ignored: dict[Ignored, int] = field(default_factory=dict)
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int = 0) -> Outcome:
@@ -227,6 +248,8 @@ class Fold:
             self.ignored[outcome] = self.ignored.get(outcome, 0) + 1
         elif not isinstance(outcome, Yielded):
             self.last_active = timestamp
+            if isinstance(outcome, Accepted):
+                self._keep_time(timestamp)
         return outcome
 
     @property
@@ -323,6 +346,12 @@ class Fold:
             self.ids.extend(record.ids)
             self.text += record.text.encode(errors="surrogatepass")
         return Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
+
+    def _keep_time(self, timestamp: int) -> None:
+        if self.pace.first_ms:
+            self.pace = self.pace._replace(last_ms=timestamp)
+        elif self.next > self.copied:  # no frame has ids of both sorts
+            self.pace = Pace(timestamp, timestamp, self.next)
 
     def _count_items(self, record: records.Tok) -> None:
         """Before the frame is counted: its marks, and its ids by the item they belong to."""

@@ -508,7 +508,10 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
     """On `llm.usage`, key = owner: one finished response. It is billed once per rid. `answer_of`:
     the response whose answer was given again (log rule §24); empty: this one was generated.
     `cost_nano`: in billionths of the currency that prices are written in, by the prices when this
-    was written; None: there is no price. No function of the log, so copies may differ in it."""
+    was written; None: there is no price. No function of the log, so copies may differ in it.
+    `first_token_ms`: from the request to the first frame with generated ids, by the broker times of
+    both records. `inter_token_ms`: mean time between two tokens, from that frame to the last one.
+    None: no such time is known (log rule §27)."""
 
     rid: str
     owner: Owner
@@ -523,6 +526,8 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
     ids_digest: str = ""
     answer_of: str = ""
     cost_nano: int | None = None
+    first_token_ms: int | None = None
+    inter_token_ms: float | None = None
     v: int = VERSION
 
 

@@ -354,6 +354,8 @@ def check_usage(
         out.fail("L6", counterexample(response, "the bill names other tokens"))
     elif any(not _may_cost(m) for m in metered):
         out.fail("L6", counterexample(response, "a bill's cost is none of its tokens"))
+    elif any(not _may_take(m, response, account) for m in metered):
+        out.fail("L6", counterexample(response, "a bill's times are not those of its tokens"))
 
 
 def _may_cost(bill: records.Metered) -> bool:
@@ -361,6 +363,31 @@ def _may_cost(bill: records.Metered) -> bool:
     that a cost is of tokens, and that an answer that is given again has none."""
     cost, tokens = bill.cost_nano, bill.usage.input_tokens + bill.usage.output_tokens
     return not cost or (cost > 0 and tokens > 0 and not bill.answer_of)
+
+
+def _may_take(
+    bill: records.Metered, response: history.Response, account: reference_fold.Account
+) -> bool:
+    """Whether a bill may have its times: those of the log, or none, as old workers say."""
+    begun = next((i for i, f in enumerate(account.frames) if f.tok.seq >= account.copied), None)
+    if begun is None or account.answer_of:
+        return bill.first_token_ms is None and bill.inter_token_ms is None
+    first, last = account.frames[begun], account.frames[-1]
+    at, end_ms = account.entries[first.at].timestamp, account.entries[last.at].timestamp
+    waits = {at - asked.timestamp for asked in response.asked}
+    wait, step = bill.first_token_ms, bill.inter_token_ms
+    behind = account.total - first.total
+    if wait is not None and (wait < 0 or (waits and wait not in waits)):
+        return False
+    if step is None:
+        return True
+    # Of a mean that is written to the microsecond, half of one is lost for each token.
+    return (
+        behind > 0
+        and not _are_characters(account)
+        and step >= 0
+        and abs(step * behind - (end_ms - at)) <= behind / 1000
+    )
 
 
 class Attempts(NamedTuple):

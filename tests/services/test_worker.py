@@ -130,6 +130,8 @@ async def test_a_finished_response_is_metered_once_and_its_offset_committed_with
         3,
         1,
     )
+    assert metered.first_token_ms is not None
+    assert 0 <= metered.first_token_ms < 60_000
     assert b"meter" not in audit[0].replace(b"metered", b"")  # no prompt
 
 

@@ -218,7 +218,7 @@ class Worker:
         tracker = tracker or Tracker()
         tracker.begin(offset)
         self.context.clock.observe(timestamp, self.time.now)
-        return Delivery(topic, partition, offset, timestamp, tracker, ())
+        return Delivery(topic, partition, offset, timestamp, tracker, (), asked_ms=timestamp)
 
     async def caught_up(self) -> None:
         """Return when the tail has read everything that partition 0 holds."""

@@ -30,7 +30,9 @@ def test_every_locked_package_is_in_the_bill() -> None:
         if place:
             name = place.rpartition("node_modules/")[2].replace("@", "%40")
             assert f"pkg:npm/{name}@{each['version']}" in named
-    jars = (ROOT / "locks" / "kafka-jars.sha256").read_text().split()[::2]
+    sums = [(ROOT / "locks" / f"{name}-jars.sha256").read_text() for name in ("flink", "kafka")]
+    jars = " ".join(sums).split()[::2]
+    assert "pkg:maven/flink-shaded-asm-9@9.9.1-21.0" in named
     found = {h["content"] for each in bill["components"] for h in each.get("hashes", [])}
     assert set(jars) <= found
 

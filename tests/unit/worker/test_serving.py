@@ -848,3 +848,34 @@ async def test_what_the_engine_holds_of_a_conversation_is_known_until_it_is_drop
         assert usage.input_tokens - 16 < table["c"] <= usage.input_tokens
         await served([{"role": "user", "content": "other " * 1_150}], "z")
         assert "a" not in held.table(worker.time.now)
+
+
+async def test_a_usage_record_has_the_times_of_the_tokens() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(5))
+        delivery = worker.deliver(request)
+        worker.time.advance(0.25)
+        await worker.serve(request, delivery).outcome()
+        (written,) = metered(worker.memory)
+        assert (written.first_token_ms, written.inter_token_ms) in (
+            (250, 0.0),
+            (250, None),
+        )  # one frame or more
+
+
+async def test_the_next_owner_of_the_partition_writes_the_same_times() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(3))
+        delivery = worker.deliver(request)
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        worker.time.advance(0.25)
+        other.tokens("a", 1)
+        worker.time.advance(0.5)
+        other.tokens("a", 2)
+        other.end("a")
+        await worker.caught_up()
+        worker.time.advance(60)
+        await worker.serve(request, delivery).outcome()
+        (written,) = metered(worker.memory)
+        assert (written.first_token_ms, written.inter_token_ms) == (250, 250.0)

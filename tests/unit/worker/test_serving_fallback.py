@@ -85,7 +85,8 @@ def reroute(
     worker.context.clock.observe(r.timestamp, worker.time.now)
     at = request_consumer.asked_at(r)
     goes_on = request_consumer.continues(r)
-    return Delivery(SMALL, partition, offset, at, tracker, (), continues=goes_on)
+    asked = request_consumer.broker_time(r)
+    return Delivery(*(SMALL, partition, offset, at, tracker, ()), continues=goes_on, asked_ms=asked)
 
 
 def serve(worker: Worker, request: records.Request, *, continues: bool = False) -> Served:
@@ -618,3 +619,18 @@ def test_the_claims_of_two_pools_in_every_order_give_one_model_in_all_readers() 
             for n, record in enumerate(history.accepted(whole)):
                 again.apply(record, n)
             assert (again.served, again.phase) == (expected, fold.Phase.DONE)
+
+
+@pytest.mark.parametrize(("said_ms", "first_token_ms"), [(1_000_250, 1_750), (0, None)])
+async def test_a_first_token_counts_from_the_request_that_a_reroute_names(
+    said_ms: int, first_token_ms: int | None
+) -> None:
+    """A reroute that does not say when its request was appended leaves only a later time."""
+    async with two_pools() as (a, b):
+        request = new_request(a)
+        delivery = reroute(b, request, said_ms)
+        b.time.advance(2)
+        assert await b.serve(request, delivery).outcome() is Outcome.DONE
+        written = [r.value for r in b.memory.appended if r.topic == topics.USAGE]
+        (bill,) = [msgspec.json.decode(value or b"", type=records.Metered) for value in written]
+        assert bill.first_token_ms == first_token_ms

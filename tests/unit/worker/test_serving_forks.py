@@ -47,7 +47,9 @@ def judged(memory: MemoryLog, *requests: records.Request) -> report.Report:
     found = history.History()
     for request in requests:
         response = history.Response(request.rid, 0)
-        response.asked.append(history.Asked(memory_worker.REQUESTS, 0, 0, request))
+        topic, name = memory_worker.REQUESTS, request.rid.encode()
+        asked = next(r for r in memory.records(topic, 0) if r.key == name)
+        response.asked.append(history.Asked(topic, asked.offset, asked.timestamp, request))
         for r in memory.records(topics.TOKENS, 0):
             record = records.token_of(r.key, r.value)
             if record is not None and record.rid == request.rid:

@@ -249,6 +249,7 @@ async def test_both_workers_write_the_same_records_of_it_and_they_count_once() -
         for topic in (topics.USAGE, topics.AUDIT):
             values = it.written(topic, request)
             assert (len(values), len(set(values))) == (2, 1)
+            assert b'"first_token_ms":' in values[0]
 
 
 async def test_what_is_stolen_waits_at_the_busy_worker_no_more() -> None:

@@ -153,6 +153,20 @@ def test_what_is_kept_of_a_continued_response_has_its_segments() -> None:
     assert finished.unpack(rid(1), finished.pack(state)).former == former
 
 
+def test_what_is_kept_of_a_response_has_the_times_of_its_tokens() -> None:
+    """So the usage record that is written again says the same times."""
+    state, own = Partition(0, 0, 0), "own1"
+    state.apply(claim(rid(1), own), 3, 5)
+    frame = records.Tok(rid(1), own, 0, [7], "x", fold.H0)
+    state.apply(frame, 4, 60)
+    behind = fold.roll(fold.H0, [7])
+    state.apply(records.Tok(rid(1), own, 1, [8, 9], "yz", behind), 5, 80)
+    whole = fold.roll(behind, [8, 9])
+    state.apply(records.End(rid(1), own, 3, "stop", whole, usage=USAGE), 6, 90)
+    assert list(state.ended) == [rid(1)]
+    assert state.entry(rid(1)).fold.pace == fold.Pace(60, 80, 1)
+
+
 def test_an_end_that_a_worker_waits_for_is_packed_when_it_lets_go() -> None:
     state = Partition(0, 0, 0)
     held = state.entry(rid(2))

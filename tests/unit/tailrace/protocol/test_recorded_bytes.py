@@ -206,10 +206,13 @@ RECORDED: list[tuple[Any, bytes]] = [
         records.Metered(
             *("resp_a", OWNER, "m", "rev", "completed", USAGE, 1, "w/1", 9, "digest", "h"),
             cost_nano=0,
+            first_token_ms=30,
+            inter_token_ms=1.5,
         ),
         b'{"t":"USAGE","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
         b'"model_rev":"rev","status":"completed","usage":' + USAGE_JSON + b","
-        b'"claims":1,"worker":"w/1","ts":9,"prompt_digest":"digest","ids_digest":"h","cost_nano":0}',
+        b'"claims":1,"worker":"w/1","ts":9,"prompt_digest":"digest","ids_digest":"h","cost_nano":0,'
+        b'"first_token_ms":30,"inter_token_ms":1.5}',
     ),
     (
         records.Dead("resp_a", OWNER, "m", "attempts", 3, "q", 7, "digest"),

@@ -17,6 +17,7 @@ from tailrace.protocol import (
     activity,
     conversations,
     events,
+    fold,
     ids,
     records,
     topics,
@@ -25,6 +26,7 @@ from tailrace.protocol import (
 from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
+from worker import metering
 from worker.engines import scripted
 
 INCARNATION = "planted"
@@ -195,6 +197,10 @@ class World:
         model: str = "m",
         answer_of: str = "",
     ) -> None:
+        name = request.rid.encode()
+        asked = [r.timestamp for r in self.log if r.topic == REQUESTS and r.key == name]
+        state = self.folded(request.rid)
+        first_token_ms, inter_token_ms = metering.latencies(state, min(asked, default=0))
         metered = records.Metered(
             request.rid,
             request.owner,
@@ -208,6 +214,8 @@ class World:
             "",
             digest,
             answer_of,
+            first_token_ms=first_token_ms,
+            inter_token_ms=inter_token_ms,
         )
         self.append(topics.USAGE, 0, request.owner.key, metered)
 
@@ -258,6 +266,13 @@ class World:
 
     def entries(self, rid: str) -> list[history.Placed]:
         return self.history().responses[rid].entries
+
+    def folded(self, rid: str) -> fold.Fold:
+        """The response as a worker has it now."""
+        state = fold.Fold()
+        for entry in self.entries(rid):
+            state.apply(entry.record, entry.offset, entry.timestamp)
+        return state
 
     # ---- judging
 

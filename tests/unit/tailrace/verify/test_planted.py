@@ -431,6 +431,47 @@ def an_answer_that_is_given_again_has_a_cost(g: worlds.Good, _: random.Random) -
     priced(g, g.given, 1)
 
 
+def timed(g: worlds.Good, request: records.Request, **times: float | None) -> None:
+    """The bill of a response has these times, or others by so much."""
+    w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
+    metered = history.beside(w.log[at])
+    assert isinstance(metered, records.Metered)
+    changed = msgspec.structs.replace(metered, **times)
+    assert changed != metered
+    w.log[at] = w.log[at]._replace(value=records.encode(changed))
+
+
+@planted("L6")
+def a_first_token_is_counted_from_another_time(g: worlds.Good, _: random.Random) -> None:
+    timed(g, g.plain, first_token_ms=19)
+
+
+@planted("L6")
+def a_takeover_begins_the_first_token_anew(g: worlds.Good, _: random.Random) -> None:
+    """As if the second owner had counted the first token that it made itself."""
+    w = g.world
+    asked = next(r for r in w.log if r.key == g.taken.rid.encode() and r.topic != topics.TOKENS)
+    entries = w.entries(g.taken.rid)
+    claims = [i for i, e in enumerate(entries) if isinstance(e.record, records.Claim)]
+    own = next(e for e in entries[claims[1] :] if isinstance(e.record, records.Tok))
+    timed(g, g.taken, first_token_ms=own.timestamp - asked.timestamp)
+
+
+@planted("L6")
+def a_mean_time_between_tokens_is_another_one(g: worlds.Good, _: random.Random) -> None:
+    timed(g, g.plain, inter_token_ms=11.5)
+
+
+@planted("L6")
+def a_response_without_tokens_has_a_first_one(g: worlds.Good, _: random.Random) -> None:
+    timed(g, g.expired, first_token_ms=20)
+
+
+@planted("L6")
+def an_answer_that_is_given_again_has_times(g: worlds.Good, _: random.Random) -> None:
+    timed(g, g.given, first_token_ms=20)
+
+
 @planted("L6")
 def the_prompt_is_not_billed(g: worlds.Good, _: random.Random) -> None:
     """END of a closing claim and the bill agree, and both forgot the prompt."""

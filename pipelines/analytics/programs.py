@@ -1,0 +1,100 @@
+"""Java, Flink's jars by the committed checksums, and the compiled `Main`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tailrace.local import java, paths, processes
+
+FLINK: Final = "2.3.0"
+HERE: Final = Path(__file__).parent
+SUMS: Final = paths.ROOT / "locks" / "flink-jars.sha256"
+FETCH_DEADLINE_S: Final = 900.0
+
+
+class Missing(Exception):
+    """Something is not here. The text says what, and how to get it."""
+
+
+def jars() -> Path:
+    """The folder of Flink's jars, in the user's cache."""
+    return paths.cache() / "flink" / FLINK / "lib"
+
+
+def committed_sums() -> dict[str, str]:
+    """Jar name -> sha256, as committed."""
+    return {name: value for value, name in (line.split() for line in SUMS.read_text().splitlines())}
+
+
+def wrong_jars(folder: Path) -> list[str]:
+    """Names of jars that are missing, unexpected or altered."""
+    sums = committed_sums()
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
+    return sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
+
+
+def find_java() -> Path:
+    """A Java program. Raises Missing."""
+    try:
+        return java.find()
+    except processes.StartError as error:
+        raise Missing(f"{error}") from error
+
+
+def find_javac() -> Path:
+    """A Java compiler: beside the Java program, else on the path. Raises Missing."""
+    beside = find_java().resolve().with_name("javac")
+    found = str(beside) if beside.exists() else shutil.which("javac")
+    if found is None:
+        raise Missing("a Java compiler (apt-get install openjdk-17-jdk-headless, or JAVA_HOME)")
+    return Path(found)
+
+
+def ensure_jars() -> Path:
+    """The folder of the jars; they are fetched with Maven if they are not there.
+
+    Raises:
+        Missing: there is no Maven, or what it fetched is not what was committed.
+    """
+    target = jars()
+    if target.is_dir() and {jar.name for jar in target.glob("*.jar")} == set(committed_sums()):
+        return target  # contents were checked when they were fetched
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Missing("Maven, which fetches Flink (apt-get install maven)")
+    fresh = target.with_name(f".lib.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.parent.mkdir(parents=True, exist_ok=True)
+    command = [maven, "-q", "-B", "-C", "-f", str(paths.ROOT / "locks" / "flink" / "pom.xml")]
+    command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    command += [f"-DoutputDirectory={fresh}"]
+    environ = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent)}
+    try:
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=FETCH_DEADLINE_S
+        )
+        if done.returncode:
+            raise Missing(f"Flink's jars: {(done.stdout + done.stderr)[-2000:]}")
+        if wrong := wrong_jars(fresh):
+            raise Missing(f"Flink's jars are not those of {SUMS.name}: {', '.join(wrong)}")
+        shutil.rmtree(target, ignore_errors=True)
+        fresh.rename(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def compile_main(into: Path) -> Path:
+    """Compile `Main.java`; returns the folder of its classes. Raises Missing."""
+    into.mkdir(parents=True, exist_ok=True)
+    command: list[str | Path] = [find_javac(), "-cp", f"{ensure_jars()}/*", "-d", into]
+    command.append(HERE / "Main.java")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise Missing(f"Main.java does not compile: {done.stderr[-2000:]}")
+    return into

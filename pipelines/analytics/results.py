@@ -1,0 +1,173 @@
+"""Reads what the jobs read and write, out of Kafka.
+
+Results are written in transactions, so everything here reads what was committed, and nothing behind
+a transaction that is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import aiokafka
+import aiokafka.admin
+import aiokafka.errors
+import msgspec
+
+from pipelines.analytics import jobs, twins
+from tailrace.log import address
+
+WAIT_MS: Final = 300
+DEADLINE_S: Final = 60.0
+PARTITIONS: Final = 3
+_TOPIC_EXISTS: Final = 36
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class Change(NamedTuple):
+    """One record of a topic of results. `values`: None where the key was deleted."""
+
+    partition: int
+    offset: int
+    key: tuple[twins.Value, ...]
+    values: tuple[twins.Value, ...] | None
+
+
+async def create_topics(
+    bootstrap: str, prefix: str, *, partitions: int = PARTITIONS, replication: int = 1
+) -> None:
+    """Create the topics of results that are missing: compacted, because the last record of a key is
+    what it says. Flink creates none.
+
+    Raises:
+        RuntimeError: the broker refused.
+    """
+    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
+    await admin.start()
+    try:
+        new = [
+            aiokafka.admin.NewTopic(
+                *(result.topic(prefix), partitions, replication),
+                topic_configs={"cleanup.policy": "compact"},
+            )
+            for result in jobs.RESULTS
+        ]
+        answer = await admin.create_topics(new)
+        # It returns errors instead of raising them.
+        wrong = [each for each in answer.topic_errors if each[1] not in (0, _TOPIC_EXISTS)]
+        if wrong:
+            raise RuntimeError(f"topics of results: {wrong}")
+    finally:
+        await admin.close()
+
+
+async def read(bootstrap: str, topic: str) -> list[twins.Read]:
+    """Everything committed that a topic has now. Raises TimeoutError."""
+    found = []
+    async for _, batch in follow(bootstrap, [topic], {}, once=True):
+        found += [twins.Read(r.partition, r.offset, r.timestamp, r.value) for r in batch]
+    return found
+
+
+async def changes(bootstrap: str, result: jobs.Result, prefix: str) -> list[Change]:
+    """What was ever committed of a result and not compacted, by partition and offset. Raises
+    TimeoutError."""
+    found = []
+    async for _, batch in follow(bootstrap, [result.topic(prefix)], {}, once=True):
+        found += [change for r in batch if (change := decoded(result, r)) is not None]
+    return sorted(found, key=lambda c: (c.partition, c.offset))
+
+
+def rows(found: Iterable[Change]) -> twins.Rows:
+    """What the changes come to: the last one of each key."""
+    out: twins.Rows = {}
+    for change in found:
+        if change.values is None:
+            out.pop(change.key, None)
+        else:
+            out[change.key] = change.values
+    return out
+
+
+def taken_back(result: jobs.Result, found: Sequence[Change]) -> list[str]:
+    """Changes that took back a response that had been counted: what was committed once stays. All
+    of a key are in one partition. `request_minutes` is made of counts that are replaced."""
+    counts = next(i for i, kind in enumerate(result.columns.values()) if kind == "count")
+    seen: dict[tuple[twins.Value, ...], Any] = {}
+    out = []
+    for change in found:
+        now: Any = change.values[counts - result.keys] if change.values is not None else 0
+        if now < seen.get(change.key, 0):
+            out.append(f"{change.key} at {change.offset}: {seen[change.key]}, then {now}")
+        seen[change.key] = now
+    return out
+
+
+def decoded(result: jobs.Result, r: aiokafka.ConsumerRecord) -> Change | None:
+    """The change that a record says; None for garbage."""
+    try:
+        key = _values(result, result.key, msgspec.json.decode(r.key or b""))
+        values = None
+        if r.value is not None:
+            values = _values(result, result.values, msgspec.json.decode(r.value))
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        return None
+    return Change(r.partition, r.offset, key, values)
+
+
+def _values(
+    result: jobs.Result, names: Iterable[str], said: Mapping[str, Any]
+) -> tuple[twins.Value, ...]:
+    return tuple(
+        _ms(said[name]) if result.columns[name] == "time" else said[name] for name in names
+    )
+
+
+def _ms(text: str) -> int:
+    """An ISO 8601 time in ms since the epoch."""
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+
+
+async def follow(
+    bootstrap: str,
+    topics: Sequence[str],
+    positions: Mapping[tuple[str, int], int],
+    *,
+    once: bool = False,
+) -> AsyncIterator[tuple[tuple[str, int], list[aiokafka.ConsumerRecord]]]:
+    """Batches of one partition each, from these positions on, or from the beginning. `once`: up to
+    what is committed now. Raises TimeoutError: no answer within the deadline."""
+    consumer = aiokafka.AIOKafkaConsumer(
+        *topics,  # without a group it is assigned all of their partitions
+        **address.options(bootstrap),
+        enable_auto_commit=False,
+        # What a position named may have been compacted away.
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    try:
+        tps = sorted(consumer.assignment())
+        for tp in tps:
+            place = positions.get((tp.topic, tp.partition))
+            if place is None:
+                await consumer.seek_to_beginning(tp)
+            else:
+                consumer.seek(tp, place)
+        ends = await consumer.end_offsets(tps) if once else {}
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while True:
+            if once and all([await consumer.position(tp) >= ends[tp] for tp in tps]):
+                return
+            for tp, batch in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
+                heard = loop.time()
+                kept = [r for r in batch if not once or r.offset < ends[tp]]
+                if kept:
+                    yield (tp.topic, tp.partition), kept
+            if once and loop.time() - heard > DEADLINE_S:
+                raise TimeoutError(f"{', '.join(topics)}: not read to the end")
+    finally:
+        await consumer.stop()
