@@ -5,8 +5,8 @@ written once; what changes has a key of its own beside it, and its last record c
 under the key of a store, or of a file in it, takes it away; what comes later for it has no effect.
 So the fold of what compaction leaves is that of everything.
 
-A passage is a piece of a file's text with its vector. Both are in one record, so the vector database
-can be built again without the file, which is gone after two days, and without the model.
+A passage is a piece of a file's text with its vector. Both are in one record, so the vector
+database can be built again without the file, which is gone after two days, and without the model.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Leaving(msgspec.Struct, tag_field="t", tag="LEAVING", frozen=True, omit_de
 
 class Attached(msgspec.Struct, tag_field="t", tag="FILE", frozen=True, omit_defaults=True):
     """Key `<id>:f:<attachment>`: a file was added. `sha256` and `place` say where its bytes are for
-    two days. `size` and `overlap` of its passages are in tokens; `static` as the client said so.
-    `gateway`: the process that makes its passages; `batch`: those that were added together."""
+    two days. `size` and `overlap` of its passages are in tokens. `gateway`: the process that makes
+    its passages; `batch`: those that were added together."""
 
     id: Id
     by: records.Owner
@@ -87,7 +87,6 @@ class Attached(msgspec.Struct, tag_field="t", tag="FILE", frozen=True, omit_defa
     gateway: str
     size: records.Count
     overlap: records.Count
-    static: bool = False
     attributes: dict[str, Value] = {}
     batch: str = ""
     v: int = records.VERSION
@@ -105,7 +104,7 @@ class Described(msgspec.Struct, tag_field="t", tag="DESCRIBED", frozen=True, omi
 
 class Progress(msgspec.Struct, tag_field="t", tag="PROGRESS", frozen=True, omit_defaults=True):
     """Key `<id>:p:<attachment>`: how far its passages are. `passages`: how many it has; this is in
-    the log before the first of them is. `bytes`: of their texts and vectors."""
+    the log before the first of them is. `bytes`: of their texts."""
 
     id: Id
     by: records.Owner
@@ -199,9 +198,7 @@ def key(act: Act) -> str:
 def keys_of_file(store: str, attachment: str) -> list[str]:
     """All keys of a file in `llm.vector_stores`, in the order in which they are erased: as long as
     its `Attached` is there, an erasure that was cut short goes on."""
-    return [*(f"{store}:{kind}:{attachment}" for kind in "pa"), f"{store}:f:{attachment}"] + [
-        f"{store}:d:{attachment}"
-    ]
+    return [f"{store}:{kind}:{attachment}" for kind in "pafd"]
 
 
 def keys_of_store(store: str) -> list[str]:

@@ -64,7 +64,7 @@ class VectorDatabase(Protocol):
     """A database of passages."""
 
     def open(self) -> None:
-        """Connect, before the first use; idempotent. Raises NotInstalled too."""
+        """Connect, before the first use; idempotent."""
 
     def positions(self) -> dict[int, int]:
         """For each partition of the topic the offset below which it was folded."""

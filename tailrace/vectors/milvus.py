@@ -41,6 +41,7 @@ def of(url: str, name: str, tag: bytes) -> Milvus:
     Raises:
         NotInstalled
     """
+    _check_installed("pymilvus")
     if urlsplit(url).scheme in ("http", "https"):
         parts = urlsplit(url)
         token = f"{parts.username}:{parts.password}" if parts.username else ""
@@ -68,9 +69,8 @@ class Milvus:
     def open(self) -> None:
         if self._client is not None:
             return
-        _check_installed("pymilvus")
         # Takes most of a second, and only deployments with a vector store have it.
-        import pymilvus  # noqa: PLC0415
+        import pymilvus
 
         # It writes the texts of failed calls to the root logger; callers get the error.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
@@ -78,9 +78,7 @@ class Milvus:
         try:
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._client = pymilvus.MilvusClient(
-                uri=self._uri, token=self._token, timeout=ANSWER_S
-            )
+            self._client = pymilvus.MilvusClient(uri=self._uri, token=self._token, timeout=ANSWER_S)
             for name in self._call("list_collections"):
                 if name.startswith(self._prefix):
                     self._call("load_collection", name)
@@ -195,7 +193,7 @@ class Milvus:
         return rows
 
     def _create(self, name: str, dimensions: int, words: Sequence[str]) -> None:
-        import pymilvus  # noqa: PLC0415
+        import pymilvus
 
         kinds = pymilvus.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -220,7 +218,7 @@ class Milvus:
     def _call(self, method: str, *args: Any, **named: Any) -> Any:
         if self._client is None:
             raise Unavailable("the vector database is not open")
-        import pymilvus  # noqa: PLC0415
+        import pymilvus
 
         try:
             return getattr(self._client, method)(*args, **named)

@@ -134,6 +134,7 @@ async def serving(
         broker.offsets(),
         broker.replays(),
         broker.reader(topics.UPLOADS),
+        None,
     )
     config = configuration(keys, **more)
     made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients)
