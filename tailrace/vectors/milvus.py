@@ -113,16 +113,16 @@ class Milvus:
                 self._dimensions[name] = dimensions
             for start in range(0, len(rows), BATCH):
                 self._call("upsert", name, rows[start : start + BATCH])
-        touched = set(by_collection)
-        if erased:
-            # A row may be in any of them: a record that is erased has no model.
-            touched |= set(self._dimensions)
-            ids = [_id(key) for key in erased]
-            for name in self._dimensions:
-                for start in range(0, len(ids), BATCH):
-                    self._call("delete", name, ids=ids[start : start + BATCH])
-        for name in sorted(touched):
-            self._call("flush", name)
+        gone = [_id(key) for key in erased]
+        for name in self._dimensions:
+            # A row may have been by another model before, and what is erased by any.
+            ids = gone + [
+                row["id"] for other, rows in by_collection.items() if other != name for row in rows
+            ]
+            for start in range(0, len(ids), BATCH):
+                self._call("delete", name, ids=ids[start : start + BATCH])
+            if ids or name in by_collection:
+                self._call("flush", name)
         if positions:
             rows = [
                 {"id": str(partition), "number": offset, "vector": [0.0, 1.0]}
