@@ -310,6 +310,7 @@ class Gateway:
             self.delivery.kept,
         )
         self.searching: tuple[runner.Part, ...] = ()
+        self.ingestion: ingestion.Ingestion | None = None
         vector_routes = None
         if clients.vectors is not None:
             database, store_reader, passage_reader = clients.vectors
@@ -324,8 +325,8 @@ class Gateway:
                 database, stores, passage_reader, clients.delivery.offsets, self.writer
             )
             embed = embedder.Embedder(config.vectors_model, self.pools, self.submission, withdrawn)
-            made = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
-            self.searching = (stores, kept_passages, made)
+            self.searching = (stores, kept_passages)
+            self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
             vector_routes = vector_store_routes.VectorStoreRoutes(
                 gate, stores, kept_passages, self.uploads, embed, rates, self.delivery.kept
             )
@@ -429,12 +430,16 @@ class Gateway:
                 self._group = tasks
                 serving = tasks.create_task(http_server.serve(sockets=[bound]))
                 background = [tasks.create_task(part.run()) for part in parts]
+                ingesting = [tasks.create_task(self.ingestion.run())] if self.ingestion else []
                 telemetry.log(
                     telemetry.Action.SERVICE_STARTED,
                     port=config.port,
                     preferred=list(self.delivery.preferred),
                 )
                 await stop.wait()
+                for task in ingesting:  # others go on with it, and no drain waits for it
+                    task.cancel()
+                    await asyncio.wait([task])
                 await self._drain(hurry)
                 http_server.should_exit = True
                 await serving

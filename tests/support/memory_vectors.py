@@ -76,4 +76,5 @@ class MemoryVectors:
 
 def _cosine(one: bytes, other: bytes) -> float:
     a, b = (struct.unpack(f"<{len(each) // 4}f", each) for each in (one, other))
-    return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+    product: float = sum(x * y for x, y in zip(a, b, strict=True))
+    return product / (math.hypot(*a) * math.hypot(*b))

@@ -14,6 +14,7 @@ import pytest
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
+from tailrace.vectors import milvus
 from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk, settings
 from tests.support import gateway_process as gp
 from tests.support import waiting
@@ -71,6 +72,7 @@ async def test_ten_thousand_passages_are_folded_twice_with_kills(
     def gateway(name: str) -> contextlib.AbstractContextManager[gp.Gateway]:
         return gp.gateway(tmp_path, kafka, redis_url, pool, keys, name=name, **settings(tmp_path))
 
+    layout = await log.layout(kafka)
     began = time.monotonic()
     with gateway("first") as first:
         async with sdk(first) as client:
@@ -100,7 +102,13 @@ async def test_ten_thousand_passages_are_folded_twice_with_kills(
             assert [hits[0][1] for hits in before] == [1.0] * len(before)
             started = time.monotonic()
             await appended(kafka, [(k, v) for k, v in kept.items() if v is not None], store)
-        first.kill()  # in the middle of the second fold
+        first.kill()
+    database = milvus.of(settings(tmp_path)["TAILRACE_VECTORS"], "first", layout.tag)
+    database.open()
+    folded = database.positions()[acts.passages_partition(store)]
+    database.close()
+    print(f"of {2 * len(kept)} records folded when it was killed: {folded}")
+    assert folded < 2 * len(kept)
     print(f"second copy in the log, and killed: {time.monotonic() - started:.1f} s")
     with gateway("first") as first:
         started = time.monotonic()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types import StaticFileChunkingStrategyObjectParam
 from openai.types.vector_stores import VectorStoreFile
 
 from tailrace import log
@@ -20,7 +21,9 @@ from tests.support import waiting
 
 pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
 
-CUT = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}}
+CUT = StaticFileChunkingStrategyObjectParam(
+    type="static", static={"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
+)
 # Each paragraph is one passage, and the question that is its text finds it with the score 1.
 PARAGRAPHS = [(f"Paragraph {n:03}: " + f"word{n:03} " * 42).strip() for n in range(300)]
 LONG = "\n\n".join(PARAGRAPHS).encode()
@@ -203,7 +206,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
             await client.vector_stores.files.create(
                 store.id,
                 file_id=file,
-                chunking_strategy=CUT,  # type: ignore[arg-type]
+                chunking_strategy=CUT,
             )
 
             async def begun() -> bool:
