@@ -46,9 +46,9 @@ def of(url: str, name: str, tag: bytes) -> Milvus:
         parts = urlsplit(url)
         token = f"{parts.username}:{parts.password}" if parts.username else ""
         host = parts.netloc.rpartition("@")[2]
-        return Milvus(f"{parts.scheme}://{host}", tag, token=token)
+        return Milvus(f"{parts.scheme}://{host}", tag, token)
     _check_installed("milvus_lite")
-    return Milvus(str(Path(url) / f"{name}.db"), tag)
+    return Milvus(str(Path(url) / f"{name}.db"), tag, "")
 
 
 class Milvus:
@@ -59,7 +59,7 @@ class Milvus:
         _dimensions: of each collection of passages that is known to be there, by its name.
     """
 
-    def __init__(self, uri: str, tag: bytes, token: str = "") -> None:
+    def __init__(self, uri: str, tag: bytes, token: str) -> None:
         self._uri = uri
         self._token = token
         self._prefix = f"tailrace_{tag.hex()}"

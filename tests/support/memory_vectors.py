@@ -15,12 +15,12 @@ class MemoryVectors:
 
     Attributes:
         away: no call gets an answer while it is set.
-        folds: how many batches were folded.
+        folded: how many rows were folded, those that were there already too.
     """
 
     def __init__(self) -> None:
         self.away = False
-        self.folds = 0
+        self.folded = 0
         self.rows: dict[str, Passage] = {}
         self._positions: dict[int, int] = {}
 
@@ -35,7 +35,7 @@ class MemoryVectors:
         self, passages: Sequence[Passage], erased: Sequence[str], positions: Mapping[int, int]
     ) -> None:
         self._answer()
-        self.folds += 1
+        self.folded += len(passages)
         self.rows.update({each.key: each for each in passages})
         for key in erased:
             self.rows.pop(key, None)

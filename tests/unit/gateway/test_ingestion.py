@@ -161,6 +161,11 @@ def left(broker: memory_log.MemoryLog, topic: str) -> dict[str, bytes | None]:
     return {(r.key or b"").decode(): r.value for r in broker.appended if r.topic == topic}
 
 
+async def broker_grows(broker: memory_log.MemoryLog) -> None:
+    before = len(broker.appended)
+    await log_contract.until(lambda: len(broker.appended) > before, 5)
+
+
 async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
     broker: memory_log.MemoryLog,
 ) -> None:
@@ -197,8 +202,7 @@ async def test_whoever_works_on_a_file_says_so(
         file = await first.attach(store)
         for _ in range(5):
             # Each sign is heard before the time is over.
-            heard = len(broker.appended)
-            await log_contract.until(lambda heard=heard: len(broker.appended) > heard, 5)
+            await broker_grows(broker)
             await second.stores.caught_up([acts.partition(ALICE)])
             second.monotonic += ingestion.TAKEOVER_S - 1
         assert second.embedder.asked == []
@@ -259,6 +263,39 @@ async def test_a_file_that_is_taken_out_while_it_is_embedded_leaves_nothing(
 
         await log_contract.until(nothing, 5)
         await log_contract.until(lambda: not one.database.rows, 5)
+
+
+async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wrote_it(
+    broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Gateway(broker, "g1"), Gateway(broker, "g2")
+    second.start(working=False)
+    async with running(first):
+        store = await first.store()
+        add = first.passages.add
+
+        async def erased_meanwhile(given: Sequence[acts.Passage]) -> None:
+            """Its passages are erased before these are written, and the file after."""
+            now = await second.stores.find(store.id, ALICE)
+            file = next(iter(now.files.values()))
+            await second.passages.erase(store.id, file.act.attachment, 300)
+            await add(given)
+            await log_contract.until(lambda: len(first.database.rows) == len(given), 5)
+            keys = acts.keys_of_file(store.id, file.act.attachment)
+            await second.stores.erase(ALICE, keys)
+            await first.stores.caught_up([acts.partition(ALICE)])
+
+        monkeypatch.setattr(first.passages, "add", erased_meanwhile)
+        await first.attach(store)
+        await log_contract.until(
+            lambda: (
+                bool(first.database.folded)
+                and not first.database.rows
+                and set(left(broker, topics.PASSAGES).values()) == {None}
+            ),
+            5,
+        )
+    await second.kill()
 
 
 async def test_an_erasure_that_was_cut_short_goes_on(broker: memory_log.MemoryLog) -> None:
@@ -325,7 +362,7 @@ async def test_a_database_that_was_lost_is_built_again_and_one_that_was_not_is_n
         file = await first.attach(store)
         await first.until_status(store, file, "completed")
         assert len(await first.passages.texts(store, file.act.attachment)) == 300
-    rows, folds = dict(first.database.rows), first.database.folds
+    rows, folded = dict(first.database.rows), first.database.folded
     again = Gateway(broker, "g2", database=first.database)
     lost = Gateway(broker, "g3")
     async with running(again, lost):
@@ -333,8 +370,33 @@ async def test_a_database_that_was_lost_is_built_again_and_one_that_was_not_is_n
             await lost.passages.texts(store, file.act.attachment)
         )
     assert lost.database.rows == rows
-    assert again.database.folds <= folds + 1  # nothing was read again
+    assert again.database.folded == folded  # nothing was read again
     assert again.embedder.asked == lost.embedder.asked == []
+
+
+async def test_a_search_waits_until_all_is_folded(
+    broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passages, "CAUGHT_UP_S", 0.1)
+    one, other = Gateway(broker, "g1"), Gateway(broker, "g2")
+    async with running(one):
+        store = await one.store()
+        file = await one.attach(store, b"words")
+        await one.until_status(store, file, "completed")
+    partition = acts.passages_partition(store.id)
+    broker.lag(topics.PASSAGES, partition, 0)
+    async with running(other):
+        await other.until_status(store, file, "completed")
+        with pytest.raises(errors.ApiError) as refused:
+            await other.passages.texts(store, file.act.attachment)
+        assert refused.value.status == 503
+        monkeypatch.setattr(passages, "CAUGHT_UP_S", 5.0)
+        attachments = [file.act.attachment]
+        vector = struct.pack("<2f", 1.0, 2.0)
+        asked = asyncio.ensure_future(other.passages.search(store, attachments, "m", vector, 3))
+        await asyncio.sleep(0.05)
+        broker.catch_up(topics.PASSAGES, partition)
+        assert [each.text for each in await asked] == ["words"]
 
 
 async def test_garbage_is_no_passage_and_no_store(broker: memory_log.MemoryLog) -> None:
