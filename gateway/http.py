@@ -156,6 +156,7 @@ class Api:
         return [
             ("POST", "/v1/vector_stores", routes.create),
             ("GET", "/v1/vector_stores", routes.listed),
+            ("DELETE", "/v1/vector_stores", routes.delete_all),
             ("GET", one, routes.show),
             ("POST", one, routes.change),
             ("DELETE", one, routes.delete),

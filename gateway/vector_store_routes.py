@@ -88,7 +88,17 @@ class VectorStoreRoutes:
         """`DELETE /v1/vector_stores/{id}`: with all that it holds; the uploads stay."""
         store = await self._found(request, CredentialScope.CREATE)
         await _answered(self._stores.delete(store))
-        return JSONResponse({"id": store.id, "object": "vector_store.deleted", "deleted": True})
+        return JSONResponse(_deleted(store))
+
+    async def delete_all(self, request: Request) -> Response:
+        """`DELETE /v1/vector_stores`: all of the caller's; an extension."""
+        owner = await self._owner(request, CredentialScope.CREATE)
+        found = await _answered(self._stores.all_of(owner))
+        for store in found:
+            await _answered(self._stores.delete(store))
+        return JSONResponse(
+            {"object": "list", "data": [_deleted(each) for each in found], "deleted": True}
+        )
 
     async def search(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/search`."""
@@ -366,6 +376,10 @@ def _store(store: acts.Store, now: float) -> Shown:
         "last_active_at": store.used,
         "metadata": store.metadata,
     }
+
+
+def _deleted(store: acts.Store) -> Shown:
+    return {"id": store.id, "object": "vector_store.deleted", "deleted": True}
 
 
 def _file(store: acts.Store, file: acts.File) -> Shown:

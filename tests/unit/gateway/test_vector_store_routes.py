@@ -231,6 +231,29 @@ async def test_of_a_store_that_is_deleted_nothing_is_left_in_the_log(
         await log_contract.until(lambda: not database.rows, 5)
 
 
+async def test_all_of_a_principal_is_deleted_and_nothing_of_another(
+    keys: gateway_process.Keys,
+) -> None:
+    database = memory_vectors.MemoryVectors()
+    async with searching(keys, database) as (service, client), service.client("bob") as bob:
+        for number in range(2):
+            file = await upload(client, f"words {number}".encode())
+            store = (await post(client, "", {"file_ids": [file]}))["id"]
+            await ended(client, store, file)
+        kept = await upload(bob, b"Bob's")
+        other = (await post(bob, "", {"file_ids": [kept]}))["id"]
+        await ended(bob, other, kept)
+        await log_contract.until(lambda: len(database.rows) == 3, 5)
+        answer = (await client.delete("/v1/vector_stores")).json()
+        assert [each["deleted"] for each in answer["data"]] == [True, True]
+        assert (await get(client, ""))["data"] == []
+        await log_contract.until(lambda: len(database.rows) == 1, 5)
+        left = [v for v in last_values(service, topics.PASSAGES).values() if v is not None]
+        assert len(left) == 1
+        assert b"Bob's" in left[0]
+        assert (await post(bob, f"/{other}/search", {"query": "Bob's"}))["data"][0]["score"] > 0.9
+
+
 async def test_another_principal_gets_what_an_unknown_one_gets(keys: gateway_process.Keys) -> None:
     async with searching(keys) as (service, client), service.client("bob") as bob:
         file = await upload(client, b"words")
