@@ -11,6 +11,7 @@ from gateway.parsing import command, embeddings_api
 from tailrace import log, settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
+from tailrace.settings import shapes
 
 TOGETHER: Final = 4 * embeddings_api.PART_INPUTS  # texts that are embedded at once
 
@@ -37,10 +38,15 @@ class Embedder:
         Raises:
             errors.ApiError: 503, no pool offers the model.
         """
+        return self._pool.max_model_len
+
+    @property
+    def _pool(self) -> shapes.Pool:
+        """Raises like `longest`: pools come and go."""
         found = self._pools.catalog.find(self.model)
         if found is None:
             raise errors.unavailable(f"No pool of this deployment offers {self.model!r}.")
-        return found[0].max_model_len
+        return found[0]
 
     async def embed(
         self, principal: Principal, texts: Sequence[str], *, later: str = ""
@@ -52,9 +58,9 @@ class Embedder:
         Raises:
             errors.ApiError: as `POST /v1/embeddings`; 503, the log lost one.
         """
+        pool = self._pool
         body: dict[str, Any] = {"model": self.model, "input": list(texts)}
-        pool = self._pools.catalog.find(self.model)
-        if later and pool is not None and "batch" in pool[0].classes:
+        if later and "batch" in pool.classes:
             body["service_tier"] = "flex"
         asked = [
             command.with_key(each, later, body)

@@ -26,6 +26,7 @@ FILE_PREFIX: Final = "vsa_"  # of an attachment: a file as it was added to a sto
 BATCH_PREFIX: Final = "vsfb_"
 PARTITIONS: Final = topics.partitions_of(topics.VECTOR_STORES)
 MAX_FILES: Final = 2_000  # of one store: a search names them in its filter
+MAX_TEXT_BYTES: Final = 65_535  # of one passage, in UTF-8: what Milvus keeps in a field
 DAY_S: Final = 86_400
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
@@ -233,7 +234,8 @@ def passage_of(of: bytes | None, value: bytes | None) -> Passage | None:
         found = _passages.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    whole = bool(found.vector) and len(found.vector) % 4 == 0
+    fits = len(found.text.encode()) <= MAX_TEXT_BYTES
+    whole = bool(found.vector) and len(found.vector) % 4 == 0 and fits
     return found if found.v == records.VERSION and of == found.key.encode() and whole else None
 
 

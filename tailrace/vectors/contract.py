@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-MAX_TEXT_BYTES: Final = 65_535  # of one passage, in UTF-8: what Milvus keeps in a field
 MAX_FOUND: Final = 16_384  # rows of one answer
 
 

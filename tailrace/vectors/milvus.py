@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tailrace.protocol import vector_stores
 from tailrace.vectors import contract
 from tailrace.vectors.contract import Found, NotInstalled, Passage, Unavailable, Where
 
@@ -201,7 +202,7 @@ class Milvus:
         for each in words:
             schema.add_field(each, kinds.VARCHAR, max_length=_NAME_CHARS)
         if words:
-            schema.add_field("text", kinds.VARCHAR, max_length=contract.MAX_TEXT_BYTES)
+            schema.add_field("text", kinds.VARCHAR, max_length=vector_stores.MAX_TEXT_BYTES)
         schema.add_field("number", kinds.INT64)
         schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dimensions)
         index = self._client.prepare_index_params()

@@ -52,13 +52,13 @@ async def work(service: Service, refused: tuple[str, str] | None) -> None:
 
 
 def with_vectors(
-    keys: gateway_process.Keys, database: memory_vectors.MemoryVectors
+    keys: gateway_process.Keys, database: memory_vectors.MemoryVectors, model: str = "m"
 ) -> contextlib.AbstractAsyncContextManager[Service]:
     return serving(
         keys,
         vectors=database,
         TAILRACE_VECTORS="/vectors",
-        TAILRACE_VECTORS_MODEL="m",
+        TAILRACE_VECTORS_MODEL=model,
         TAILRACE_RECORDS_VERSION="2",
     )
 
@@ -344,6 +344,18 @@ async def test_a_database_that_is_away_is_503_and_what_was_added_meanwhile_is_fo
         assert (await ended(client, store, second))["status"] == "completed"
         page = await post(client, f"/{store}/search", {"query": "more"})
         assert page["data"][0]["file_id"] == second
+
+
+async def test_without_a_pool_for_its_model_nothing_is_added(keys: gateway_process.Keys) -> None:
+    async with (
+        with_vectors(keys, memory_vectors.MemoryVectors(), "gone") as service,
+        service.client() as client,
+    ):
+        file = await upload(client, b"words")
+        answer = await client.post("/v1/vector_stores", json={"file_ids": [file]})
+        assert answer.status_code == 503
+        assert "No pool of this deployment offers 'gone'" in answer.text
+        assert (await get(client, ""))["data"] == []
 
 
 async def test_without_a_database_the_api_says_so(keys: gateway_process.Keys) -> None:

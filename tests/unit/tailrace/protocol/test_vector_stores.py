@@ -70,6 +70,8 @@ def test_a_passage_is_read_as_it_was_written() -> None:
     assert passage.key == f"{STORE}:vsa_1:7"
     assert vector_stores.passage_of(passage.key.encode(), value) == passage
     assert vector_stores.passage_of(f"{STORE}:vsa_1:8".encode(), value) is None
+    long = msgspec.structs.replace(passage, text="é" * 32_768)
+    assert vector_stores.passage_of(long.key.encode(), vector_stores.encode(long)) is None
     for wrong in (b"", b"\0\0\0"):
         odd = msgspec.structs.replace(passage, vector=wrong)
         assert vector_stores.passage_of(odd.key.encode(), vector_stores.encode(odd)) is None
