@@ -26,6 +26,7 @@ from gateway import (
     conversation_routes,
     conversations,
     create_routes,
+    embedder,
     endpoint,
     file_routes,
     files,
@@ -33,10 +34,12 @@ from gateway import (
     http,
     idempotency,
     idempotency_index,
+    ingestion,
     large_bodies,
     list_routes,
     not_offered,
     page,
+    passages,
     placement,
     principal_counts,
     rate_limits,
@@ -52,6 +55,8 @@ from gateway import (
     token_counts,
     turns,
     uploads,
+    vector_store_routes,
+    vector_stores,
     withdrawals,
     worker_registry,
 )
@@ -65,6 +70,7 @@ from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
 from tailrace.telemetry import gc_tuning
+from tailrace.vectors import contract, milvus
 from tailrace.web import (
     access,
     admitted,
@@ -90,6 +96,8 @@ class Clients:
         delivery: reads the log for the delivery.
         key_offsets, key_replays: read the request topics for the index of idempotency keys.
         uploads: tails `llm.uploads`.
+        vectors: the vector database, and what tails `llm.vector_stores` and `llm.passages`; None:
+            this deployment has none.
     """
 
     redis: RedisStore
@@ -99,10 +107,35 @@ class Clients:
     key_offsets: interfaces.OffsetQueries
     key_replays: interfaces.RangeReader
     uploads: interfaces.TailReader
+    vectors: tuple[contract.VectorDatabase, interfaces.TailReader, interfaces.TailReader] | None
 
 
-def over_network(config: settings.GatewaySettings) -> Clients:
-    """Clients of Kafka and Redis. They connect at their first use."""
+def over_network(config: settings.GatewaySettings, layout: log.Layout) -> Clients:
+    """Clients of Kafka, Redis and the vector database. They connect at their first use.
+
+    Raises:
+        settings.Misconfigured: a library is missing.
+    """
+
+    def whole(topic: str, purpose: str) -> interfaces.TailReader:
+        return log.Reader(
+            config.kafka,
+            topic,
+            wait_ms=log_clients.WHOLE_TOPIC_WAIT_MS,
+            client_id=f"{config.name}-{purpose}",
+        )
+
+    vectors = None
+    if config.vectors:
+        try:
+            database = milvus.of(config.vectors, config.name, layout.tag)
+        except contract.NotInstalled as error:
+            raise settings.Misconfigured(str(error)) from error
+        vectors = (
+            database,
+            whole(topics.VECTOR_STORES, "vector-stores"),
+            whole(topics.PASSAGES, "passages"),
+        )
     return Clients(
         RedisStore(config.redis),
         RedisStore(config.redis_cache) if config.redis_cache else None,
@@ -115,12 +148,8 @@ def over_network(config: settings.GatewaySettings) -> Clients:
         log_clients.over_kafka(config.kafka, config.name),
         log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),
         log.Replays(config.kafka, client_id=f"{config.name}-keys"),
-        log.Reader(
-            config.kafka,
-            topics.UPLOADS,
-            wait_ms=log_clients.WHOLE_TOPIC_WAIT_MS,
-            client_id=f"{config.name}-uploads",
-        ),
+        whole(topics.UPLOADS, "uploads"),
+        vectors,
     )
 
 
@@ -280,6 +309,27 @@ class Gateway:
             self.spawn,
             self.delivery.kept,
         )
+        self.searching: tuple[runner.Part, ...] = ()
+        self.ingestion: ingestion.Ingestion | None = None
+        vector_routes = None
+        if clients.vectors is not None:
+            database, store_reader, passage_reader = clients.vectors
+            stores = vector_stores.VectorStores(
+                f"{config.name}/{os.urandom(4).hex()}",
+                layout.tag,
+                store_reader,
+                clients.delivery.offsets,
+                self.writer,
+            )
+            kept_passages = passages.Passages(
+                database, stores, passage_reader, clients.delivery.offsets, self.writer
+            )
+            embed = embedder.Embedder(config.vectors_model, self.pools, self.submission, withdrawn)
+            self.searching = (stores, kept_passages)
+            self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
+            vector_routes = vector_store_routes.VectorStoreRoutes(
+                gate, stores, kept_passages, self.uploads, embed, rates, self.delivery.kept
+            )
         reading = clients.delivery
         self.feeds = feed.Feeds(layout.tag, reading.feeds, reading.offsets, reading.replays)
         self.queries = query_routes.QueryRoutes(
@@ -314,6 +364,7 @@ class Gateway:
             ),
             session_routes.SessionRoutes(gate, sessions),
             file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
+            vector_routes,
             self.delivery,
             self.redis,
             self.workers,
@@ -369,7 +420,7 @@ class Gateway:
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
             *(self.breakers, self.canaries, self.submission.rerouting),
-            self.submission.hedges,
+            *(self.submission.hedges, *self.searching),
         ]
         if config.admin_port:
             parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))
@@ -379,12 +430,16 @@ class Gateway:
                 self._group = tasks
                 serving = tasks.create_task(http_server.serve(sockets=[bound]))
                 background = [tasks.create_task(part.run()) for part in parts]
+                ingesting = [tasks.create_task(self.ingestion.run())] if self.ingestion else []
                 telemetry.log(
                     telemetry.Action.SERVICE_STARTED,
                     port=config.port,
                     preferred=list(self.delivery.preferred),
                 )
                 await stop.wait()
+                for task in ingesting:  # others go on with it, and no drain waits for it
+                    task.cancel()
+                    await asyncio.wait([task])
                 await self._drain(hurry)
                 http_server.should_exit = True
                 await serving
@@ -440,7 +495,7 @@ async def serve(config: settings.GatewaySettings) -> None:
     bound = listener.bind(config.host, config.port)
     with contextlib.closing(bound):
         layout = await runner.layout(config.kafka)
-        await Gateway(config, issuers, layout, over_network(config)).run(
+        await Gateway(config, issuers, layout, over_network(config, layout)).run(
             bound, *runner.on_signals()
         )
 

@@ -27,6 +27,7 @@ from gateway import (
     revocation_routes,
     session_routes,
     submission,
+    vector_store_routes,
     worker_registry,
 )
 from tailrace import settings
@@ -57,6 +58,7 @@ class Api:
         conversations: conversation_routes.ConversationRoutes,
         sessions: session_routes.SessionRoutes,
         files: file_routes.FileRoutes,
+        vector_stores: vector_store_routes.VectorStoreRoutes | None,
         deliver: delivery.Delivery,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
@@ -66,6 +68,7 @@ class Api:
         version: str,
         started: int,
     ) -> None:
+        """`vector_stores`: None where the deployment has none."""
         self._config = config
         self._pools = pools
         self._gate = gate
@@ -78,6 +81,7 @@ class Api:
         self._conversations = conversations
         self._sessions = sessions
         self._files = files
+        self._vector_stores = vector_stores
         self._delivery = deliver
         self._redis = redis
         self._tickets = tickets.Tickets(redis)
@@ -111,6 +115,7 @@ class Api:
             ("GET", "/v1/files/{file_id}/content", self._files.content),
             ("DELETE", "/v1/files/{file_id}", self._files.delete),
             *self._of_conversations(),
+            *self._of_vector_stores(),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
             ("POST", "/v1/tickets", self.ticket),
@@ -141,6 +146,31 @@ class Api:
             ("POST", f"{one}/items", routes.add),
             ("GET", f"{one}/items/{{item_id}}", routes.item),
             ("DELETE", f"{one}/items/{{item_id}}", routes.remove),
+        ]
+
+    def _of_vector_stores(self) -> list[tuple[str, str, Handler]]:
+        routes, one = self._vector_stores, "/v1/vector_stores/{store_id}"
+        if routes is None:
+            return []  # `not_offered` says so
+        file, batch = f"{one}/files/{{file_id}}", f"{one}/file_batches/{{batch_id}}"
+        return [
+            ("POST", "/v1/vector_stores", routes.create),
+            ("GET", "/v1/vector_stores", routes.listed),
+            ("DELETE", "/v1/vector_stores", routes.delete_all),
+            ("GET", one, routes.show),
+            ("POST", one, routes.change),
+            ("DELETE", one, routes.delete),
+            ("POST", f"{one}/search", routes.search),
+            ("POST", f"{one}/files", routes.attach),
+            ("GET", f"{one}/files", routes.files),
+            ("GET", file, routes.file),
+            ("POST", file, routes.describe),
+            ("DELETE", file, routes.detach),
+            ("GET", f"{file}/content", routes.content),
+            ("POST", f"{one}/file_batches", routes.attach_batch),
+            ("GET", batch, routes.batch),
+            ("POST", f"{batch}/cancel", routes.cancel_batch),
+            ("GET", f"{batch}/files", routes.batch_files),
         ]
 
     # ---- models

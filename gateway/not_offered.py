@@ -1,4 +1,5 @@
-"""Parts of OpenAI's API that this server does not have: what to say of each, and what there is."""
+"""Parts of OpenAI's API that this server, or this deployment, does not have: what to say of each,
+and what there is."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ INSTEAD: Final = {
     "moderations": GENERATES,
     "assistants": "Use POST /v1/responses with 'tools'.",
     "threads": "POST /v1/conversations, and 'conversation' in POST /v1/responses.",
-    "vector_stores": "Search by a function tool of your own, in POST /v1/responses.",
+    "vector_stores": (
+        "This deployment has no vector database (TAILRACE_VECTORS). Search by a function tool of "
+        "your own, in POST /v1/responses."
+    ),
     "batches": "POST /v1/responses with 'service_tier': 'flex' and 'background': true is cheaper.",
     "fine_tuning": "GET /v1/models has its models.",
     "evals": GENERATES,

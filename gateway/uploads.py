@@ -22,6 +22,7 @@ from tailrace.delivery.whole_topic import WholeTopic
 from tailrace.log import files as log_files
 from tailrace.log import interfaces
 from tailrace.protocol import errors, ids, records, topics
+from tailrace.protocol import files as protocol_files
 
 # Of one owner: all that were uploaded and have not expired yet, deleted ones too, because their
 # chunks are in the log.
@@ -122,7 +123,11 @@ class Uploads:
 
     async def content(self, record: records.Upload) -> bytes:
         """The bytes of a file. Raises log.HistoryLost, log.LogUnavailable."""
-        return await log_files.read(self._ranges, record.sha256, record.file)
+        return await self.at(record.sha256, record.file)
+
+    async def at(self, sha256: str, place: protocol_files.Place) -> bytes:
+        """The bytes that lie at a place. Raises like `content`."""
+        return await log_files.read(self._ranges, sha256, place)
 
     async def part(self, file_id: str, owner: records.Owner, where: str) -> dict[str, Any]:
         """The part of a message that a file is: an image, or text.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from tailrace import log
 from tailrace.delivery.persist import persist
@@ -30,13 +30,14 @@ class WholeTopic:
         self._take = take
         self.ready = False
 
-    async def run(self) -> None:
-        """Read until cancelled."""
+    async def run(self, start: Mapping[int, int] | None = None) -> None:
+        """Read until cancelled. `start`: offsets below which everything is known already."""
         count = await persist(lambda: self._offsets.partitions(self._topic))
         begins = await self._beginnings(count)
         ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
         for partition, offset in begins.items():
-            self._reader.follow(partition, offset)
+            begins[partition] = max(offset, (start or {}).get(partition, 0))
+            self._reader.follow(partition, begins[partition])
         while True:
             self.ready = self.ready or all(
                 begins[p] >= end or self._reader.positions.get(p, -1) >= end

@@ -192,6 +192,31 @@ def file_unknown(file_id: str, param: str) -> ApiError:
     return invalid_value(param, f"File {_quoted(file_id)} was not found, or has expired.")
 
 
+def vector_store_not_found(name: str) -> ApiError:
+    message = f"Vector store with id {_quoted(name)} not found."
+    return ApiError(404, INVALID_REQUEST, "vector_store_not_found", message, "vector_store_id")
+
+
+def vector_store_expired(name: str) -> ApiError:
+    message = f"Vector store with id {_quoted(name)} has expired."
+    return invalid_request(message, "vector_store_id", "vector_store_expired")
+
+
+def vector_store_file_not_found(name: str) -> ApiError:
+    message = f"{_quoted(name)} was not found in this vector store."
+    return ApiError(404, INVALID_REQUEST, "file_not_found", message, "file_id")
+
+
+def vector_store_full(most: int, what: str) -> ApiError:
+    message = f"There may be at most {most} {what}. Delete some first."
+    return invalid_request(message, None, "vector_store_limit_reached")
+
+
+def unsupported_file(param: str, supported: str) -> ApiError:
+    message = f"This file has no text that can be searched. Supported are text files: {supported}."
+    return invalid_request(message, param, "unsupported_file")
+
+
 def invalid_encrypted_content(param: str) -> ApiError:
     message = f"Invalid '{param}': it was not made here for you, or was changed."
     return invalid_request(message, param, "invalid_encrypted_content")

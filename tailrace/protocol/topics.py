@@ -24,6 +24,8 @@ REVOCATIONS = "llm.revocations"
 FILES = "llm.files"
 HISTORY = "llm.history"
 UPLOADS = "llm.uploads"
+VECTOR_STORES = "llm.vector_stores"
+PASSAGES = "llm.passages"
 DLQ = "llm.dlq"
 AUDIT = "llm.audit"
 USAGE = "llm.usage"
@@ -194,6 +196,24 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             # The archive writes tombstones only.
             frozenset({"gateway", "archive"}),
             frozenset({"gateway", "push", "archive", "operator"}),
+        ),
+        *(
+            # For ever, as what they tell of. What was erased is gone within a day, and its
+            # tombstone stays for a week: a vector database that was away for less than that sees
+            # it.
+            Topic(
+                name,
+                6,
+                {
+                    **_COMPACTED,
+                    "message.timestamp.type": "LogAppendTime",
+                    "max.compaction.lag.ms": str(DAY_MS),
+                    "delete.retention.ms": str(7 * DAY_MS),
+                },
+                frozenset({"gateway"}),
+                frozenset({"gateway", "operator"}),
+            )
+            for name in (VECTOR_STORES, PASSAGES)
         ),
         Topic(
             ACTIVITY,

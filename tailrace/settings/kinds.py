@@ -193,6 +193,23 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Vectors:
+    """Where the vector database is, which `tailrace.vectors.milvus` reads."""
+
+    expected: str = "the absolute path of a folder, or http(s)://[user:password@]host:port"
+    absent: str = ""
+
+    def parse(self, text: str) -> str:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError
+        if parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/"):
+            return text
+        if not parts.scheme and not parts.netloc and text.startswith("/"):
+            return text
+        raise ValueError
+
+
+@dataclass(frozen=True, slots=True)
 class Url:
     """A base URL: http or https, a host, perhaps a path; no query and no fragment."""
 

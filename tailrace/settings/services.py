@@ -82,6 +82,8 @@ class GatewaySettings(EdgeSettings):
     accept_s: float
     cancel_grace_s: float
     prefix_affinity: int
+    vectors: str = field(repr=False)
+    vectors_model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,12 @@ def gateway(environ: Mapping[str, str] = os.environ) -> GatewaySettings:
     Raises:
         Misconfigured
     """
-    return GatewaySettings(**_values(table.GATEWAY, environ))
+    values = _values(table.GATEWAY, environ)
+    if values["vectors"] and not values["vectors_model"]:
+        raise Misconfigured(
+            "TAILRACE_VECTORS_MODEL: not set, but with TAILRACE_VECTORS it has to be"
+        )
+    return GatewaySettings(**values)
 
 
 def archive(environ: Mapping[str, str] = os.environ) -> ArchiveSettings:

@@ -266,6 +266,25 @@ VARIABLES: Final = (
         "1",
     ),
     Variable(
+        "TAILRACE_VECTORS",
+        "vectors",
+        (GATEWAY,),
+        kinds.Vectors(),
+        "the vector database of vector stores: the absolute path of a folder, where each gateway "
+        "keeps a file `TAILRACE_NAME.db` of milvus-lite, or `http(s)://[user:password@]host:port` "
+        "of Milvus, the same for all gateways. Needs `tailrace[retrieval]`. Not set: this "
+        "deployment has no vector stores",
+        secret=True,
+    ),
+    Variable(
+        "TAILRACE_VECTORS_MODEL",
+        "vectors_model",
+        (GATEWAY,),
+        kinds.Text(),
+        "the model of a pool that embeds for vector stores; the same for all gateways. With "
+        "another one, files that were added before are not found any more",
+    ),
+    Variable(
         "TAILRACE_RECORDS_VERSION",
         "records_version",
         (GATEWAY,),

@@ -24,6 +24,7 @@ from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
 from tailrace.log import health
 from tailrace.protocol import ids, records, topics
+from tailrace.vectors import contract
 from tailrace.web import access, listener, middleware
 from tests.support import (
     gateway_parts,
@@ -122,6 +123,7 @@ async def serving(
     broker: memory_log.MemoryLog | None = None,
     *,
     ready: bool = True,
+    vectors: contract.VectorDatabase | None = None,
     **more: str,
 ) -> AsyncIterator[Service]:
     """A gateway that listens on a free port, and is ready unless `ready` is False."""
@@ -134,6 +136,9 @@ async def serving(
         broker.offsets(),
         broker.replays(),
         broker.reader(topics.UPLOADS),
+        (vectors, broker.reader(topics.VECTOR_STORES), broker.reader(topics.PASSAGES))
+        if vectors is not None
+        else None,
     )
     config = configuration(keys, **more)
     made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients)

@@ -33,6 +33,8 @@ def test_the_table_holds_each_topic_once() -> None:
             *("llm.tokens", "llm.conversations", "llm.revocations", "llm.dlq", "llm.audit"),
             *("llm.usage", "llm.meta", "llm.files", "llm.uploads", "llm.history", "llm.deletions"),
             "llm.activity",
+            "llm.vector_stores",
+            "llm.passages",
         ]
     )
 
@@ -59,6 +61,8 @@ def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
         topics.META,
         topics.HISTORY,
         topics.UPLOADS,
+        topics.VECTOR_STORES,
+        topics.PASSAGES,
     }
 
 
@@ -105,6 +109,8 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
         topics.REVOCATIONS: BOTH,
         topics.FILES: BOTH,
         topics.UPLOADS: BOTH,
+        topics.VECTOR_STORES: BOTH,
+        topics.PASSAGES: BOTH,
         topics.HISTORY: BOTH,
         topics.ACTIVITY: {READ},
         topics.AUDIT: {WRITE},
@@ -140,6 +146,8 @@ MATRIX: dict[topics.Service, dict[str, set[str]]] = {
             topics.TOKENS,
             topics.FILES,
             topics.UPLOADS,
+            topics.VECTOR_STORES,
+            topics.PASSAGES,
             topics.HISTORY,
             topics.CONVERSATIONS,
             topics.ACTIVITY,

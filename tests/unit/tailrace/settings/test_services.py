@@ -182,6 +182,10 @@ WRONG = [
     ("TAILRACE_ARCHIVE", "sqlite://"),
     ("TAILRACE_ARCHIVE", "postgresql:///db"),
     ("TAILRACE_ARCHIVE", "postgresql://u:secret@h:99999999/db"),
+    ("TAILRACE_VECTORS", "vectors"),
+    ("TAILRACE_VECTORS", "file:///vectors"),
+    ("TAILRACE_VECTORS", "http://u:secret@/x"),
+    ("TAILRACE_VECTORS", "http://u:secret@h:19530/db"),
 ]
 
 
@@ -217,6 +221,16 @@ def test_the_archives_process_has_to_have_a_database() -> None:
     with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_ARCHIVE: not set"):
         settings.archive({})
     assert settings.archive({"TAILRACE_ARCHIVE": "sqlite:////d/a"}).archive == "sqlite:////d/a"
+
+
+def test_vector_stores_have_to_have_a_model(edge: dict[str, str]) -> None:
+    for value in ("/data/vectors", "http://u:p@h:19530", "https://h"):
+        given = {**edge, "TAILRACE_VECTORS": value}
+        with pytest.raises(settings.Misconfigured, match=r"^TAILRACE_VECTORS_MODEL: not set"):
+            settings.gateway(given)
+        made = settings.gateway({**given, "TAILRACE_VECTORS_MODEL": "m"})
+        assert (made.vectors, made.vectors_model) == (value, "m")
+        assert "u:p" not in repr(made)
 
 
 def test_the_issuers_have_to_be_named() -> None:
