@@ -87,7 +87,7 @@ class Store:
             f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
             for name, kind in result.columns.items()
         ]
-        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608
+        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608  # nosec B608
         return {row[: result.keys]: row[result.keys :] for row in found}
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
@@ -104,11 +104,11 @@ class Store:
         gone = [self._row(result, key) for key, values in last.items() if values is None]
         if put:
             marks = ", ".join("?" * len(result.columns))
-            put_row = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608
+            put_row = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608  # nosec B608
             self._db.executemany(put_row, put)
         if gone:
             where = " AND ".join(f'"{name}" = ?' for name in result.key)
-            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', gone)  # noqa: S608
+            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', gone)  # noqa: S608  # nosec B608
 
     def _row(self, result: jobs.Result, values: Sequence[twins.Value]) -> list[Any]:
         kinds = list(result.columns.values())
