@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipelines import command, samples
+from pipelines import command, progress, samples
 from pipelines.examples import data
 
 GOOD = samples.file("reviews").decode()
@@ -76,10 +76,10 @@ def test_a_replay_needs_a_time_with_a_zone(
     file = tmp_path / "p.yaml"
     file.write_text(GOOD)
 
-    async def look(*_: object) -> command.progress.Progress:
-        return command.progress.Progress({})
+    async def look(*_: object) -> progress.Progress:
+        return progress.Progress({})
 
-    monkeypatch.setattr(command.progress, "look", look)
+    monkeypatch.setattr("pipelines.progress.look", look)
     done = CliRunner().invoke(
         command.app, ["replay", str(file), "--kafka", "127.0.0.1:1", "--from", since]
     )

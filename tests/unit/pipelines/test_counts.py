@@ -8,7 +8,9 @@ from pipelines.counts import Counts
 
 def test_counts_add_up_and_the_place_of_a_replay_stays() -> None:
     before = Counts(read=3, answered=2, dead=1, requests=4, input_tokens=10, look_until=7)
-    after = before.plus(Counts(read=1, skipped=1, output_tokens=5, alerted=1, found=1))
+    after = before.plus(
+        Counts(read=1, skipped=1, output_tokens=5, alerted=1, found=1, look_until=5)
+    )
     assert after == Counts(4, 1, 2, 1, 1, 4, 10, 5, 1, 7)
 
 

@@ -97,7 +97,7 @@ async def test_a_rate_is_that_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> N
         assert seconds == progress.WATCH_S
         offsets.by_partition = {("in", 0): (35, Counts(read=25).encoded())}
 
-    monkeypatch.setattr(progress.asyncio, "sleep", later)
+    monkeypatch.setattr("pipelines.progress.asyncio.sleep", later)
     found = await progress.measured(pipeline(), cast(Offsets, offsets))
     assert found.rate == 15 / progress.WATCH_S
     assert found.eta_s == found.lag / 5.0
