@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,6 @@ import pytest
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
-from tailrace.vectors import milvus
 from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk, settings
 from tests.support import gateway_process as gp
 from tests.support import waiting
@@ -64,6 +65,23 @@ async def appended(kafka: str, kept: Sequence[tuple[str, bytes]], store: str) ->
         sending.cancel()
 
 
+POSITION = """
+import sys
+from tailrace.vectors import milvus
+database = milvus.of(sys.argv[1], "first", bytes.fromhex(sys.argv[2]))
+database.open()
+print(database.positions()[int(sys.argv[3])])
+"""
+
+
+def position(folder: Path, tag: bytes, partition: int) -> int:
+    """How far the database has come. In a process of its own: milvus-lite keeps the file locked
+    until the process ends that has opened it."""
+    url = settings(folder)["TAILRACE_VECTORS"]
+    command = [sys.executable, "-c", POSITION, url, tag.hex(), str(partition)]
+    return int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_ten_thousand_passages_are_folded_twice_with_kills(
@@ -103,10 +121,7 @@ async def test_ten_thousand_passages_are_folded_twice_with_kills(
             started = time.monotonic()
             await appended(kafka, [(k, v) for k, v in kept.items() if v is not None], store)
         first.kill()
-    database = milvus.of(settings(tmp_path)["TAILRACE_VECTORS"], "first", layout.tag)
-    database.open()
-    folded = database.positions()[acts.passages_partition(store)]
-    database.close()
+    folded = position(tmp_path, layout.tag, acts.passages_partition(store))
     print(f"of {2 * len(kept)} records folded when it was killed: {folded}")
     assert folded < 2 * len(kept)
     print(f"second copy in the log, and killed: {time.monotonic() - started:.1f} s")
