@@ -104,13 +104,13 @@ class Gateway:
                     },
                 )
                 if answer.status_code == 200:
-                    return _ended(answer.json())
+                    return _ended(answer)
                 code, message = _error(answer)
                 if answer.status_code in _FINAL:
                     raise Rejected(code, message)
                 told_s = _retry_after_s(answer)
-            except (httpx.TransportError, OSError, _Unreadable) as error:
-                code = type(error).__name__
+            except (httpx.HTTPError, OSError, _Unreadable) as error:
+                code = type(error).__name__.strip("_")
             metrics.WAITED.labels(pipeline=self._pipeline, reason=code).inc()
             if told_s:
                 self._open_at = max(self._open_at, self._clock() + told_s)
@@ -125,8 +125,9 @@ class _Unreadable(Exception):
     """The answer is none of a gateway's: a proxy in between may have spoken."""
 
 
-def _ended(response: Any) -> Ended:
+def _ended(answer: httpx.Response) -> Ended:
     try:
+        response = answer.json()
         error, incomplete = response.get("error") or {}, response.get("incomplete_details") or {}
         usage = response.get("usage") or {}
         texts = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Collection
 from typing import Final
@@ -13,6 +14,8 @@ from pipelines.gateway import Gateway
 from pipelines.partition import Beginning, Partition
 from pipelines.rows import Rows
 from tailrace import log
+
+_logger = logging.getLogger(__name__)
 
 SESSION_MS: Final = 6_000
 POLL: Final = 500  # records
@@ -69,11 +72,17 @@ class Runner:
             await self._end()
 
     async def _check_topics(self) -> None:
-        for topic in (self._pipeline.input.topic, *self._pipeline.outputs):
+        """Wait for a broker that is away. Raises MissingTopic."""
+        names = (self._pipeline.input.topic, *self._pipeline.outputs)
+        while True:
             try:
-                await self._offsets.partitions(topic)
+                there = await self._offsets.there(names)
+                break
             except log.LogUnavailable as error:
-                raise MissingTopic(str(error)) from error
+                _logger.warning("%s: %s", self._pipeline.name, error)
+                await asyncio.sleep(log.RETRY_S)
+        if missing := [name for name in names if name not in there]:
+            raise MissingTopic(f"there is no topic {', '.join(missing)}")
 
     async def _turn(self) -> None:
         try:

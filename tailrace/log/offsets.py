@@ -95,6 +95,18 @@ class Offsets:
             raise log_words.LogUnavailable(f"partitions of {topic}: error {found['error_code']}")
         return len(found["partitions"])
 
+    async def there(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of the topics that exist."""
+        admin = None
+        try:
+            async with asyncio.timeout(self._answer_deadline_s):
+                admin = await self._administrator()
+                found = await admin.list_topics()
+        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
+            await self._drop_admin(admin)
+            raise log_words.LogUnavailable(f"topics: {type(error).__name__}") from error
+        return frozenset(topics) & frozenset(found)
+
     async def stop(self) -> None:
         """Close the connections."""
         consumer, self._consumer = self._consumer, None
