@@ -22,7 +22,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics analytics-tools
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -42,7 +42,7 @@ check: install
 	@$(BIN)/python scripts/check.py
 
 # With the benchmark's tools, which the test of its plots needs.
-test: install bench-tools analytics-tools
+test: install bench-tools
 	@$(BIN)/python scripts/test.py $(TIERS)
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
@@ -116,11 +116,8 @@ bench-tools: install
 	@$(BIN)/python -c "import matplotlib" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-bench.lock
 
 # SECONDS is the length of each of three loads.
-analytics: install analytics-tools
+analytics: install
 	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
-
-analytics-tools: install
-	@$(BIN)/python -c "import duckdb" 2>/dev/null || .tools/bin/uv pip install --quiet --require-hashes --python $(BIN)/python -r locks/requirements-analytics.lock
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:

@@ -13,7 +13,5 @@ compile pyproject.toml -o locks/requirements.lock
 compile pyproject.toml --extra dev --extra local -o locks/requirements-dev.lock
 # The development environment's versions with what draws plots on top: `make bench` adds these to it, and must not change what is there.
 compile pyproject.toml --extra bench --constraint locks/requirements-dev.lock -o locks/requirements-bench.lock
-# Likewise the store of `make analytics`.
-compile pyproject.toml --extra analytics --constraint locks/requirements-dev.lock -o locks/requirements-analytics.lock
 compile pyproject.toml --extra engine-cpu --override locks/engine-overrides.txt -o locks/requirements-engine-cpu.lock
 compile pyproject.toml --extra engine-gpu --override locks/engine-overrides.txt -o locks/requirements-engine-gpu.lock
