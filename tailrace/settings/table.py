@@ -630,6 +630,22 @@ VARIABLES: Final = (
         secret=True,
     ),
     Variable(
+        "TAILRACE_CREDENTIAL_FILE",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "file with the credential of `tailrace pipelines run`, read again for each request",
+        shown_default="the development one",
+    ),
+    Variable(
+        "TAILRACE_URL",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "the gateway that `tailrace pipelines run` asks",
+        shown_default="that of the data folder",
+    ),
+    Variable(
         "TAILRACE_RUN",
         "",
         (COMMAND,),

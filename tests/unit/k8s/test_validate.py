@@ -790,7 +790,7 @@ PLANTED = [
         "an alert that was asked for and is gone",
         "alerts that were asked for",
         "seconds of work ahead",
-        lambda m: rules(m, 1).pop(2),
+        lambda m: rules(m, 2).pop(2),
     ),
     Planted(
         "an autoscaler's query for nothing",

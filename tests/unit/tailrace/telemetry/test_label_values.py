@@ -14,6 +14,7 @@ from typing import get_args
 
 from prometheus_client.metrics import MetricWrapperBase
 
+from pipelines import metrics
 from tailrace import telemetry
 from tailrace.auth.principal import Reason
 from tailrace.protocol.fold import STATUS_OF_REASON, Ignored
@@ -24,11 +25,14 @@ FROM_WORDS = {
     ("IGNORED_RECORDS", "reason"): {reason.value for reason in Ignored},
     ("CREDENTIAL_REFUSALS", "reason"): {reason.value for reason in Reason},
     ("POOL_FAILURES", "reason"): {"failed", "late", "stalled"},
+    ("ROWS", "outcome"): {"answered", "skipped", "dead", "found"},
     ("RESPONSES_ENDED", "status"): {*STATUS_OF_REASON.values(), "cancelled"},
 }
 # Words of the runbooks that are no label value: members of lines, of files, of Kubernetes.
 OTHER_WORDS = {"action", "runbook", "issuers", "gpu_memory_utilization"}
 OTHER_WORDS |= {"fallback", "pools", "no_worker"}
+# Reasons of waits and dead letters (docs/pipelines.md), and members of a pipeline's file.
+OTHER_WORDS |= {"schema", "unreadable", "rate_limit_exceeded", "concurrency", "max_output_tokens"}
 
 
 @cache
@@ -37,7 +41,7 @@ def values_set() -> dict[tuple[str, str], set[str]]:
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for key, words in FROM_WORDS.items():
         found[key] |= words
-    for package in ("gateway", "push", "worker", "tailrace"):
+    for package in ("gateway", "push", "worker", "pipelines", "tailrace"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call):
@@ -72,7 +76,7 @@ def _names() -> dict[str, str]:
     """Metric name as in an expression, without suffix -> constant in tailrace.telemetry."""
     return {
         metric._name: name
-        for name, metric in vars(telemetry).items()
+        for name, metric in {**vars(telemetry), **vars(metrics)}.items()
         if isinstance(metric, MetricWrapperBase)
     }
 
