@@ -72,12 +72,13 @@ class Asking:
     ) -> dict[str, Any]:
         given = self._pipeline
         body: dict[str, Any] = {
-            "model": model,
             "input": messages,
             "temperature": given.temperature,
             "service_tier": "flex" if given.priority == "batch" else "auto",
             "metadata": {**given.metadata, "pipeline": given.name},
         }
+        if model is not None:
+            body["model"] = model
         if given.max_output_tokens is not None:
             body["max_output_tokens"] = given.max_output_tokens
         if seed is not None:

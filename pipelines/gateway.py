@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +19,8 @@ import httpx
 
 from pipelines import metrics
 
+_logger = logging.getLogger(__name__)
+
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 30.0
 # A response runs on where this connection breaks; the next question with its key waits for it.
@@ -25,6 +28,9 @@ ANSWER_S: Final = 300.0
 CONNECT_S: Final = 5.0
 # The request is at fault, so that asking again would change nothing.
 _FINAL: Final = frozenset({400, 404, 405, 409, 410, 413, 415, 422})
+# Every row would have this error: whoever runs the pipeline has to do something.
+_OPERATORS: Final = frozenset({"model_not_found"})
+TELL_EVERY_S: Final = 10.0
 
 
 class Rejected(Exception):
@@ -53,6 +59,7 @@ class Gateway:
 
     Attributes:
         _open_at: nobody asks before (monotonic seconds): a gateway said how long to wait.
+        _told_at: when the log was told last that something waits (monotonic seconds).
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class Gateway:
         self._clock = clock
         self._sleep = sleep
         self._open_at = 0.0
+        self._told_at = -TELL_EVERY_S
         self._http = httpx.AsyncClient(
             base_url=url,
             transport=transport,
@@ -106,16 +114,25 @@ class Gateway:
                 if answer.status_code == 200:
                     return _ended(answer)
                 code, message = _error(answer)
-                if answer.status_code in _FINAL:
+                if answer.status_code in _FINAL and code not in _OPERATORS:
                     raise Rejected(code, message)
+                detail = f"{answer.status_code} {code}: {message}"
                 told_s = _retry_after_s(answer)
             except (httpx.HTTPError, OSError, _Unreadable) as error:
                 code = type(error).__name__.strip("_")
+                detail = f"{code}: {error}"
+            self._tell(detail)
             metrics.WAITED.labels(pipeline=self._pipeline, reason=code).inc()
             if told_s:
                 self._open_at = max(self._open_at, self._clock() + told_s)
             await self._sleep(max(told_s, pause_s) * random.uniform(1.0, 1.3))
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
+
+    def _tell(self, detail: str) -> None:
+        """Why questions wait: a line now and then, because all rows have the same reason."""
+        if self._clock() >= self._told_at + TELL_EVERY_S:
+            self._told_at = self._clock()
+            _logger.warning("%s: asking again: %s", self._pipeline, detail)
 
     def _token(self) -> str:
         return self._credential.read_text().strip()

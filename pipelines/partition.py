@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,13 @@ from pipelines.templates import Unusable
 from tailrace import log
 
 RETRY_S: Final = 1.0
+# Two runners may believe for a moment that they have the partition. The one that has lost it is
+# told so soon, and stops; the other one takes it again.
+FENCED_S: Final = 2.0
+TELL_EVERY_S: Final = 10.0
+
+_logger = logging.getLogger(__name__)
+
 # Transactions' worth of rows that are taken at once: the engine must not idle while one of them is
 # written.
 READ_AHEAD: Final = 2
@@ -55,6 +63,7 @@ class Partition:
         _counts: as of the last commit.
         _woken: something is done, or the runner ends.
         _ending: commit what is done, and ask for no more.
+        _told_at: when the log was told last that nothing is committed (monotonic seconds).
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class Partition:
         self._counts = Counts()
         self._woken = asyncio.Event()
         self._ending = False
+        self._told_at = -TELL_EVERY_S
 
     @property
     def full(self) -> bool:
@@ -111,18 +121,28 @@ class Partition:
             self._slots.append(slot)
 
     async def run(self) -> None:
-        """Begin, then commit until `end`; ends by itself when another runner has the partition."""
+        """Begin, then commit until `end`. Cancelled when the partition is another runner's."""
+        try:
+            while not await self._until_fenced():
+                self.begun = False
+                await asyncio.sleep(FENCED_S)
+        finally:
+            self.begun = False
+            for slot in self._slots:
+                slot.work.cancel()
+            await self._transactions.stop()
+
+    async def _until_fenced(self) -> bool:
+        """Begin and commit. Returns False when another runner took the partition over, and True
+        when this one has to end."""
         try:
             await self._start()
             while await self._commit_due():
                 pass
         except log.Fenced:
             metrics.TRANSACTIONS.labels(pipeline=self._pipeline.name, outcome="fenced").inc()
-        finally:
-            self.begun = False
-            for slot in self._slots:
-                slot.work.cancel()
-            await self._transactions.stop()
+            return self._ending
+        return True
 
     def end(self) -> None:
         """Have `run` commit what is done in order, and return."""
@@ -135,7 +155,8 @@ class Partition:
             try:
                 await self._transactions.start()
                 found = await self._begin(self.number)
-            except (log.LogUnavailable, log.HistoryLost):
+            except (log.LogUnavailable, log.HistoryLost) as error:
+                self._tell(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             break
@@ -148,6 +169,14 @@ class Partition:
 
     async def _work(self, record: log.Record) -> tuple[Written, Counts]:
         """What one record leads to. Never fails: a row that cannot be answered is a dead letter."""
+        try:
+            return await self._answered(record)
+        except Exception as error:  # of this row alone, so the others must not wait for it
+            _logger.exception("%s: %s", self._pipeline.name, place_of(record))
+            refused = Refused("internal", f"{type(error).__name__}: {error}"[:1_000])
+            return self._rows.dead(record, refused), Counts(read=1, dead=1)
+
+    async def _answered(self, record: log.Record) -> tuple[Written, Counts]:
         if place_of(record) in self._earlier:
             return Written(), Counts(read=1, found=1)
         try:
@@ -170,6 +199,12 @@ class Partition:
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
         )
+
+    def _tell(self, error: Exception) -> None:
+        """Why nothing is committed, now and then: without the right to write it is for ever."""
+        if self._clock() >= self._told_at + TELL_EVERY_S:
+            self._told_at = self._clock()
+            _logger.warning("%s, partition %d: %s", self._pipeline.name, self.number, error)
 
     def _done(self, slot: _Slot) -> None:
         slot.done_at = self._clock()
@@ -218,7 +253,8 @@ class Partition:
                 self._pipeline.group,
                 {place: (after, counts.encoded())},
             )
-        except log.LogUnavailable:
+        except log.LogUnavailable as error:
+            self._tell(error)
             metrics.TRANSACTIONS.labels(pipeline=name, outcome="failed").inc()
             await self._start()
             return

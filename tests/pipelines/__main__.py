@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,8 @@ parser.add_argument("--every", type=float, default=3.0, help="seconds between tw
 parser.add_argument("--kills", type=int, default=1_000, help="at most so many")
 parser.add_argument("--engine", choices=("scripted", "vllm"), default="scripted")
 chosen = parser.parse_args()
+# Without this the deployment would survive, because it has a session of its own.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 with tempfile.TemporaryDirectory(
     prefix="tailrace-pipelines-", ignore_cleanup_errors=True
 ) as folder:

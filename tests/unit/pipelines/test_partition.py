@@ -1,0 +1,250 @@
+"""One partition: what is committed, in which order, and who may commit it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from pipelines import definition, partition
+from pipelines.counts import Counts, decoded
+from pipelines.partition import Beginning, Partition
+from pipelines.rows import SOURCE, Answer, Refused, Row, Rows
+from tailrace import log
+from tests.support import waiting
+
+TOLD: dict[str, Any] = {
+    "name": "small",
+    "input": {"topic": "in"},
+    "prompt": {"user": "{{ record.n }}"},
+    "output": {"topic": "out"},
+    "dead_letters": {"topic": "dead"},
+    "batch": {"records": 3, "seconds": 0.05},
+}
+
+
+class Transactions:
+    """Remembers what was committed; fails as it is told.
+
+    Attributes:
+        failures: raised by the next commits, in turn. `landed`: what failed was written all the
+            same.
+    """
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.outputs: list[log.Outgoing] = []
+        self.offset, self.metadata = 0, ""
+        self.failures: list[Exception] = []
+        self.landed = False
+
+    async def start(self) -> None:
+        self.started += 1
+
+    async def stop(self) -> None:
+        """Nothing is open."""
+
+    async def commit(
+        self,
+        outgoing: Sequence[log.Outgoing],
+        group: str,
+        offsets: Mapping[tuple[str, int], tuple[int, str]],
+    ) -> None:
+        error = self.failures.pop(0) if self.failures else None
+        if error is None or self.landed:
+            assert group == "tailrace.pipelines.small"
+            self.outputs += outgoing
+            ((_, (self.offset, self.metadata)),) = offsets.items()
+        if error is not None:
+            raise error
+
+    @property
+    def places(self) -> list[int]:
+        """Offsets of the rows that were written, in order."""
+        return [int(dict(r.headers)[SOURCE].split(b"/")[2]) for r in self.outputs]
+
+
+class Stage:
+    """A partition over these, with answers that the test gives."""
+
+    def __init__(self, earlier: frozenset[str] = frozenset(), **changes: Any) -> None:
+        pipeline = definition.decoded(yaml.safe_dump({**TOLD, **changes}))
+        self.transactions = Transactions()
+        self.asked: list[int] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.held: set[int] = set()  # rows whose answer does not come
+        self.earlier = earlier
+        self.partition = Partition(
+            0,
+            pipeline,
+            Rows(pipeline),
+            self._outcome,
+            self._begin,
+            cast(log.Transactions, self.transactions),
+            asyncio.Semaphore(4),
+        )
+
+    async def _begin(self, number: int) -> Beginning:
+        assert number == 0
+        known = decoded(self.transactions.metadata)
+        return Beginning(self.transactions.offset, known, self.earlier)
+
+    async def _outcome(self, row: Row) -> Answer | Refused:
+        offset = row.source.offset
+        self.asked.append(offset)
+        await self.until(lambda: offset not in self.held)
+        if row.values["record"]["n"] == "bad":
+            return Refused("some_code", "no", requests=1)
+        if row.values["record"]["n"] == "broken":
+            raise RuntimeError("a defect")
+        return Answer("ok", f"resp_{offset}", "m", 2, 1)
+
+    def take(self, *numbers: int, n: Any = "x") -> None:
+        """Records with these offsets."""
+        value = b'{"n": "%s"}' % str(n).encode()
+        self.partition.take([log.Record("in", 0, o, 5, None, value, ()) for o in numbers])
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async def there() -> bool:
+            return condition()
+
+        await waiting.eventually(there, "the partition gets there")
+
+
+@contextlib.asynccontextmanager
+async def running(stage: Stage) -> AsyncIterator[None]:
+    task = asyncio.create_task(stage.partition.run())
+    try:
+        await stage.until(lambda: stage.partition.begun)
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_rows_are_committed_in_order_with_their_counts() -> None:
+    stage = Stage()
+    async with running(stage):
+        stage.take(0, 1)
+        stage.take(2, n="bad")
+        stage.take(3)
+        await stage.until(lambda: stage.transactions.offset == 4)
+    assert stage.transactions.places == [0, 1, 2, 3]
+    assert [r.topic for r in stage.transactions.outputs] == ["out", "out", "dead", "out"]
+    done = decoded(stage.transactions.metadata)
+    assert done == Counts(4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3)
+
+
+async def test_nothing_is_committed_before_a_row_that_is_not_done() -> None:
+    stage = Stage()
+    stage.held = {1}
+    async with running(stage):
+        stage.take(0, 1, 2, 3)
+        await stage.until(lambda: stage.transactions.offset == 1)
+        assert stage.transactions.places == [0]
+        assert set(stage.asked) == {0, 1, 2, 3}, "later rows are asked meanwhile"
+        stage.held.clear()
+        await stage.until(lambda: stage.transactions.offset == 4)
+    assert stage.transactions.places == [0, 1, 2, 3]
+
+
+async def test_a_row_that_fails_in_the_runner_holds_no_other_one_back() -> None:
+    stage = Stage()
+    async with running(stage):
+        stage.take(0, n="broken")
+        stage.take(1)
+        await stage.until(lambda: stage.transactions.offset == 2)
+    headers = dict(stage.transactions.outputs[0].headers)
+    assert (headers["tailrace-reason"], stage.transactions.outputs[0].topic) == (
+        b"internal",
+        "dead",
+    )
+
+
+async def test_what_was_committed_before_is_passed_over() -> None:
+    """It was fetched while another runner still had the partition."""
+    stage = Stage()
+    stage.transactions.offset = 2
+    stage.take(0, 1, 2)  # before it knows where to begin
+    assert stage.asked == []
+    async with running(stage):
+        stage.take(1, 2, 3)
+        await stage.until(lambda: stage.transactions.offset == 4)
+    assert stage.asked == [2, 3]
+    assert stage.transactions.places == [2, 3]
+
+
+async def test_rows_with_an_output_are_not_asked_again_readable_or_not() -> None:
+    stage = Stage(frozenset({"in/0/0/5", "in/0/1/5"}))
+    async with running(stage):
+        stage.take(0)
+        stage.partition.take([log.Record("in", 0, 1, 5, None, b"{", ())])
+        stage.take(2)
+        await stage.until(lambda: stage.transactions.offset == 3)
+    assert stage.asked == [2]
+    assert stage.transactions.places == [2]
+    assert decoded(stage.transactions.metadata).found == 2
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["lost", "written"])
+async def test_after_a_commit_of_unknown_outcome_the_offset_says_what_was_written(
+    landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "RETRY_S", 0.0)
+    stage = Stage()
+    stage.transactions.failures, stage.transactions.landed = [log.LogUnavailable("no")], landed
+    async with running(stage):
+        stage.take(0, 1, 2)
+        await stage.until(lambda: stage.transactions.offset == 3)
+        stage.take(3)
+        await stage.until(lambda: stage.transactions.offset == 4)
+    assert stage.transactions.places == [0, 1, 2, 3]
+    assert sorted(stage.asked) == [0, 1, 2, 3]
+    assert stage.transactions.started == 2
+    assert decoded(stage.transactions.metadata).read == 4
+
+
+async def test_a_runner_that_was_fenced_and_still_has_the_partition_takes_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A runner that had lost its partition fenced the new owner, which then did nothing."""
+    monkeypatch.setattr(partition, "FENCED_S", 0.0)
+    stage = Stage()
+    stage.transactions.failures = [log.Fenced("another")]
+    async with running(stage):
+        stage.take(0, 1)
+        await stage.until(lambda: stage.transactions.offset == 2)
+    assert stage.transactions.places == [0, 1]
+    assert stage.transactions.started == 2
+
+
+async def test_at_its_end_a_partition_commits_what_is_done_and_no_more() -> None:
+    stage = Stage(batch={"records": 100, "seconds": 300})
+    stage.held = {2}
+    task = asyncio.create_task(stage.partition.run())
+    await stage.until(lambda: stage.partition.begun)
+    stage.take(0, 1, 2, 3)
+    await stage.until(lambda: set(stage.asked) == {0, 1, 2, 3})
+    await asyncio.sleep(0)
+    assert stage.transactions.offset == 0, "the batch is not full"
+    stage.partition.end()
+    await asyncio.wait_for(task, 5)
+    assert stage.transactions.places == [0, 1]
+
+
+async def test_it_takes_no_more_than_a_few_transactions_of_rows() -> None:
+    stage = Stage()
+    assert stage.partition.full, "it has not begun"
+    stage.held = {0}
+    async with running(stage):
+        assert not stage.partition.full
+        stage.take(*range(partition.READ_AHEAD * 3))
+        assert stage.partition.full
+        stage.held.clear()
+        await stage.until(lambda: not stage.partition.full)
