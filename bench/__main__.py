@@ -32,6 +32,7 @@ from bench import (
     items,
     items_beside,
     measure,
+    pipeline_runners,
     report,
     resume,
     scaling,
@@ -56,6 +57,7 @@ SUITES: dict[str, ModuleType] = {
         tags,
         scaling,
         skew,
+        pipeline_runners,
         affinity,
         hedge,
         handover,
@@ -77,6 +79,7 @@ ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
 NOT_QUICK = {
     scaling.NAME,
     skew.NAME,
+    pipeline_runners.NAME,
     affinity.NAME,
     hedge.NAME,
     handover.NAME,

@@ -44,6 +44,7 @@ def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_
     assert set(everything) - set(command.chosen([], quick=True)) == {
         "scaling",
         "skew",
+        "pipeline_runners",
         "hedge",
         "affinity",
         "handover",
