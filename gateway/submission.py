@@ -437,7 +437,7 @@ class Submission:
             key = self._key(create, principal)
             stands = None
             if key is not None and request.store:
-                # Whoever sends it again finds it by its key, so it may run, and is paid once.
+                # The next try finds it by its key, so it may run, and is paid once.
                 asked = idempotency.KeyedRequest(request, key)
                 stands = functools.partial(self._keys.stands, asked)
             self._withdrawals.begin(request, unless=stands)

@@ -28,7 +28,7 @@ ANSWER_S: Final = 300.0
 CONNECT_S: Final = 5.0
 # The request is at fault, so that asking again would change nothing.
 _FINAL: Final = frozenset({400, 404, 405, 409, 410, 413, 415, 422})
-# Every row would have this error: whoever runs the pipeline has to do something.
+# Every row would have this error: the operator of the pipeline has to act.
 _OPERATORS: Final = frozenset({"model_not_found"})
 TELL_EVERY_S: Final = 10.0
 
@@ -58,7 +58,7 @@ class Gateway:
     """One gateway, asked by all rows of a runner.
 
     Attributes:
-        _open_at: nobody asks before (monotonic seconds): a gateway said how long to wait.
+        _open_at: no question is sent before (monotonic seconds): a gateway said how long to wait.
         _told_at: when the log was told last that something waits (monotonic seconds).
     """
 

@@ -35,8 +35,8 @@ Outcome = Callable[[Row], Awaitable[Answer | Refused]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where to begin, behind whoever had the partition before: the next offset, what was done below
-    it, and the places of rows that have their output already."""
+    """Where to begin, behind the former owner: the next offset, what was done below it, and the
+    places of rows that have their output already."""
 
     offset: int
     counts: Counts = field(default_factory=Counts)
@@ -201,7 +201,7 @@ class Partition:
         )
 
     def _tell(self, error: Exception) -> None:
-        """Why nothing is committed, now and then: without the right to write it is for ever."""
+        """Why nothing is committed, now and then: without the right to write it never ends."""
         if self._clock() >= self._told_at + TELL_EVERY_S:
             self._told_at = self._clock()
             _logger.warning("%s, partition %d: %s", self._pipeline.name, self.number, error)

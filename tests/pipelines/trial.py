@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiokafka
-import aiokafka.admin
 import jsonschema
 import msgspec
 import yaml
@@ -34,10 +33,13 @@ import yaml
 from bench import stacks
 from pipelines import definition, rows
 from pipelines.examples import data
+from tailrace import log
 from tailrace.local import dev_credentials, paths, state
 from tailrace.protocol import records, topics
 
 PARTITIONS: Final = 4
+MOST_S: Final = 1_800.0
+LEAVE_S: Final = 30.0
 EXAMPLE: Final = paths.ROOT / "pipelines/examples/reviews.yaml"
 SCRIPTED: Final = "scripted"
 KILLED: Final = ("runner", "gateway", "runner", "worker", "runner", "redis", "gateway", "worker")
@@ -104,7 +106,7 @@ class Runners:
     def told(self, about: str) -> list[str]:
         """Lines of the runners' logs with these words."""
         logs = sorted(self._folder.glob("runner-*.log"))
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        lines = [line for each in logs for line in each.read_text(errors="replace").splitlines()]
         return [line for line in lines if about in line]
 
     def asked(self, *words: str) -> str:
@@ -120,6 +122,19 @@ class Runners:
         )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def replay(self) -> None:
+        """Have everything read again. Killed runners are members of the group for a few seconds."""
+        end = time.monotonic() + LEAVE_S
+        while True:
+            try:
+                self.asked("replay", "--from", "earliest", "--yes")
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(1)
+            else:
+                return
 
     def progress(self) -> dict[str, Any]:
         """`status`, for programs."""
@@ -138,21 +153,6 @@ def pipeline_file(folder: Path, name: str, engine: str, **changes: Any) -> Path:
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
-
-
-async def make_topics(kafka: str, pipeline: definition.Pipeline) -> None:
-    """The pipeline's topics, which a runner does not make."""
-    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=kafka)
-    await admin.start()
-    try:
-        await admin.create_topics(
-            [
-                aiokafka.admin.NewTopic(topic, PARTITIONS, 1)
-                for topic in (pipeline.input.topic, *pipeline.outputs)
-            ]
-        )
-    finally:
-        await admin.close()
 
 
 async def produce(kafka: str, topic: str, generated: list[data.Generated]) -> None:
@@ -275,7 +275,8 @@ def kill(side: stacks.Side, role: str, drawn: random.Random) -> None:
 def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, rounds: int) -> int:
     """Kill parts until everything is read. Returns how many were killed."""
     drawn, killed = random.Random(seed), 0
-    while True:
+    end = time.monotonic() + MOST_S
+    while time.monotonic() < end:
         time.sleep(every_s)
         try:
             now = runners.progress()
@@ -302,6 +303,7 @@ def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, roun
         else:
             kill(side, what, drawn)
         killed += 1
+    raise AssertionError(f"not everything was read in {MOST_S:.0f} s")
 
 
 def run(
@@ -318,7 +320,8 @@ def run(
     with stacks.tailrace(scratch, engine=engine, gateways=2, workers=workers) as side:
         file = pipeline_file(scratch, "reviews-trial", engine)
         pipeline = definition.decoded(file.read_bytes())
-        asyncio.run(make_topics(side.kafka, pipeline))
+        names = [pipeline.input.topic, *pipeline.outputs]
+        asyncio.run(log.create_topics(side.kafka, names, partitions=PARTITIONS))
         asyncio.run(produce(side.kafka, pipeline.input.topic, generated))
         runners = Runners(side, file, scratch)
         say(runners.asked("plan").strip())
@@ -333,12 +336,10 @@ def run(
                 say(f"  {told}")
             wrong = asyncio.run(judged(side, pipeline, generated, engine))
             say(runners.asked("replay", "--from", "earliest").strip())
-            time.sleep(8)  # killed members leave the group
-            runners.asked("replay", "--from", "earliest", "--yes")
+            runners.replay()
             for _ in range(2):
                 runners.start()
-            while runners.progress()["lag"]:
-                time.sleep(1)
+            disturb(side, runners, seed, every_s=1.0, rounds=0)
             runners.stop()
             say("after a replay of everything:")
             wrong += asyncio.run(judged(side, pipeline, generated, engine))
