@@ -509,7 +509,8 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
 
 async def _until(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _version() -> str:

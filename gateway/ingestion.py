@@ -79,7 +79,8 @@ class Ingestion:
                 if self._stores.ready:
                     self._begin()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stores.changed.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await self._stores.changed.wait()
         finally:
             running = [task for _, task in self._running.values()]
             for task in running:

@@ -429,7 +429,8 @@ class App:
 
 async def _stop_in_time(stop: Callable[[], Awaitable[None]]) -> None:
     try:
-        await asyncio.wait_for(stop(), SHUTDOWN_S)
+        async with asyncio.timeout(SHUTDOWN_S):
+            await stop()
     except Exception as error:  # a part that cannot be stopped must not keep the others running
         telemetry.log(
             telemetry.Action.TASK_FAILED, part=getattr(stop, "__qualname__", ""), exc_info=error

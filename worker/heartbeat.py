@@ -118,7 +118,8 @@ class Heartbeat:
             except StoreUnavailable:
                 self.living, self.models, self._strangers = frozenset(), frozenset(), None
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._due.wait(), self._pause_s)
+                async with asyncio.timeout(self._pause_s):
+                    await self._due.wait()
             self._due.clear()
 
     @property

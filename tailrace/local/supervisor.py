@@ -225,9 +225,13 @@ class Supervisor:
 
     def _apply_topics(self) -> None:
         pools = self._pools.names if self._pools else (plan.POOL,)
-        applying = kafka_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS)
+
+        async def apply() -> list[str]:
+            async with asyncio.timeout(TOPICS_S):
+                return await kafka_log.apply_topics(self._state.kafka, pools, partitions=PARTITIONS)
+
         try:
-            created = asyncio.run(asyncio.wait_for(applying, TOPICS_S))
+            created = asyncio.run(apply())
         except TimeoutError:
             raise processes.StartError(f"Kafka at {self._state.kafka} does not answer") from None
         self._note(f"topics: {len(created)} created" if created else "topics: all there")

@@ -197,7 +197,8 @@ class VLLM:
         llm, self._llm = self._llm, None
         if llm is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(llm.shutdown, SHUTDOWN_S), SHUTDOWN_S + 5)
+                async with asyncio.timeout(SHUTDOWN_S + 5):
+                    await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
         if self._events is not None:
             self._events.close()
         self._release.set()

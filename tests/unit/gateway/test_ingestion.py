@@ -210,6 +210,18 @@ async def test_whoever_works_on_a_file_says_so(
         await second.until_status(store, file, "completed")
 
 
+async def test_it_ends_though_something_changed_at_the_same_moment(
+    broker: memory_log.MemoryLog,
+) -> None:
+    one = Gateway(broker)
+    working = asyncio.ensure_future(one.ingestion.run())
+    await asyncio.sleep(0)
+    one.stores.changed.set()
+    working.cancel()
+    await asyncio.wait([working], timeout=5)
+    assert working.cancelled()
+
+
 async def test_what_helps_later_is_tried_again_with_another_key(
     broker: memory_log.MemoryLog,
 ) -> None:
