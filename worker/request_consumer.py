@@ -20,6 +20,7 @@ from worker.commit_tracker import Tracker
 from worker.connections import MakeGroupConsumer
 from worker.delivery import Delivery
 from worker.membership import Membership
+from worker.repeated_keys import RepeatedKeys
 from worker.served_response import asked
 from worker.servings import Servings
 from worker.slots import BATCH
@@ -45,6 +46,7 @@ class RequestConsumer:
         _being_read: whose requests are being read again; later ones of the same wait.
         _assignment: the assignment to which those that are set aside may belong.
         _unread: requests that were not read, by topic, as of the last count.
+        _keys: which requests repeat the idempotency key of an earlier one.
         _left: the group was left, or is being left; no more requests are taken.
         starts_per_s: gives how many requests start in a second while others wait. 0 where none is
             offered to other workers.
@@ -78,6 +80,7 @@ class RequestConsumer:
         self._being_read: read_ahead.Key | None = None
         self._assignment: Assignment | None = None
         self._unread = dict.fromkeys(self._topics, 0)
+        self._keys = RepeatedKeys()
         self._left = False
 
     def unserved(self, rank: int) -> read_ahead.Unserved:
@@ -168,6 +171,8 @@ class RequestConsumer:
         request = self._request_in(r, assigned.tracker)
         if request is None:
             return
+        if _reroute(r) is None:  # the key of a reroute counts where its request lies
+            self._keys.note(r, request)
         assigned.tracker.begin(r.offset)
         key, size = read_ahead.Key(r.topic, request.owner.key), len(r.value or b"")
         if not self._servings.serves(request.rid):
@@ -202,6 +207,7 @@ class RequestConsumer:
             size=len(r.value or b""),
             continues=continues(r),
             asked_ms=broker_time(r),
+            repeats=self._keys.ahead(r, request),
         )
         self._servings.deliver(request, delivery)
 

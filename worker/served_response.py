@@ -117,6 +117,12 @@ class ServedResponse:
         return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)
 
     @property
+    def repeats(self) -> str:
+        """The response whose request has the same idempotency key and lies before this one; empty:
+        none is known."""
+        return self.deliveries[-1].repeats
+
+    @property
     def assigned(self) -> bool:
         """Whether an assignment that delivered its request still holds."""
         return any(delivery.tracker.valid for delivery in self.deliveries)

@@ -32,6 +32,8 @@ from worker.worker_context import WorkerContext
 UNAVAILABLE_S = 0.5
 # Longest wait when only time decides: what is known of the broker's clock may improve in between.
 LOOK_AGAIN_S = 2.0
+# A gateway that appended a repeated key withdraws it in milliseconds; this covers a slow one.
+REPEATED_S = 10.0
 # A request that waited for so long may have an answer by now that it did not have before.
 ANSWER_S = 1.0
 
@@ -44,6 +46,7 @@ class Serving:
         response: the response; its deliveries are finished when serving ends with DONE or LOST.
         _claim: the claim that is being carried out; None between claims.
         _entry: what the tail knows of the response; None outside `run`.
+        _since: when this worker began to deal with it (monotonic).
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Serving:
         self._context = context
         self._claim: ClaimRunner | None = None
         self._entry: Entry | None = None
+        self._since = context.monotonic()
 
     def join(self, delivery: Delivery) -> None:
         """Add a redelivery of the same request, under a new assignment."""
@@ -146,8 +150,10 @@ class Serving:
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
         now_ms = self._context.broker_now_ms()
-        # An answer that was due while the log was away may have been "unknown".
-        withheld_ms = self._context.settling_ms() if now_ms > self.response.answered_ms else 0.0
+        withheld_ms = self._repeated_ms()
+        if now_ms > self.response.answered_ms:
+            # An answer that was due while the log was away may have been "unknown".
+            withheld_ms = max(withheld_ms, self._context.settling_ms())
         return takeover.decide(
             state,
             self._context.claimant(self.response),
@@ -155,6 +161,14 @@ class Serving:
             expires_ms=self.response.expires_ms,
             withheld_ms=withheld_ms,
         )
+
+    def _repeated_ms(self) -> float:
+        """How long its gateway may still take to withdraw it, because an earlier request with its
+        idempotency key stands."""
+        response, context = self.response, self._context
+        if not response.repeats or context.tail.withdrawn(response.partition, response.repeats):
+            return 0.0
+        return max(0.0, (REPEATED_S - (context.monotonic() - self._since)) * 1000)
 
     async def _hedge(self, entry: Entry) -> ClaimPlan | None:
         """Try to be faster than the owner (log rule §26): the claim by which the response goes on

@@ -99,6 +99,11 @@ class Tail:
         finally:
             state.release(rid)
 
+    def withdrawn(self, partition: int, rid: str) -> bool:
+        """Whether the response was withdrawn, as far as the tail has read."""
+        state = self._partitions.get(partition)
+        return state is not None and state.end_reason(rid) == "withdrawn"
+
     async def known(self, partition: int, rid: str) -> Entry:
         """The entry, once it may be believed. The caller holds it.
 

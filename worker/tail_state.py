@@ -167,6 +167,17 @@ class Partition:
             self._count(found, found.size)
         return found
 
+    def end_reason(self, rid: str) -> str | None:
+        """Why a response ended; None where it has not, or is not known."""
+        packed = self.ended.get(rid)
+        if packed is not None:
+            state = finished.unpack(rid, packed.packed)
+        elif (entry := self.entries.get(rid)) is not None:
+            state = entry.fold
+        else:
+            return None
+        return state.ended.reason if state.ended is not None else None
+
     def release(self, rid: str) -> None:
         """A caller needs the entry no longer."""
         entry = self.entries[rid]

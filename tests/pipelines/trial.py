@@ -240,7 +240,9 @@ async def judged(
     expect("responses", len(responses), len(planted))
     lines = await consumed(side.kafka, topics.requests("default", "batch"))
     read = [(r, request) for r in lines if (request := records.request_of(r.key, r.value))]
-    asked = {request.rid: request for _, request in read}
+    refused = await withdrawn(side.kafka)
+    say(f"  requests that were withdrawn before a worker began them: {len(refused)}")
+    asked = {request.rid: request for _, request in read if request.rid not in refused}
     usage = [_metered(r.value) for r in await consumed(side.kafka, topics.USAGE)]
     metered = {each.rid: each for each in usage}
     for rid in asked.keys() - responses:
@@ -256,6 +258,20 @@ async def judged(
     expect("requests without an output", len(asked.keys() - responses), 0)
     expect("usage records of distinct responses", len(metered), len(planted))
     return wrong
+
+
+async def withdrawn(kafka: str) -> set[str]:
+    """Responses whose first record is the CANCEL of a gateway that told no client of them."""
+    first: dict[str, object] = {}
+    for r in await consumed(kafka, topics.TOKENS):
+        record = records.token_of(r.key, r.value)
+        if record is not None:
+            first.setdefault(record.rid, record)
+    return {
+        rid
+        for rid, record in first.items()
+        if isinstance(record, records.Cancel) and record.withdrawn
+    }
 
 
 def _metered(value: bytes) -> records.Metered:

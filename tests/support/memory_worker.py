@@ -185,6 +185,12 @@ class Foreign:
         """A gateway's CANCEL."""
         self.write(records.Cancel(self.request.rid, self.request.owner, self.request.echo))
 
+    def withdraw(self) -> None:
+        """The CANCEL of a gateway that told no client that the request was taken."""
+        self.write(
+            records.Cancel(self.request.rid, self.request.owner, self.request.echo, withdrawn=True)
+        )
+
 
 @dataclass
 class Served:

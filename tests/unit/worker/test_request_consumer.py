@@ -97,6 +97,26 @@ async def test_records_that_are_no_requests_are_skipped_and_stall_nothing() -> N
         await eventually(lambda: it.committed[0] == 4, "everything is committed")
 
 
+async def test_of_two_requests_with_one_key_the_first_one_in_the_log_is_begun() -> None:
+    """Also where the second one was set aside meanwhile."""
+    memory, time = one_partition()
+    key: dict[str, Any] = {"idempotency_key": "k", "metadata": cues(1)}
+    async with member(memory, time, capacity=2) as it:
+        running, others = await full(it, others=3)
+        first, second = ask(memory, **key), ask(memory, **key)
+        await eventually(lambda: len(it.consumer.set_aside(0)) == 1, "both are set aside")
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in (*others, first):
+            await done(memory, request)
+        await eventually(lambda: it.servings.serves(second.rid), "it was read")
+        assert it.context.engine_slots.running == 0
+        assert answer(memory, second.rid).kinds == []
+        Foreign(memory, second).withdraw()
+        await done(memory, second)
+        assert answer(memory, second.rid).kinds == ["Cancel"]
+
+
 def test_a_request_in_another_partition_than_its_id_names_is_none() -> None:
     memory = MemoryLog(partitions=2)
     request = ask(memory, partition=1)

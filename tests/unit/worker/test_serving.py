@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import msgspec
@@ -704,6 +705,41 @@ async def test_after_an_outage_an_old_request_waits_for_its_cancel_and_a_new_one
         worker.time.advance(APPEND_WITHIN_MS / 1000 + 1)
         assert await served.outcome() is Outcome.DONE
         assert answer(worker.memory, kept.rid).ended.status == "completed"
+
+
+async def test_a_request_that_repeats_a_key_waits_for_its_cancel() -> None:
+    """Two gateways appended one key; that of the second one withdraws it."""
+    async with memory_worker.worker() as worker:
+        first, second = (new_request(worker.memory, metadata=cues(3)) for _ in range(2))
+        repeated = dataclasses.replace(worker.deliver(second), repeats=first.rid)
+        waiting = worker.serve(second, repeated)
+        assert await worker.serve(first).outcome() is Outcome.DONE
+        worker.time.advance(serving.REPEATED_S - 1)
+        await several_looks(worker)
+        assert answer(worker.memory, second.rid).kinds == []
+        Foreign(worker.memory, second).cancel()
+        assert await waiting.outcome() is Outcome.DONE
+        assert answer(worker.memory, second.rid).kinds == ["Cancel"]
+
+
+async def test_a_request_that_repeats_a_withdrawn_one_s_key_begins_at_once() -> None:
+    async with memory_worker.worker() as worker:
+        first, second = (new_request(worker.memory, metadata=cues(3)) for _ in range(2))
+        Foreign(worker.memory, first).withdraw()
+        await worker.caught_up()
+        repeated = dataclasses.replace(worker.deliver(second), repeats=first.rid)
+        assert await worker.serve(second, repeated).outcome() is Outcome.DONE
+        assert answer(worker.memory, second.rid).ended.status == "completed"
+
+
+async def test_a_repeated_key_whose_gateway_is_gone_is_answered_late() -> None:
+    async with memory_worker.worker() as worker:
+        first, second = (new_request(worker.memory, metadata=cues(3)) for _ in range(2))
+        repeated = dataclasses.replace(worker.deliver(second), repeats=first.rid)
+        waiting = worker.serve(second, repeated)
+        worker.time.advance(serving.REPEATED_S + 1)
+        assert await waiting.outcome() is Outcome.DONE
+        assert answer(worker.memory, second.rid).ended.status == "completed"
 
 
 async def test_what_the_engine_cannot_do_ends_the_response_by_name() -> None:

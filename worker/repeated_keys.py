@@ -1,0 +1,60 @@
+"""Idempotency keys among the requests that this worker has read (pure; log rule §10).
+
+Two gateways can append one key at the same time. The first request in the log stands, and the
+gateway of the other one withdraws it. The worker reads both in one partition, so it knows which one
+that is before the CANCEL is there.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from typing import Final, NamedTuple
+
+from tailrace import log
+from tailrace.protocol import records
+
+# Keys of each partition. Gateways look back as far, so they find what is found here.
+RECENT: Final = 1_000
+
+
+class _First(NamedTuple):
+    rid: str
+    offset: int
+
+
+class RepeatedKeys:
+    """The first request of each recent key, by partition of the request topics."""
+
+    def __init__(self) -> None:
+        self._first: collections.defaultdict[
+            tuple[str, int], collections.OrderedDict[bytes, _First]
+        ] = collections.defaultdict(collections.OrderedDict)
+
+    def note(self, r: log.Record, request: records.Request) -> None:
+        """A request was read. Those of a partition come in their order, and again from an earlier
+        place after a rebalance."""
+        if request.idempotency_key is None:
+            return
+        of, key = self._first[r.topic, r.partition], _digest(request)
+        known = of.get(key)
+        if known is not None and r.offset - RECENT <= known.offset <= r.offset:
+            return
+        of[key] = _First(request.rid, r.offset)
+        of.move_to_end(key)
+        if len(of) > RECENT:
+            of.popitem(last=False)
+
+    def ahead(self, r: log.Record, request: records.Request) -> str:
+        """The response whose request has the same key and lies before this one; empty: none."""
+        if request.idempotency_key is None:
+            return ""
+        found = self._first[r.topic, r.partition].get(_digest(request))
+        if found is None or found.offset >= r.offset or found.rid == request.rid:
+            return ""
+        return found.rid
+
+
+def _digest(request: records.Request) -> bytes:
+    named = f"{request.owner.key}|{request.idempotency_key}"
+    return hashlib.blake2b(named.encode(), digest_size=16).digest()
