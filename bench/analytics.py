@@ -281,7 +281,7 @@ def check_store(run: Run, scratch: Path) -> None:
     """Fold the results into the embedded store, kill it several times, and compare. Raises
     Differs."""
     try:
-        from pipelines.analytics import store
+        from pipelines.analytics import embedded
     except ImportError:
         raise programs.Missing("DuckDB (make analytics installs it)") from None
     path = scratch / "analytics.duckdb"
@@ -299,7 +299,7 @@ def check_store(run: Run, scratch: Path) -> None:
         subprocess.run([*command, "--once"], check=True, timeout=120)
     took = time.monotonic() - began
     wanted = asyncio.run(expected(run.side))
-    opened = store.Store(path)
+    opened = embedded.Store(path)
     try:
         lines = [
             f"store: {result.name} {line}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pipelines.analytics import cluster, jobs, programs, results, supervisor
+from pipelines.analytics import cluster, jobs, programs, results, store, supervisor
 from tailrace.protocol import topics
 
 STEP_S: Final = 1.0
@@ -40,7 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--label", default="label", help="member of an answer that is counted by")
     parser.add_argument("--gap", type=int, default=jobs.GAP_S, help="seconds between sessions")
     parser.add_argument("--checkpoint", type=int, default=10, help="seconds between checkpoints")
-    parser.add_argument("--store", type=Path, help="a DuckDB file that the results are folded into")
+    parser.add_argument(
+        "--store",
+        default=os.environ.get(store.VARIABLE),
+        help="what the results are folded into: a DuckDB file, or a URL of ClickHouse",
+    )
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
@@ -86,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fold(options: argparse.Namespace) -> subprocess.Popen[bytes]:
     """A process that folds the results into the store. It may be killed and started again."""
-    command = [sys.executable, "-m", "pipelines.analytics.store", str(options.store)]
+    command = [sys.executable, "-m", "pipelines.analytics.store", options.store]
     command += ["--kafka", options.kafka, "--prefix", options.prefix]
     return subprocess.Popen(command)
 

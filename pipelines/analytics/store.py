@@ -1,57 +1,35 @@
-"""The results in an embedded database (DuckDB), where they can be asked for with SQL.
+"""Folds the topics of results into a database: one in a file (`embedded`), or ClickHouse at a URL.
 
-A table for each topic of results, with the same columns and key. A batch of changes and the offset
-behind it are one transaction of the database. So whenever the process dies, and however often the
-topics are read again, a table is what its topic says up to an offset.
+Both take every batch any number of times, and remember behind it how far they have come. So the
+process may be killed at any moment, and a store that was away is tried until it answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
-import duckdb
+from pipelines.analytics import clickhouse, jobs, results, twins
+from tailrace.retry import retry_until
 
-from pipelines.analytics import jobs, results, twins
+VARIABLE: Final = "TAILRACE_ANALYTICS_STORE"
+RETRY_S: Final = 2.0
 
-_TYPES: Final[Mapping[str, str]] = {
-    "text": "VARCHAR",
-    "time": "TIMESTAMP",
-    "count": "BIGINT",
-    "number": "DOUBLE",
-}
+T = TypeVar("T")
 
 
-class Store:
-    """One database file. Only one process at a time may have it open."""
-
-    def __init__(self, path: Path | str) -> None:
-        """Open it, and make the tables that are missing."""
-        self._db = duckdb.connect(str(path))
-        self._db.execute("SET TimeZone = 'UTC'")
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS positions (topic VARCHAR, part INTEGER, next BIGINT, "
-            "PRIMARY KEY (topic, part))"
-        )
-        for result in jobs.RESULTS:
-            columns = ", ".join(f'"{n}" {_TYPES[kind]}' for n, kind in result.columns.items())
-            key = ", ".join(f'"{name}"' for name in result.key)
-            self._db.execute(
-                f'CREATE TABLE IF NOT EXISTS "{result.name}" ({columns}, PRIMARY KEY ({key}))'
-            )
+class ResultStore(Protocol):
+    """A database of results. All calls block; those of a server raise `clickhouse.Unavailable`."""
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Let go of it."""
 
-    def positions(self) -> dict[tuple[str, int], int]:
+    def positions(self) -> Mapping[tuple[str, int], int]:
         """Topic and partition -> the next offset to be folded."""
-        found = self._db.execute("SELECT topic, part, next FROM positions").fetchall()
-        return {(topic, partition): place for topic, partition, place in found}
 
     def fold(
         self,
@@ -63,83 +41,71 @@ class Store:
     ) -> None:
         """Apply the changes of one partition, in order, up to the offset `behind`. What was folded
         before has no effect."""
-        self._db.execute("BEGIN")
-        try:
-            found = self._db.execute(
-                "SELECT next FROM positions WHERE topic = ? AND part = ?", [topic, partition]
-            ).fetchone()
-            place = found[0] if found else 0
-            if behind > place:
-                # Of one key only the last change says what it is.
-                last = {c.key: c.values for c in changes if c.offset >= place}
-                self._apply(result, last)
-                self._db.execute(
-                    "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)", [topic, partition, behind]
-                )
-            self._db.execute("COMMIT")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
 
     def rows(self, result: jobs.Result) -> twins.Rows:
-        """The whole table, as the twins say it."""
-        names = [
-            f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
-            for name, kind in result.columns.items()
-        ]
-        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608  # nosec B608
-        return {row[: result.keys]: row[result.keys :] for row in found}
-
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        found: list[tuple[Any, ...]] = self._db.execute(query).fetchall()
-        return found
-
-    def _apply(
-        self,
-        result: jobs.Result,
-        last: Mapping[tuple[twins.Value, ...], tuple[twins.Value, ...] | None],
-    ) -> None:
-        put = [self._row(result, (*key, *values)) for key, values in last.items() if values]
-        gone = [self._row(result, key) for key, values in last.items() if values is None]
-        if put:
-            marks = ", ".join("?" * len(result.columns))
-            put_row = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608  # nosec B608
-            self._db.executemany(put_row, put)
-        if gone:
-            where = " AND ".join(f'"{name}" = ?' for name in result.key)
-            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', gone)  # noqa: S608  # nosec B608
-
-    def _row(self, result: jobs.Result, values: Sequence[twins.Value]) -> list[Any]:
-        kinds = list(result.columns.values())
-        return [
-            datetime.fromtimestamp(value / 1000, UTC).replace(tzinfo=None)
-            if kind == "time" and isinstance(value, int)
-            else value
-            for kind, value in zip(kinds, values, strict=False)
-        ]
+        """A whole table, as the twins say it."""
 
 
-async def run(store: Store, bootstrap: str, prefix: str, *, once: bool = False) -> None:
+def opened(target: str) -> ResultStore:
+    """The store of a setting: a URL of ClickHouse (`clickhouse.parse`), or the path of a file.
+
+    Raises:
+        ValueError: the URL is none.
+        ImportError: a file needs DuckDB, which is not installed.
+    """
+    if "://" in target:
+        return clickhouse.ClickHouse(clickhouse.parse(target))
+    # Only this one needs DuckDB.
+    from pipelines.analytics import embedded
+
+    return embedded.Store(target)
+
+
+async def run(store: ResultStore, bootstrap: str, prefix: str, *, once: bool = False) -> None:
     """Fold the topics of results, until it is cancelled or, with `once`, up to what is committed
     now. Raises TimeoutError: the broker does not answer."""
     by_topic = {result.topic(prefix): result for result in jobs.RESULTS}
-    batches = results.follow(bootstrap, list(by_topic), store.positions(), once=once)
+    positions = await _answered(store.positions)
+    batches = results.follow(bootstrap, list(by_topic), positions, once=once)
     async for (topic, partition), batch in batches:
         result = by_topic[topic]
         changes = [c for r in batch if (c := results.decoded(result, r)) is not None]
-        store.fold(result, topic, partition, changes, batch[-1].offset + 1)
+        behind = batch[-1].offset + 1
+        await _answered(lambda a=(result, topic, partition, changes, behind): store.fold(*a))  # type: ignore[misc]
+
+
+async def _answered(call: Callable[[], T]) -> T:
+    """Call until the store answers."""
+
+    async def attempt() -> T:
+        return call()
+
+    return await retry_until(attempt, on=clickhouse.Unavailable, pause_s=RETRY_S, failed=_away)
+
+
+def _away(error: Exception) -> None:
+    sys.stderr.write(f"store: {error}\n")
 
 
 def main() -> None:
-    """`python -m pipelines.analytics.store FILE --kafka HOST:PORT`."""
-    parser = argparse.ArgumentParser(description="Fold the results of analytics into DuckDB.")
-    parser.add_argument("file", type=Path)
+    """`python -m pipelines.analytics.store STORE --kafka HOST:PORT`."""
+    parser = argparse.ArgumentParser(description="Fold the results of analytics into a database.")
+    parser.add_argument(
+        "store",
+        nargs="?",
+        default=os.environ.get(VARIABLE),
+        help=f"a file for DuckDB, or http(s)://user@host:port/database of ClickHouse ({VARIABLE})",
+    )
     parser.add_argument("--kafka", required=True, help="address of Kafka, as in TAILRACE_KAFKA")
     parser.add_argument("--prefix", default="analytics", help="of the topics of results")
     parser.add_argument("--once", action="store_true", help="stop at what is committed now")
     options = parser.parse_args()
-    store = Store(options.file)
+    if not options.store:
+        parser.error(f"no store is named, and {VARIABLE} is not set")
+    try:
+        store = opened(options.store)
+    except ValueError as wrong:
+        parser.error(f"{VARIABLE}: {wrong}")
     try:
         asyncio.run(run(store, options.kafka, options.prefix, once=options.once))
     except KeyboardInterrupt:

@@ -4,7 +4,10 @@ A collection holds the passages of one model and one number of dimensions, of al
 Its name has the tag of the log in it: another log is not mixed with this one. Searches compare all
 rows that the filter lets through, so that an answer is exact and the same after each rebuild.
 
-milvus-lite searches 20 times more slowly what was not flushed, so each batch is flushed.
+milvus-lite searches 20 times more slowly what was not flushed, so each batch is flushed there. A
+server is never asked to: what it acknowledged is in its own log, it flushes by itself, it limits
+how often clients may ask (since 2.4 once in 10 s by default), and 2.3.5 refuses for half a minute
+after it was killed.
 """
 
 from __future__ import annotations
@@ -56,6 +59,9 @@ class Milvus:
     """The database.
 
     Attributes:
+        _file: of milvus-lite; None: a server.
+        _limits: what each call is given: a server's calls end after ANSWER_S, without which the
+            client tries for minutes, and searches wait behind them.
         _client: None before `open` and after `close`.
         _dimensions: of each collection of passages that is known to be there, by its name.
     """
@@ -64,6 +70,8 @@ class Milvus:
         self._uri = uri
         self._token = token
         self._prefix = f"tailrace_{tag.hex()}"
+        self._file = None if "://" in uri else Path(uri)
+        self._limits = {} if self._file else {"timeout": ANSWER_S}
         self._client: Any = None
         self._dimensions: dict[str, int] = {}
 
@@ -75,10 +83,9 @@ class Milvus:
 
         # It writes the texts of failed calls to the root logger; callers get the error.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        file = None if "://" in self._uri else Path(self._uri)
         try:
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._file is not None:
+                self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._client = pymilvus.MilvusClient(uri=self._uri, token=self._token, timeout=ANSWER_S)
             for name in self._call("list_collections"):
                 if name.startswith(self._prefix):
@@ -122,7 +129,7 @@ class Milvus:
             ]
             for start in range(0, len(ids), BATCH):
                 self._call("delete", name, ids=ids[start : start + BATCH])
-            if ids or name in by_collection:
+            if self._file is not None and (ids or name in by_collection):
                 self._call("flush", name)
         if positions:
             rows = [
@@ -222,7 +229,7 @@ class Milvus:
         import pymilvus
 
         try:
-            return getattr(self._client, method)(*args, **named)
+            return getattr(self._client, method)(*args, **self._limits, **named)
         except pymilvus.MilvusException as error:
             # The message may quote a filter or a row.
             raise Unavailable(f"{method}: code {error.code}") from error

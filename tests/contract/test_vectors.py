@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tailrace.vectors import contract, milvus
 from tests.support import waiting
 from tests.support.vectors_contract import ALICE, VectorsContract, passage, vector
 
-pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
+pymilvus = pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
 TAG = b"\1\2\3\4"
 
 
@@ -65,6 +66,36 @@ class TestServer(VectorsContract):
         tag = abs(hash(request.node.name)).to_bytes(8, "big")[-4:]
         with opened(url, tag=tag) as found:
             yield found
+
+
+def test_a_server_is_never_asked_to_flush_and_each_call_has_an_end(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fold asked for a flush: newer servers allow one in 10 s, and 2.3.5 none for half a
+    minute after a kill. Without a limit the client tries a call for minutes, and searches wait
+    behind it."""
+    asked: list[tuple[str, Any]] = []
+
+    def watched(method: str) -> None:
+        real = getattr(pymilvus.MilvusClient, method)
+
+        def call(client: Any, *args: Any, **named: Any) -> Any:
+            asked.append((method, named.get("timeout")))
+            return real(client, *args, **named)
+
+        monkeypatch.setattr(pymilvus.MilvusClient, method, call)
+
+    for each in ("flush", "upsert", "query"):
+        watched(each)
+    for where, wanted in (
+        (url, {("upsert", milvus.ANSWER_S), ("query", milvus.ANSWER_S)}),
+        (str(tmp_path), {("upsert", None), ("flush", None), ("query", None)}),
+    ):
+        asked.clear()
+        with opened(where, tag=b"\5\5\5\5") as found:
+            found.fold([passage(0)], [], {0: 1})
+            assert found.numbers(ALICE, "m") == {0}
+        assert set(asked) == wanted
 
 
 def listening(port: int) -> bool:

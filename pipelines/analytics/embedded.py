@@ -1,0 +1,118 @@
+"""The results in an embedded database (DuckDB), where they can be asked for with SQL.
+
+A table for each topic of results, with the same columns and key. A batch of changes and the offset
+behind it are one transaction of the database. So whenever the process dies, and however often the
+topics are read again, a table is what its topic says up to an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from pipelines.analytics import jobs, results, twins
+
+_TYPES: Final[Mapping[str, str]] = {
+    "text": "VARCHAR",
+    "time": "TIMESTAMP",
+    "count": "BIGINT",
+    "number": "DOUBLE",
+}
+
+
+class Store:
+    """One database file. Only one process at a time may have it open."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Open it, and make the tables that are missing."""
+        self._db = duckdb.connect(str(path))
+        self._db.execute("SET TimeZone = 'UTC'")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS positions (topic VARCHAR, part INTEGER, next BIGINT, "
+            "PRIMARY KEY (topic, part))"
+        )
+        for result in jobs.RESULTS:
+            columns = ", ".join(f'"{n}" {_TYPES[kind]}' for n, kind in result.columns.items())
+            key = ", ".join(f'"{name}"' for name in result.key)
+            self._db.execute(
+                f'CREATE TABLE IF NOT EXISTS "{result.name}" ({columns}, PRIMARY KEY ({key}))'
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Topic and partition -> the next offset to be folded."""
+        found = self._db.execute("SELECT topic, part, next FROM positions").fetchall()
+        return {(topic, partition): place for topic, partition, place in found}
+
+    def fold(
+        self,
+        result: jobs.Result,
+        topic: str,
+        partition: int,
+        changes: Sequence[results.Change],
+        behind: int,
+    ) -> None:
+        """Apply the changes of one partition, in order, up to the offset `behind`. What was folded
+        before has no effect."""
+        self._db.execute("BEGIN")
+        try:
+            found = self._db.execute(
+                "SELECT next FROM positions WHERE topic = ? AND part = ?", [topic, partition]
+            ).fetchone()
+            place = found[0] if found else 0
+            if behind > place:
+                # Of one key only the last change says what it is.
+                last = {c.key: c.values for c in changes if c.offset >= place}
+                self._apply(result, last)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)", [topic, partition, behind]
+                )
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def rows(self, result: jobs.Result) -> twins.Rows:
+        """The whole table, as the twins say it."""
+        names = [
+            f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
+            for name, kind in result.columns.items()
+        ]
+        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608  # nosec B608
+        return {row[: result.keys]: row[result.keys :] for row in found}
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        found: list[tuple[Any, ...]] = self._db.execute(query).fetchall()
+        return found
+
+    def _apply(
+        self,
+        result: jobs.Result,
+        last: Mapping[tuple[twins.Value, ...], tuple[twins.Value, ...] | None],
+    ) -> None:
+        put = [self._row(result, (*key, *values)) for key, values in last.items() if values]
+        gone = [self._row(result, key) for key, values in last.items() if values is None]
+        if put:
+            marks = ", ".join("?" * len(result.columns))
+            put_row = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608  # nosec B608
+            self._db.executemany(put_row, put)
+        if gone:
+            where = " AND ".join(f'"{name}" = ?' for name in result.key)
+            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', gone)  # noqa: S608  # nosec B608
+
+    def _row(self, result: jobs.Result, values: Sequence[twins.Value]) -> list[Any]:
+        kinds = list(result.columns.values())
+        return [
+            datetime.fromtimestamp(value / 1000, UTC).replace(tzinfo=None)
+            if kind == "time" and isinstance(value, int)
+            else value
+            for kind, value in zip(kinds, values, strict=False)
+        ]
