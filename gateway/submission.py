@@ -221,6 +221,7 @@ class Submission:
             create.previous is not None
             or create.fork is not None
             or create.conversation is not None
+            or create.search is not None
             or bool(conversation.unresolved(create.turn))
         )
         remembered = recall(create.previous) if create.previous is not None else None
@@ -247,6 +248,12 @@ class Submission:
                         if earlier is not None:
                             charge, appended = await charged, earlier
                             return earlier
+                if create.search is not None:
+                    # What its files hold now is no part of what a key stands for.
+                    earlier = await self._earlier(create, principal)
+                    if earlier is not None:
+                        charge, appended = await charged, earlier
+                        return earlier
                 request, partition = await self._builder.build(
                     create, principal, remembered, before
                 )
