@@ -15,7 +15,7 @@ from tailrace.protocol import errors
 from tailrace.protocol import vector_stores as acts
 from tailrace.web import access
 
-DEADLINE_S: Final = 8.0  # less than what a submission has for everything before its append
+DEADLINE_S: Final = 30.0  # of a search for a request; the question may wait to be embedded
 
 
 class Searching:
