@@ -103,6 +103,8 @@ def test_however_it_is_cut_the_citations_are_those_of_the_text(
 
 @FEW
 @given(answers, test_items.divisions, test_items.takeovers_)
+@example("[1<m] x", [], [])  # no marker lies in two items
+@example("[1<r]<m1]", [2], [])
 def test_the_judge_derives_the_same_events(
     answer: str, sizes: list[int], takeovers: list[int]
 ) -> None:
