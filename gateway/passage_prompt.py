@@ -4,7 +4,7 @@ Behind the question the prompt has
 
     Passages from files that may answer this. Cite ... like [1] ...
 
-    [1] notes.md
+    [1] notes.txt
     text
 
 The best passages are taken, as many as fit: into `MAX_TOKENS`, and into what the model's context

@@ -94,7 +94,9 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
             {},
         )
     )
-    series = events(account, background=bool(echo.get("background")), found=_found(echo))
+    found = _found(echo)
+    series = events(account, background=bool(echo.get("background")), found=found)
+    searched = [("file_search_call", "", "", "")] if found is not None and account.epochs else []
     metadata = echo.get("metadata")
     mark = metadata.get("mark") if isinstance(metadata, dict) else None
     return Outcome(
@@ -116,7 +118,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         - len(account.accepted()),
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
         claimed=bool(account.epochs),
-        items=tuple(_items(account)),
+        items=(*searched, *_items(account)),
         dropped=account.dropped,
     )
 
