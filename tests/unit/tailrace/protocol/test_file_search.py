@@ -16,7 +16,7 @@ from openai.types import responses as sdk
 from pydantic import TypeAdapter
 
 from tailrace.protocol import events, file_search, fold, ids, records
-from tailrace.verify import outcome
+from tailrace.verify import history, outcome, reference_fold
 from tests.support import strict_types, toy_parser
 from tests.unit.tailrace.protocol import test_items
 
@@ -113,6 +113,17 @@ def test_the_judge_derives_the_same_events(
     assert [(kind, delta) for kind, delta, _ in judged] == [
         (e.type, e.delta) for e in shown(log, echo())
     ]
+
+
+def test_the_judges_outcome_has_the_call_and_all_events() -> None:
+    log = test_items.log_of("So [1].", [2] * 9)
+    claim = log[0]
+    assert isinstance(claim, records.Claim)
+    log[0] = msgspec.structs.replace(claim, echo=echo())
+    entries = [history.Placed(offset, 0, record) for offset, record in enumerate(log)]
+    judged = outcome.outcome_of(history.Response(RID, 5, entries), reference_fold.account(entries))
+    assert judged.items == (("file_search_call", "", "", ""), ("message", "", "", "So [1]."))
+    assert judged.events == tuple((e.type, e.delta) for e in shown(log, echo()))
 
 
 @settings(max_examples=10)
