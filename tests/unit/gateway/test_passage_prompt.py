@@ -45,7 +45,8 @@ def test_passages_are_numbered_without_gaps_as_the_echo_says() -> None:
 @pytest.mark.parametrize("letter", ["x", "\u5929"])
 def test_they_are_bounded_in_bytes_with_what_a_client_is_shown(letter: str) -> None:
     hits = [hit(letter * 900, f"{n}.txt", a="y" * 500) for n in range(50)]
-    for body in ({}, {"include": INCLUDE}):
+    bodies: tuple[dict[str, Any], ...] = ({}, {"include": INCLUDE})
+    for body in bodies:
         found = prompted(*hits, **body)
         each = 900 * len(letter.encode()) + len("\n\n[10] 10.txt\n")
         each += len('{"a":""}') + 500 if body else 0
