@@ -29,6 +29,7 @@ from gateway import (
     embedder,
     endpoint,
     file_routes,
+    file_search,
     files,
     hedging,
     http,
@@ -264,21 +265,22 @@ class Gateway:
             f"{config.name}/{os.urandom(4).hex()}",
         )
         self.canaries = canaries.Canaries(self.pools, self.workers, cached)
+        builder = request_builder.RequestBuilder(
+            self.delivery,
+            cached,
+            streams.running,
+            self.workers,
+            layout.partitions,
+            config.records_version,
+            seals.Keys(keys) if keys else None,
+            uploaded=self.uploads,
+            canary=self.canaries,
+            affinity=bool(config.prefix_affinity),
+        )
         self.submission = submission.Submission(
             self.pools,
             config.limits,
-            request_builder.RequestBuilder(
-                self.delivery,
-                cached,
-                streams.running,
-                self.workers,
-                layout.partitions,
-                config.records_version,
-                seals.Keys(keys) if keys else None,
-                uploaded=self.uploads,
-                canary=self.canaries,
-                affinity=bool(config.prefix_affinity),
-            ),
+            builder,
             request_writer.RequestWriter(self.delivery, self.writer),
             rates,
             idempotency.Idempotency(
@@ -325,10 +327,13 @@ class Gateway:
                 database, stores, passage_reader, clients.delivery.offsets, self.writer
             )
             embed = embedder.Embedder(config.vectors_model, self.pools, self.submission, withdrawn)
+            searching = file_search.Searching(stores, kept_passages, embed, gate.clock)
+            builder.searching = searching
             self.searching = (stores, kept_passages)
             self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
             vector_routes = vector_store_routes.VectorStoreRoutes(
-                gate, stores, kept_passages, self.uploads, embed, rates, self.delivery.kept
+                *(gate, stores, kept_passages, self.uploads, embed, searching),
+                *(rates, self.delivery.kept),
             )
         reading = clients.delivery
         self.feeds = feed.Feeds(layout.tag, reading.feeds, reading.offsets, reading.replays)

@@ -31,7 +31,6 @@ from tailrace.web import access, auth_messages, credential_timer, drain, error_m
 AGE_GRACE_S: Final = 60.0
 
 _encode = msgspec.json.Encoder().encode
-_parse = functools.partial(responses_api.parse, websocket=True)
 
 
 class Connection:
@@ -70,6 +69,9 @@ class Connection:
         self._client = client_socket.ClientSocket(socket)
         self.principal = principal
         self._config = config
+        self._parse = functools.partial(
+            responses_api.parse, websocket=True, searches=config.searches
+        )
         self._pools = pools
         self._submit = submit
         self._operations = operations
@@ -204,7 +206,7 @@ class Connection:
         try:
             body = json_body.decode(data)
             previous = body.get("previous_response_id")
-            create = auto_model.parsed(body, self._pools.catalog, _parse)
+            create = auto_model.parsed(body, self._pools.catalog, self._parse)
             return await self._submit.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )

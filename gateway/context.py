@@ -17,7 +17,7 @@ from gateway import busy, cache, lanes
 from gateway.parsing import conversation
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, fold, ids, records
+from tailrace.protocol import errors, events, file_search, fold, ids, records
 from tailrace.store import redis_store
 
 MAX_TURNS: Final = 10
@@ -94,10 +94,10 @@ def _is_answer(message: dict[str, Any]) -> bool:
 
 
 def without_instructions(request: records.Request) -> Messages:
-    """The messages of a request as the next turn inherits them."""
-    return (
-        request.messages[1:] if request.echo.get("instructions") is not None else request.messages
-    )
+    """The messages of a request as the next turn inherits them: without instructions, and without
+    the passages of files, which belong to one question."""
+    first = 1 if request.echo.get("instructions") is not None else 0
+    return file_search.without_passages(request.messages[first:], request.echo)
 
 
 def with_answer(
@@ -113,7 +113,8 @@ def with_answer(
         continues: the response continues the text of the last message (log rule §23). The two are
             one message from now on.
     """
-    items = [item for each in response["output"] if (item := said(each)) is not None]
+    output = [each for each in response["output"] if each["type"] != file_search.CALL]
+    items = [item for each in output if (item := said(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
     if answer and events.ITEMS in (response.get(events.FALLBACK) or {}):
         # Its items are one text, which several models wrote (log rule §25).
@@ -127,9 +128,9 @@ def with_answer(
         return last_turns(found) if answer else messages
     begin = len(messages) - continues
     found[begin:] = [{**m, "cut": True} if "tool_calls" in m else m for m in found[begin:]]
-    if response["output"] or continues:
+    if output or continues:
         found[-1] = _cut_short(
-            found[-1], continued=not response["output"] or bool(response.get(events.CONTINUE))
+            found[-1], continued=not output or bool(response.get(events.CONTINUE))
         )
     return last_turns(found) if answer else found
 
@@ -173,8 +174,11 @@ def settled(messages: Sequence[dict[str, Any]], unanswered: Container[str]) -> M
 
 
 def said(item: dict[str, Any]) -> conversation.Item | None:
-    """An output item as a part of the dialogue; None for a call that was cut short."""
+    """An output item as a part of the dialogue; None for a call that was cut short, and for that of
+    a search."""
     kind = item["type"]
+    if kind == file_search.CALL:
+        return None
     if kind in ("function_call", "custom_tool_call"):
         if item["status"] != "completed":
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -101,6 +102,9 @@ class CreateRoutes:
         self._files = kept_files
         self._seal_keys = seal_keys
         self._config = config
+        searches = config.searches
+        self._parse = functools.partial(responses_api.parse, searches=searches)
+        self._parse_count = functools.partial(responses_api.parse_count, searches=searches)
         self._pools = pools
         self._gate = gate
         self._submit = submit
@@ -142,9 +146,7 @@ class CreateRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        principal, create, stream = await self._created(
-            request, auto_model.reading(responses_api.parse)
-        )
+        principal, create, stream = await self._created(request, auto_model.reading(self._parse))
         if create.stream:
             return self._body_of(principal, stream, events.Event.sse)
         if create.background:
@@ -170,7 +172,7 @@ class CreateRoutes:
             return await self._submit.submit(create, principal) if tokens is None else tokens
 
         principal, tokens = await self._asked(
-            request, auto_model.reading(responses_api.parse_count), submit
+            request, auto_model.reading(self._parse_count), submit
         )
         if not isinstance(tokens, int):
             stream = tokens

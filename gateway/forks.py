@@ -9,12 +9,12 @@ import msgspec
 from gateway.parsing import forks
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, events, fold, history, records, truncation
+from tailrace.protocol import errors, events, file_search, fold, history, records, truncation
 
 # A worker finds younger ones in the log: answers stay for an hour longer than this, and a request
 # that waits for longer than ten minutes is not served.
 SURELY_LOGGED_S: Final = 24 * 3_600
-# Members of the Response object that say what the prompt was made of.
+# Members of the echo that say what the prompt was made of.
 _OF_THE_PROMPT: Final = (
     "instructions",
     "previous_response_id",
@@ -24,6 +24,7 @@ _OF_THE_PROMPT: Final = (
     "max_tool_calls",
     "text",
     "reasoning",
+    file_search.MEMBER,
 )
 
 

@@ -15,8 +15,10 @@ from gateway import (
     cache,
     canaries,
     context,
+    file_search,
     forks,
     lanes,
+    passage_prompt,
     placement,
     pool_workers,
     references,
@@ -41,6 +43,7 @@ class RequestBuilder:
     """Builds request records.
 
     Attributes:
+        searching: searches files; None where there are no vector stores. Set once all is wired.
         _turn: counts placements, so that equally loaded partitions take turns.
         _placed: of which workers did not tell yet.
     """
@@ -73,6 +76,7 @@ class RequestBuilder:
         self._clock = clock
         self._references = references.References(deliver, seal_keys, uploaded)
         self._resolver = context.Resolver(deliver, cached, partitions)
+        self.searching: file_search.Searching | None = None
         self._turn = itertools.count()
         self._canaries = canary
         self._affinity = affinity
@@ -104,9 +108,9 @@ class RequestBuilder:
 
         Raises:
             errors.ApiError: the previous response cannot be continued, the response to be forked
-                is not there or has fewer tokens, there is no input, an item
-                of it cannot be resolved, calls and outputs of tools do not belong together, or the
-                deployment does not have what is asked for.
+                is not there or has fewer tokens, there is no input, an item of it cannot be
+                resolved, calls and outputs of tools do not belong together, files cannot be
+                searched, or the deployment does not have what is asked for.
             busy.Busy: the previous response runs still.
             log.LogUnavailable
         """
@@ -139,6 +143,11 @@ class RequestBuilder:
         if not messages:
             raise errors.missing_required_parameter("input")
         images.check_count(messages, "input")
+        searched: dict[str, Any] = {}
+        if create.search is not None and self.searching is not None:
+            found = await self.searching.prompted(create, create.search, messages, principal)
+            if found is not None:
+                messages, searched = found.messages, passage_prompt.echoed(found.search)
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )
@@ -150,7 +159,7 @@ class RequestBuilder:
             model=create.model,
             messages=messages,
             sampling=create.sampling,
-            echo=self._echo(rid, create, owner),
+            echo={**self._echo(rid, create, owner), **searched},
             input=create.items,
             previous=create.previous,
             store=create.store,

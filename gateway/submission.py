@@ -26,6 +26,7 @@ from gateway import (
     busy,
     canaries,
     context,
+    file_search,
     files,
     hedging,
     idempotency,
@@ -51,7 +52,8 @@ from tailrace.protocol import errors, records, topics
 from tailrace.settings.shapes import Limits
 from tailrace.web import access
 
-PREPARE_DEADLINE_S: Final = 10.0  # for everything before the append, which has its own deadline
+# For everything before the append, which has its own deadline, as a search in files has.
+PREPARE_DEADLINE_S: Final = 10.0
 # For a turn's request, where the broker's time is not known yet: with room for a wrong clock.
 TURN_WITHIN_MS: Final = 30_000
 _INGRESS_SECONDS = telemetry.STAGE_SECONDS.labels(stage="ingress")
@@ -221,6 +223,7 @@ class Submission:
             create.previous is not None
             or create.fork is not None
             or create.conversation is not None
+            or create.search is not None
             or bool(conversation.unresolved(create.turn))
         )
         remembered = recall(create.previous) if create.previous is not None else None
@@ -247,6 +250,14 @@ class Submission:
                         if earlier is not None:
                             charge, appended = await charged, earlier
                             return earlier
+                if create.search is not None:
+                    # What its files hold now is no part of what a key stands for.
+                    earlier = await self._earlier(create, principal)
+                    if earlier is not None:
+                        charge, appended = await charged, earlier
+                        return earlier
+                    now = asyncio.get_running_loop().time()
+                    preparing.reschedule(now + file_search.DEADLINE_S + PREPARE_DEADLINE_S)
                 request, partition = await self._builder.build(
                     create, principal, remembered, before
                 )

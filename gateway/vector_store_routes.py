@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from gateway import (
     admission,
     embedder,
+    file_search,
     passages,
     rate_limits,
     request_body,
@@ -22,7 +23,7 @@ from gateway import (
 )
 from gateway.parsing import file_text, json_body, vector_stores_api
 from tailrace import log
-from tailrace.auth.principal import CredentialScope, Principal
+from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, ids, records
 from tailrace.protocol import vector_stores as acts
@@ -46,6 +47,7 @@ class VectorStoreRoutes:
         kept_passages: passages.Passages,
         files: uploads.Uploads,
         embed: embedder.Embedder,
+        searching: file_search.Searching,
         rates: rate_limits.RateLimiter,
         kept: kept_bytes.KeptBytes,
     ) -> None:
@@ -54,6 +56,7 @@ class VectorStoreRoutes:
         self._passages = kept_passages
         self._files = files
         self._embedder = embed
+        self._searching = searching
         self._rates = rates
         self._kept = kept
 
@@ -106,25 +109,16 @@ class VectorStoreRoutes:
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         store = await self._of(request, access.owner_of(principal))
         asked = vector_stores_api.search(await self._body(request, store.owner))
-        if store.expired(self._gate.clock()):
-            raise errors.vector_store_expired(store.id)
-        files = {
-            each.act.attachment: each
-            for each in store.present.values()
-            if each.status == "completed"
-            and (asked.filter is None or asked.filter(each.attributes))
-        }
-        hits = await _answered(self._hits(store, list(files), asked, principal))
-        await _answered(self._stores.used(store))
+        hits = await _answered(self._searching.hits([store], asked, principal))
         rows = [
             {
-                "file_id": files[hit.attachment].act.file,
-                "filename": files[hit.attachment].act.filename,
-                "score": score,
-                "attributes": files[hit.attachment].attributes,
+                "file_id": hit.file,
+                "filename": hit.filename,
+                "score": hit.score,
+                "attributes": hit.attributes,
                 "content": [{"type": "text", "text": hit.text}],
             }
-            for score, hit in hits
+            for hit in hits
         ]
         return JSONResponse(
             {
@@ -135,30 +129,6 @@ class VectorStoreRoutes:
                 "next_page": None,
             }
         )
-
-    async def _hits(
-        self,
-        store: acts.Store,
-        attachments: list[str],
-        asked: vector_stores_api.Search,
-        principal: Principal,
-    ) -> list[tuple[float, Any]]:
-        """The best passages of all queries, each with its best score. A score is the cosine of both
-        vectors, and 0 for what is less than that."""
-        if not attachments:
-            return []
-        vectors = await self._embedder.embed(principal, asked.queries)
-        best: dict[tuple[str, int], tuple[float, Any]] = {}
-        for vector in vectors:
-            for hit in await self._passages.search(
-                store, attachments, self._embedder.model, vector, asked.limit
-            ):
-                place = (hit.attachment, hit.number)
-                score = min(1.0, max(0.0, hit.score))
-                if score >= asked.least and (place not in best or best[place][0] < score):
-                    best[place] = (score, hit)
-        ranked = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))
-        return [found for _, found in ranked[: asked.limit]]
 
     # ---- files
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.parsing import conversation as dialogue
+from gateway.parsing.file_search import FileSearch
 from gateway.parsing.formats import Format
 from gateway.parsing.json_body import Body
 from gateway.parsing.reasoning import Reasoning
@@ -62,6 +63,7 @@ class Create:
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         fork: it begins with tokens of another response, and its prompt is that one's.
+        search: what files are searched for before it is written; None: none are.
         conversation: the id of the conversation that it is a turn of.
         if_busy: what becomes of it where the turn that it follows runs still.
         usage_in_stream: Chat Completions' `include_usage`.
@@ -93,6 +95,7 @@ class Create:
     max_output_tokens: int | None = None
     previous: str | None = None
     fork: records.Fork | None = None
+    search: FileSearch | None = None
     conversation: str | None = None
     if_busy: IfBusy = "reject"
     store: bool = True

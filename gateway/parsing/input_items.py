@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gateway.parsing import conversation, messages
 from gateway.parsing.json_body import Body
-from tailrace.protocol import errors
+from tailrace.protocol import errors, file_search
 
 MAX_SEALED_CHARS: Final = 262_144
 
@@ -37,7 +37,21 @@ def read_list(
     """The items of a field `name`. Raises like `read`."""
     if len(items) > most:
         raise errors.invalid_value(name, f"Invalid '{name}': expected at most {most} items.")
-    return tuple(_item(item, f"{name}[{i}]") for i, item in enumerate(items))
+    return tuple(
+        _item(item, f"{name}[{i}]") for i, item in enumerate(items) if not _is_search(item)
+    )
+
+
+def _is_search(item: Any) -> bool:
+    """Whether an item is the call of a search, or a reference to one: clients send back what they
+    got. Its passages were for one question, so it is left out."""
+    if not isinstance(item, dict):
+        return False
+    if item.get("type") == file_search.CALL:
+        return True
+    named = item.get("id") if item.get("type", "item_reference") == "item_reference" else None
+    message = "role" in item or "content" in item
+    return isinstance(named, str) and named.startswith(file_search.PREFIX) and not message
 
 
 def _item(item: Any, where: str) -> conversation.Item:

@@ -8,6 +8,7 @@ from typing import Final
 from gateway.parsing import (
     conversation,
     conversations_api,
+    file_search,
     forks,
     formats,
     input_items,
@@ -59,8 +60,13 @@ def parse(
     *,
     websocket: bool = False,
     counts: bool = False,
+    searches: bool = False,
 ) -> Create:
-    """The command that a body asks for. `counts`: it asks only how many tokens the input is.
+    """The command that a body asks for.
+
+    Args:
+        counts: it asks only how many tokens the input is.
+        searches: this deployment runs the tool `file_search`.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -99,6 +105,13 @@ def parse(
     asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
     generate = generate and not counts
+    offered = tools.read(
+        body,
+        parallel=turn.parallel_tool_calls,
+        max_calls=turn.max_tool_calls,
+        searches=searches,
+    )
+    include = body.get("include") or ()
     create = dataclasses.replace(
         shared_fields.create(
             body,
@@ -120,24 +133,31 @@ def parse(
         background=background,
         stream=stream,
         generate=generate,
-        tools=tools.read(body, parallel=turn.parallel_tool_calls, max_calls=turn.max_tool_calls),
+        tools=offered,
+        search=_search(offered, pool, results=file_search.RESULTS in include) if generate else None,
         reasoning=reasoning.of_responses(body),
         verbosity=reasoning.verbosity(
             object_field(body, "text").get("verbosity"), "text.verbosity"
         ),
         logprobs_param=logprobs_param,
-        sealed=SEALED in (body.get("include") or ()),
+        sealed=SEALED in include,
         idempotency_key=key,
         body_digest=body_digest(body) if key is not None else None,
     )
     return create
 
 
-def parse_count(body: Body, catalog: Catalog) -> Create:
+def _search(offered: tools.Tools, pool: Pool, *, results: bool) -> file_search.FileSearch | None:
+    if offered.search is None:
+        return None
+    return dataclasses.replace(offered.search, results=results, context=pool.max_model_len)
+
+
+def parse_count(body: Body, catalog: Catalog, *, searches: bool = False) -> Create:
     """The command that `POST /v1/responses/input_tokens` is: a request that generates nothing, and
-    whose usage tells. Raises like `parse`."""
+    whose usage tells. Arguments and errors as of `parse`."""
     asked = {**body, "background": None, "stream": None, "store": False}
-    return parse(_whole(asked), catalog, counts=True)
+    return parse(_whole(asked), catalog, counts=True, searches=searches)
 
 
 # What the model is asked behind the conversation.

@@ -1,9 +1,11 @@
 """Tools, and which of them the model may or must call, in both APIs (pure).
 
-A tool is one of three:
+A tool is one of four:
 
     function, custom    shown to the model, called by the client; `Tools.prompt` has them as chat
                         templates take them, those of a namespace as `<namespace>__<name>`
+    file_search         run by this server, where it has vector stores: not shown to the model, to
+                        which the search is a part of its prompt
     hosted              run by the server that offers them, which this one does not: left out of
                         the prompt, shown in the Response object, named in a header
 
@@ -16,9 +18,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from gateway.parsing import formats, patterns, schemas
+from gateway.parsing import file_search, formats, patterns, schemas
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors, records
 
@@ -67,6 +69,7 @@ class Tools:
             or `{"type": "custom", "custom": {"name", "description", "format"}}`.
         shown: all of them as the Response object shows them.
         hosted: types of those that were left out, each once.
+        search: what is to be searched for in files; None: nothing.
         choice_shown: `tool_choice` as the Response object shows it.
         parallel: several calls in one answer are allowed.
         max_calls: how many calls there may be; None: any number.
@@ -75,6 +78,7 @@ class Tools:
     prompt: tuple[dict[str, Any], ...] = ()
     shown: tuple[dict[str, Any], ...] = ()
     hosted: tuple[str, ...] = ()
+    search: file_search.FileSearch | None = None
     choice: records.ToolChoice = ANY
     choice_shown: str | dict[str, Any] = "auto"
     parallel: bool = True
@@ -94,8 +98,10 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> Tools:
-    """The tools of a body, in the form of either API.
+def read(
+    body: Body, *, parallel: bool | None, max_calls: int | None = None, searches: bool = False
+) -> Tools:
+    """The tools of a body, in the form of either API. `searches`: this server searches in files.
 
     Raises:
         errors.ApiError: 400 naming the tool and what is wrong in it.
@@ -113,15 +119,17 @@ def read(body: Body, *, parallel: bool | None, max_calls: int | None = None) -> 
         raise _too_many()
     schemas.bounded(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
     budget = schemas.Budget()
-    found = [_tool(each, f"tools[{i}]", budget) for i, each in enumerate(value)]
+    found = [_tool(each, f"tools[{i}]", budget, searches) for i, each in enumerate(value)]
     prompt = tuple(tool for each in found for tool in each.prompt)
     _distinct(found)
     hosted = tuple(dict.fromkeys(each.hosted for each in found if each.hosted is not None))
     chosen, shown = _choice(choice, found)
+    search = next((each.search for each in found if each.search is not None), None)
     return Tools(
         prompt=prompt,
         shown=tuple(each.shown for each in found),
         hosted=hosted,
+        search=search if _searched(choice) else None,
         choice=chosen,
         choice_shown=shown,
         parallel=True if parallel is None else parallel,
@@ -143,9 +151,10 @@ class _Read:
     paths: tuple[str, ...] = ()
     hosted: str | None = None
     namespace: str | None = None
+    search: file_search.FileSearch | None = None
 
 
-def _tool(value: Any, where: str, budget: schemas.Budget) -> _Read:
+def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> _Read:
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "an object")
     kind = value.get("type")
@@ -155,6 +164,8 @@ def _tool(value: Any, where: str, budget: schemas.Budget) -> _Read:
         return _namespace(value, where, budget)
     if isinstance(kind, str) and kind in _OWN:
         return _own(value, kind, where, None, budget)
+    if searches and kind == file_search.KIND:
+        return _Read(value, search=file_search.read(value, where))
     if isinstance(kind, str) and _is_hosted(kind):
         shown = {name: each for name, each in value.items() if name not in _SECRETS}
         return _Read(shown, hosted=kind)
@@ -316,6 +327,12 @@ def _input_format(value: Any, where: str) -> dict[str, Any]:
 
 
 def _distinct(found: list[_Read]) -> None:
+    searching = [i for i, each in enumerate(found) if each.search is not None]
+    if len(searching) > 1:
+        where = f"tools[{searching[1]}]"
+        raise errors.invalid_value(
+            where, f"Invalid '{where}': there is at most one tool '{file_search.KIND}'."
+        )
     taken: set[str] = set()
     for each in found:
         for name, path in zip(each.names, each.paths, strict=True):
@@ -336,11 +353,14 @@ def _choice(value: Any, found: list[_Read]) -> tuple[records.ToolChoice, str | d
     where = "tool_choice"
     schemas.bounded(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
     names = [name for each in found for name in each.names]
+    searches = any(each.search is not None for each in found)
     if value is None or value == "auto":
         return records.ToolChoice("auto"), "auto"
     if value == "none":
         return records.ToolChoice("none"), "none"
     if value == "required":
+        if searches:  # that is a call
+            return records.ToolChoice("auto"), "required"
         if not names:
             raise _without_tools(found, "required")
         return records.ToolChoice("required"), "required"
@@ -353,6 +373,8 @@ def _choice(value: Any, found: list[_Read]) -> tuple[records.ToolChoice, str | d
     if value.get("type") == "allowed_tools":
         return _allowed(value, found)
     chosen = tuple(_referred(value, found, where))
+    if not chosen and searches and _is_search(value):
+        return records.ToolChoice("auto"), {"type": file_search.KIND}
     if not chosen:
         raise _not_run(where, value)
     shown = {"type": value["type"], "name": _name_in(value)}
@@ -383,11 +405,28 @@ def _allowed(
         for name in _referred(each, found, f"{where}.tools[{i}]")
     ]
     shown = {"type": "allowed_tools", "mode": mode, "tools": tools}
+    searches = any(map(_is_search, tools)) and any(each.search is not None for each in found)
     if names:
-        return records.ToolChoice(mode, tuple(dict.fromkeys(names))), shown
-    if mode == "required":
+        left: Literal["auto", "required"] = "auto" if searches or mode == "auto" else "required"
+        return records.ToolChoice(left, tuple(dict.fromkeys(names))), shown
+    if mode == "required" and not searches:
         raise _not_run(f"{where}.tools", tools[0])
-    return records.ToolChoice("none"), shown  # only hosted ones are allowed, and none of them runs
+    return records.ToolChoice("none"), shown  # no other one that is allowed runs
+
+
+def _is_search(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.get("type") == file_search.KIND)
+
+
+def _searched(choice: Any) -> bool:
+    """Whether a choice, which was checked, lets files be searched."""
+    if not isinstance(choice, dict):
+        return bool(choice != "none")
+    if choice.get("type") != "allowed_tools":
+        return _is_search(choice)
+    inner = choice.get("allowed_tools")
+    tools: list[Any] = (inner if isinstance(inner, dict) else choice)["tools"]
+    return any(map(_is_search, tools))
 
 
 def _referred(value: Any, found: list[_Read], where: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.parsing import file_text, shared_fields, vector_filters
+from gateway.parsing import file_text, searches, shared_fields
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors
 from tailrace.protocol.vector_stores import Value
@@ -18,9 +18,6 @@ MAX_ATTRIBUTES: Final = 16
 MAX_KEY_CHARS: Final = 64
 MAX_VALUE_CHARS: Final = 512
 MAX_QUERIES: Final = 8
-MAX_QUERY_CHARS: Final = 4_096
-MAX_RESULTS: Final = 50
-USUAL_RESULTS: Final = 10
 LEAST_SIZE: Final = 100
 USUAL_SIZE: Final = 800
 
@@ -75,16 +72,6 @@ class Addition:
     file: str
     attributes: dict[str, Value]
     chunking: Chunking
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A search. `least`: the score of the worst hit that is told."""
-
-    queries: tuple[str, ...]
-    limit: int
-    least: float
-    filter: vector_filters.Filter | None
 
 
 def created(body: Body) -> Asked:
@@ -157,7 +144,7 @@ def described(body: Body) -> dict[str, Value]:
     return _attributes(body["attributes"], "attributes")
 
 
-def search(body: Body) -> Search:
+def search(body: Body) -> searches.Search:
     """A body of `POST /v1/vector_stores/{id}/search`. Raises like `created`."""
     _only(body, ("query", "filters", "max_num_results", "ranking_options", "rewrite_query"))
     if body.get("rewrite_query"):
@@ -171,37 +158,11 @@ def search(body: Body) -> Search:
     for each in queries:
         if not isinstance(each, str):
             raise errors.invalid_type("query", "a string, or an array of strings")
-        if not 0 < len(each.strip()) <= len(each) <= MAX_QUERY_CHARS:
+        if not 0 < len(each.strip()) <= len(each) <= searches.MAX_QUERY_CHARS:
             raise errors.invalid_value(
-                "query", f"Invalid 'query': expected 1 to {MAX_QUERY_CHARS} characters."
+                "query", f"Invalid 'query': expected 1 to {searches.MAX_QUERY_CHARS} characters."
             )
-    limit = body.get("max_num_results", USUAL_RESULTS)
-    if type(limit) is not int or not 1 <= limit <= MAX_RESULTS:
-        raise errors.out_of_range("max_num_results", 1, MAX_RESULTS)
-    filters = body.get("filters")
-    return Search(
-        tuple(queries),
-        limit,
-        _threshold(body),
-        None if filters is None else vector_filters.parse(filters),
-    )
-
-
-def _threshold(body: Body) -> float:
-    options = body.get("ranking_options")
-    if options is None:
-        return 0.0
-    if not isinstance(options, dict):
-        raise errors.invalid_type("ranking_options", "an object")
-    ranker = options.get("ranker")
-    if ranker not in (None, "auto", "none", "default-2024-11-15"):
-        raise errors.unsupported_value(
-            "ranking_options.ranker", "Supported values are: auto, none, default-2024-11-15."
-        )
-    least = options.get("score_threshold", 0)
-    if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
-        raise errors.out_of_range("ranking_options.score_threshold", 0, 1)
-    return float(least)
+    return searches.read(tuple(queries), body)
 
 
 def _addition(body: Body, prefix: str) -> Addition:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.protocol import fold, items, queue_place, records, seals
+from tailrace.protocol import file_search, fold, items, queue_place, records, seals
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
@@ -206,6 +206,7 @@ def response_object(
         "usage": usage,
     }
     found.pop(seals.MEMBER, None)
+    found.pop(file_search.MEMBER, None)
     found.pop(CONTINUE, None)
     return found
 
@@ -234,13 +235,14 @@ class Series:
             which model answers where that is another one, its revision where that is told, and
             whether it is a former answer.
         next: the next sequence_number.
-        output: the items that were announced.
+        output: the items that were announced, without the call of a search.
         opened: the last of them is open.
         claimed: whether a worker ever had the response.
         parsed: its ids are parsed into items, by its owner's claim. Then ids without a character
             may belong to no item yet.
         early: log probabilities of such ids; those of a message if it opens without a mark.
         final: the terminal Response object; None until the end.
+        search: whose call is the first item, from the first claim on; None: there was none.
     """
 
     base: dict[str, Any]
@@ -251,6 +253,10 @@ class Series:
     parsed: bool = False
     early: list[bytes] = field(default_factory=list)
     final: dict[str, Any] | None = None
+    search: file_search.Search | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.search = file_search.of_echo(self.base)
 
     @property
     def text(self) -> str:
@@ -321,15 +327,22 @@ class Series:
         silent = self.claimed and base["model"] == self.base["model"]
         if not self.claimed and effect.claim.dropped:
             base[DROPPED] = effect.claim.dropped
+        if silent:
+            self.base = base
+            return []
+        first, output = not self.claimed, self._objects()
         self.claimed, self.base = True, base
-        return [] if silent else [self._lifecycle("response.in_progress", "in_progress")]
+        out = [self._lifecycle("response.in_progress", "in_progress", output)]
+        if first and self.search is not None:
+            out += [self._event(*each) for each in self.search.showing(base["id"])]
+        return out
 
     def _continued(self, effect: fold.Claimed) -> list[Event]:
         """Another model continues the text: its item is another one, which begins with its first
         token."""
         out = self._close("incomplete")
         self.early = []
-        base = continued_by(self.base, effect.served, len(self.output))
+        base = continued_by(self.base, effect.served, self._next_index)
         if REVISION in base:
             base[REVISION] = effect.model_rev
         self.base = base
@@ -342,6 +355,8 @@ class Series:
         out = [] if self.opened or (self.parsed and not effect.text) else self._open(items.UNMARKED)
         if effect.text:
             out.append(self._delta(effect.text))
+            if self.search is not None:
+                out += self._citations(effect.text)
         return out
 
     def _show(self, pieces: Iterable[items.Piece]) -> list[Event]:
@@ -358,10 +373,14 @@ class Series:
             self.early = [] if self.opened else logprobs
             if self.opened and (piece.text or logprobs):
                 out.append(self._delta(piece.text, logprobs))
+                out += self._citations(piece.text)
         return out
 
     def _open(self, begin: records.Mark) -> list[Event]:
-        self.output.append(items.Item.opened(self.base, len(self.output), begin))
+        item = items.Item.opened(self.base, self._next_index, begin)
+        if self.search is not None and begin.kind == "m":
+            item.cited = file_search.Citations(self.search.sources)
+        self.output.append(item)
         self.opened = True
         return [self._event(kind, fields) for kind, fields in self.output[-1].opening()]
 
@@ -392,6 +411,9 @@ class Series:
             )
         )
         return Event(kind, number, body, delta=text)
+
+    def _citations(self, text: str) -> list[Event]:
+        return [self._event(*each) for each in self.output[-1].citing(text)]
 
     def _end(self, end: fold.Ended) -> list[Event]:
         out: list[Event] = []
@@ -444,8 +466,16 @@ class Series:
         self.next += 1
         return number
 
+    @property
+    def _next_index(self) -> int:
+        """The `output_index` of the next item."""
+        return len(self.output) + (self.search is not None)
+
     def _objects(self) -> list[dict[str, Any]]:
-        return [item.object() for item in self.output]
+        objects = [item.object() for item in self.output]
+        if self.search is None or not self.claimed:
+            return objects
+        return [self.search.call(self.base["id"]), *objects]
 
 
 _FAILURES = {

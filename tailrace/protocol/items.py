@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tailrace.protocol import ids, records, seals
+from tailrace.protocol import file_search, ids, records, seals
 
 # The message that a response begins with if no mark says otherwise.
 UNMARKED: Final = records.Mark(0, 0, "m")
@@ -113,6 +113,7 @@ class Item:
         _logprobs: those of a message, as `shown` makes them, and commas. Empty once it is closed.
         _closed: their whole array then, which all objects that show it share.
         seal: what seals reasoning; None: it is shown without `encrypted_content`.
+        cited: finds the citations of a message; None: its text may have none.
         _sealed: its text, sealed, from when it is closed.
     """
 
@@ -125,6 +126,7 @@ class Item:
     _logprobs: bytearray = field(default_factory=bytearray)
     _closed: msgspec.Raw | None = None
     seal: seals.Seal | None = None
+    cited: file_search.Citations | None = None
     _sealed: str | None = None
 
     @classmethod
@@ -210,8 +212,23 @@ class Item:
     def _part(self) -> Fields:
         if self.begin.kind == "r":
             return {"type": "reasoning_text", "text": self.text}
-        whole: Fields = {"type": "output_text", "text": self.text, "annotations": []}
+        annotations = list(self.cited.made) if self.cited is not None else []
+        whole: Fields = {"type": "output_text", "text": self.text, "annotations": annotations}
         return {**whole, "logprobs": self.logprobs}
+
+    def citing(self, text: str) -> list[tuple[str, Fields]]:
+        """Types and members of the events that show the citations which `text`, added last, makes
+        whole."""
+        if self.cited is None:
+            return []
+        before = len(self.cited.made)
+        return [
+            (
+                "response.output_text.annotation.added",
+                {**self.place, "annotation_index": number, "annotation": annotation},
+            )
+            for number, annotation in enumerate(self.cited.add(text), before)
+        ]
 
     def opening(self) -> list[tuple[str, Fields]]:
         """Types and members of the events that announce it. Nothing was added yet."""

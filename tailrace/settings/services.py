@@ -85,6 +85,12 @@ class GatewaySettings(EdgeSettings):
     vectors: str = field(repr=False)
     vectors_model: str
 
+    @property
+    def searches(self) -> bool:
+        """Whether the tool `file_search` is run. Readers before version 2 of the records would show
+        what an echo has of a search."""
+        return bool(self.vectors) and self.records_version > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings(ServiceSettings):

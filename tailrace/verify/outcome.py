@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tailrace.protocol import records
 from tailrace.verify import history, reference_fold
@@ -93,7 +94,9 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
             {},
         )
     )
-    series = events(account, background=bool(echo.get("background")))
+    found = _found(echo)
+    series = events(account, background=bool(echo.get("background")), found=found)
+    searched = [("file_search_call", "", "", "")] if found is not None and account.epochs else []
     metadata = echo.get("metadata")
     mark = metadata.get("mark") if isinstance(metadata, dict) else None
     return Outcome(
@@ -115,7 +118,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         - len(account.accepted()),
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
         claimed=bool(account.epochs),
-        items=tuple(_items(account)),
+        items=(*searched, *_items(account)),
         dropped=account.dropped,
     )
 
@@ -154,36 +157,68 @@ def _takeovers(account: reference_fold.Account) -> Iterable[Takeover]:
         )
 
 
+def _found(echo: dict[str, Any]) -> int | None:
+    """How many passages the prompt has of files that were searched; None: none were."""
+    search = echo.get("_search")
+    return len(search.get("sources", ())) if isinstance(search, dict) else None
+
+
+_SEARCH: Final = (
+    "response.output_item.added",
+    "response.file_search_call.in_progress",
+    "response.file_search_call.searching",
+    "response.file_search_call.completed",
+    "response.output_item.done",
+)
+_NUMBER: Final = re.compile(r"\[([1-9][0-9]*)\]")
+_MOST_CITED: Final = 1_000
+
+
+def _cited(text: str, found: int) -> int:
+    """How many citations a text has."""
+    numbers = _NUMBER.findall(text)
+    return min(_MOST_CITED, sum(len(n) < 3 and int(n) <= found for n in numbers))
+
+
 def events(
-    account: reference_fold.Account, *, background: bool
+    account: reference_fold.Account, *, background: bool, found: int | None = None
 ) -> list[tuple[str, str | None, int]]:
-    """The client's event series, as it follows from the log.
+    """The client's event series, as it follows from the log. `found`: the passages that a search
+    gave to the prompt; None: there was none.
 
     Returns (type, delta, broker time in ms); the index is the sequence_number.
     """
     out: list[tuple[str, str | None, int]] = [("response.created", None, 0)]
     if background:
         out.append(("response.queued", None, 0))
-    out += [("response.in_progress", None, at) for at in _begun(account)]
+    for number, at in enumerate(_begun(account)):
+        out.append(("response.in_progress", None, at))
+        if number == 0 and found is not None:
+            out += [(name, None, at) for name in _SEARCH]
     end_at = account.entries[account.ended_at].timestamp if account.ended_at is not None else 0
     kind = ""  # of the open item
     named = False  # a token with text came before any item
     shown = False  # an item was
+    said = ""  # of the open message, where files were searched
     for mark, text, tokens, at in _pieces(account, end_at):
         if mark is _CONTINUED:
             out += [(name, None, at) for name in (*_closing(kind), "response.in_progress")]
-            kind, named = "", False
+            kind, named, said = "", False, ""
             continue
         if mark is not None:
             out += [(name, None, at) for name in _closing(kind)]
             out += [(name, None, at) for name in _opening(mark.kind)]
-            kind, named, shown = mark.kind, False, True
+            kind, named, shown, said = mark.kind, False, True, ""
         elif not kind and (text or not account.parser):
             out += [(name, None, at) for name in _opening("m")]
             kind, shown = "m", True
         named = named or any(each.token for each in tokens)
         if text or (kind == "m" and named):
             out.append((f"response.{_CHARACTERS[kind]}.delta", text, at))
+        if found and kind == "m":
+            more = _cited(said + text, found) - _cited(said, found)
+            out += [("response.output_text.annotation.added", None, at)] * more
+            said += text
         named = named and not kind
     if account.ended_at is None:
         return out

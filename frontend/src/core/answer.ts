@@ -45,6 +45,8 @@ export interface Answer extends Readonly<Served> {
   readonly text: string;
   /** Empty in an answer that an older version of this page kept: its text is one message. */
   readonly items: readonly Item[];
+  /** The files that it cites, each once, in the order of their first citation. */
+  readonly sources: readonly string[];
   /** Items that are not kept, because there were too many. */
   readonly more: number;
   /** How many pieces the text came in: a lower bound of its tokens while it runs. */
@@ -68,6 +70,7 @@ export interface Applied {
 }
 
 export const ITEMS_KEPT = 200;
+export const SOURCES_KEPT = 50;
 /** Characters of reasoning and calls together. Messages are kept as far as the model writes them. */
 export const SIDE_CHARACTERS_KEPT = 200_000;
 
@@ -78,6 +81,7 @@ export function newAnswer(responseId: string): Answer {
     status: "queued",
     text: "",
     items: [],
+    sources: [],
     more: 0,
     deltas: 0,
     firstAt: null,
@@ -140,6 +144,8 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
       return stated(fitting(next, event.item), event.text);
     case "closed":
       return applied(withLast(next, { state: event.whole ? "whole" : "cut" }));
+    case "cited":
+      return applied(cited(next, event.file));
     case "end":
       return applied({
         ...next,
@@ -156,6 +162,11 @@ export function apply(answer: Answer, event: ResponseEvent, seenAt: number | nul
 
 function applied(answer: Answer): Applied {
   return { answer, verdict: "applied", corrected: false };
+}
+
+function cited(answer: Answer, file: string): Answer {
+  const known = answer.sources.includes(file) || answer.sources.length >= SOURCES_KEPT;
+  return known ? answer : { ...answer, sources: [...answer.sources, file] };
 }
 
 function opened(answer: Answer, kind: ItemKind, name: string, call: string): Answer {
@@ -224,7 +235,12 @@ export function readAnswer(kept: Answer): Answer {
 
 /** With what an older version of this page did not keep. */
 function told(kept: Answer): Answer {
-  return { ...newAnswer(kept.responseId), ...kept, segments: isSegments(kept.segments) ? kept.segments : [] };
+  const { segments, sources } = kept;
+  return { ...newAnswer(kept.responseId), ...kept, segments: isSegments(segments) ? segments : [], sources: isNames(sources) ? sources : [] };
+}
+
+function isNames(names: unknown): names is readonly string[] {
+  return Array.isArray(names) && names.every((each) => typeof each === "string");
 }
 
 function isSegments(segments: unknown): segments is readonly Segment[] {

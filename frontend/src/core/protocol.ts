@@ -55,6 +55,8 @@ export type ResponseEvent =
   | { kind: "delta"; seq: number; item: ItemKind; delta: string }
   | { kind: "text"; seq: number; item: ItemKind; text: string }
   | { kind: "closed"; seq: number; whole: boolean }
+  /** The text cites this file. */
+  | { kind: "cited"; seq: number; file: string }
   | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; served: Served | null }
   | { kind: "other"; seq: number }
   /** Of this moment: it repeats the number of the event before it and belongs to no series. */
@@ -170,6 +172,8 @@ export function readEvent(value: unknown): ResponseEvent | null {
       return { kind: "status", seq, status: "in_progress", served: readServed(event["response"]) };
     case "response.output_item.added":
       return readOpened(seq, fields(event["item"]));
+    case "response.output_text.annotation.added":
+      return readCited(seq, fields(event["annotation"]));
     case "response.output_item.done":
       return { kind: "closed", seq, whole: fields(event["item"])?.["status"] !== "incomplete" };
     case "response.completed":
@@ -191,6 +195,11 @@ function readOpened(seq: number, item: Fields | null): ResponseEvent {
   const names = [text(item?.["namespace"]), text(item?.["name"])].filter((name) => name !== null && name !== "");
   const call = text(item?.["call_id"]) ?? "";
   return { kind: "opened", seq, item: kind, name: names.join(".").slice(0, LONGEST_NAME), call: call.length <= LONGEST_CALL_ID ? call : "" };
+}
+
+function readCited(seq: number, annotation: Fields | null): ResponseEvent {
+  const name = annotation?.["type"] === "file_citation" ? text(annotation["filename"]) : null;
+  return name === null || name === "" ? { kind: "other", seq } : { kind: "cited", seq, file: name.slice(0, LONGEST_NAME) };
 }
 
 function readPlace(seq: number, queue: Fields | null): ResponseEvent | null {
@@ -224,16 +233,23 @@ function readServed(value: unknown): Served | null {
   return {
     model: modelName(response["model"]),
     asked: modelName(fallback?.["from"]),
-    segments: readSegments(fallback?.["items"]),
+    segments: readSegments(fallback?.["items"], searched(response) ? 1 : 0),
     shortened: fields(response["shortened"]) !== null,
     cached: response["cached_answer"] === true,
     continuable: response["continue"] === true,
   };
 }
 
-function readSegments(value: unknown): Segment[] {
+// The call of a search comes before all that is read.
+function searched(response: Fields): boolean {
+  const output = response["output"];
+  return Array.isArray(output) && fields(output[0])?.["type"] === "file_search_call";
+}
+
+function readSegments(value: unknown, before: number): Segment[] {
   if (!Array.isArray(value)) return [];
   const found = value.map((each: unknown) => ({ item: count(fields(each)?.["output_index"]), model: modelName(fields(each)?.["model"]) }));
+  for (const segment of found) if (segment.item !== null) segment.item = Math.max(0, segment.item - before);
   const good = found.every(({ item, model }, place) => item !== null && model !== null && item > (found[place - 1]?.item ?? -1));
   return good ? (found as Segment[]) : [];
 }

@@ -31,6 +31,7 @@ export class TurnView {
   private readonly served = h("p", { class: "served", hidden: true });
   private readonly body = h("div", { class: "body" });
   private readonly more = h("p", { class: "rest", hidden: true });
+  private readonly sources = h("p", { class: "rest", hidden: true });
   private readonly note = h("p", { class: "note" });
   private readonly noteWords = h("span");
   private readonly pace = h("span", { class: "pace" });
@@ -56,7 +57,7 @@ export class TurnView {
       actions.more(this.turn.id);
     };
     this.continue = h("button", { type: "button", class: "continue", hidden: true, onclick: more }, "Continue");
-    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, h("div", { class: "ending" }, this.note, this.continue), this.foot);
+    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue), this.foot);
     this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h3", { class: "sr-only" }, "You asked"), this.question, answer);
   }
 
@@ -79,6 +80,9 @@ export class TurnView {
     const more = answer?.more ?? 0;
     this.more.hidden = more === 0;
     setText(this.more, more === 0 ? "" : `${more} more items are not kept here.`);
+    const sources = [...new Set(answers.flatMap((each) => each.sources))];
+    this.sources.hidden = sources.length === 0;
+    setText(this.sources, sources.length === 0 ? "" : `Sources: ${sources.join(", ")}`);
     this.drawNote(around);
     this.drawFoot(around);
     return later;

@@ -38,6 +38,18 @@ describe("the fold of one response", () => {
     expect(fold(events.slice(6), before)).toEqual(fold(events));
   });
 
+  it("keeps the files that are cited, each once, and no call of their search", () => {
+    const searched = [...events];
+    const note = (filename: string): Raw => ({ type: "response.output_text.annotation.added", sequence_number: 0, annotation: { type: "file_citation", filename } });
+    const call = [{ type: "response.output_item.added", sequence_number: 0, item: { type: "file_search_call" } }, { type: "response.output_item.done", sequence_number: 0, item: { type: "file_search_call" } }];
+    const at = searched.findIndex((event) => event["delta"] === "lo") + 1;
+    searched.splice(at, 0, note("a.md"), note("b.md"), note("a.md"));
+    searched.splice(2, 0, ...call);
+    const answer = fold(searched.map((event, seq) => ({ ...event, sequence_number: seq })));
+    expect(answer).toMatchObject({ text: "Hello, world.", status: "completed", sources: ["a.md", "b.md"] });
+    expect(answer.items).toHaveLength(1);
+  });
+
   it("takes nothing after the end", () => {
     const done = fold(events);
     const late = { type: "response.output_text.delta", sequence_number: events.length, delta: "more" };

@@ -165,8 +165,9 @@ describe("what an older version of this page kept", () => {
 
   it("has what was not told then as unknown", () => {
     const answer = fold(recorded("plain"));
-    const { asked: _, segments: __, shortened: ___, cached: ____, continuable: _____, ...rest } = answer;
+    const { asked: _, segments: __, shortened: ___, cached: ____, continuable: _____, sources: ______, ...rest } = answer;
     expect(readAnswer(rest as Answer)).toEqual(answer);
+    for (const sources of ["?", [null], [1]]) expect(readAnswer({ ...answer, sources } as unknown as Answer).sources).toEqual([]);
     for (const segments of ["?", [null], [{ item: 0 }], [{ item: 0.5, model: "m" }]]) expect(readAnswer({ ...answer, segments } as unknown as Answer).segments).toEqual([]);
   });
 

@@ -56,6 +56,24 @@ describe("who answers", () => {
   });
 });
 
+describe("a search in files", () => {
+  const cited = (annotation: unknown): unknown => readEvent({ type: "response.output_text.annotation.added", sequence_number: 9, annotation });
+
+  it("is no item of the answer, and another model's item counts without it", () => {
+    const output = [{ type: "file_search_call" }];
+    expect(readEvent({ type: "response.output_item.added", sequence_number: 2, item: { type: "file_search_call" } })).toEqual({ kind: "other", seq: 2 });
+    const items = [{ output_index: 0, model: "a" }, { output_index: 2, model: "b" }];
+    const event = { type: "response.in_progress", sequence_number: 8, response: { model: "b", output, fallback: { from: "a", items } } };
+    expect(readEvent(event)).toMatchObject({ served: { segments: [{ item: 0, model: "a" }, { item: 1, model: "b" }] } });
+  });
+
+  it("is cited by the name of a file, and any other annotation still counts", () => {
+    expect(cited({ type: "file_citation", filename: "a.md", index: 4 })).toEqual({ kind: "cited", seq: 9, file: "a.md" });
+    expect(cited({ type: "file_citation", filename: "n".repeat(5000) })).toMatchObject({ file: "n".repeat(200) });
+    for (const other of [null, {}, { type: "url_citation", filename: "a" }, { type: "file_citation", filename: "" }]) expect(cited(other)).toEqual({ kind: "other", seq: 9 });
+  });
+});
+
 describe("a place in the queue", () => {
   const read = (queue: unknown): unknown => readEvent({ type: "response.queued", sequence_number: 1, queue });
 
