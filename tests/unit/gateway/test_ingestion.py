@@ -222,6 +222,75 @@ async def test_it_ends_though_something_changed_at_the_same_moment(
     assert working.cancelled()
 
 
+async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_once(
+    broker: memory_log.MemoryLog,
+) -> None:
+    one, two = Gateway(broker), Gateway(broker, "g2")
+    async with running(one, two):
+        store = await one.store()
+        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, given, "k")
+        asked = vector_stores_api.Addition(upload.id, {"n": 1}, CUT)
+        partition = acts.partition(ALICE)
+        seen = [await each.stores.find(store.id, ALICE) for each in (one, two)]
+        broker.lag(topics.VECTOR_STORES, partition, len(left(broker, topics.VECTOR_STORES)))
+        both = [
+            asyncio.ensure_future(each.stores.attach(known, upload, asked))
+            for each, known in zip((one, two), seen, strict=True)
+        ]
+
+        def added() -> list[str]:
+            return [key for key in left(broker, topics.VECTOR_STORES) if ":f:" in key]
+
+        await log_contract.until(lambda: len(added()) == 2, 5)
+        broker.catch_up(topics.VECTOR_STORES, partition)
+        first, second = await asyncio.gather(*both)
+        assert first.act == second.act
+        assert f"{store.id}:f:{first.act.attachment}" == added()[0]
+        await one.until_status(store, first, "completed")
+        await log_contract.until(lambda: left(broker, topics.VECTOR_STORES)[added()[1]] is None, 5)
+        for each in (one, two):
+            await each.stores.caught_up([partition])
+        assert {key.split(":")[0] for key, _ in [*one.embedder.asked, *two.embedder.asked]} == {
+            first.act.attachment
+        }
+        for each in (one, two):
+            now = await each.stores.find(store.id, ALICE)
+            assert [each.act for each in now.files.values()] == [first.act]
+
+
+async def test_a_file_is_added_again_while_it_is_in_progress_and_after_a_failure(
+    broker: memory_log.MemoryLog,
+) -> None:
+    one = Gateway(broker)
+    async with running(one):
+        one.embedder.go.clear()
+        store = await one.store()
+        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, given, "k")
+        asked = vector_stores_api.Addition(upload.id, {}, CUT)
+
+        async def attach() -> acts.File:
+            return await one.stores.attach(await one.stores.find(store.id, ALICE), upload, asked)
+
+        made = await attach()
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        before = len(broker.appended)
+        again = await attach()
+        assert (again.act, again.status) == (made.act, "in_progress")
+        assert len(broker.appended) == before
+        one.embedder.fail = errors.invalid_value("input", "no")
+        one.embedder.go.set()
+        await one.until_status(store, made, "failed")
+        one.embedder.fail = None
+        retried = await attach()
+        assert retried.act.attachment != made.act.attachment
+        await one.until_status(store, retried, "completed")
+        assert (await attach()).act == retried.act
+        now = await one.stores.find(store.id, ALICE)
+        assert [each.act.attachment for each in now.present.values()] == [retried.act.attachment]
+
+
 async def test_what_helps_later_is_tried_again_with_another_key(
     broker: memory_log.MemoryLog,
 ) -> None:
