@@ -68,7 +68,14 @@ class Asking:
         if self._pipeline.retrieve is not None:
             body["tools"] = [_search(self._pipeline.retrieve)]
         found = await self._asked(row, body, part)
-        return found if isinstance(found, Refused) else self._judged(*found)
+        if isinstance(found, Refused):
+            return found
+        ended, requests = found
+        if self._pipeline.retrieve is not None and not ended.searched:
+            used = ended.input_tokens, ended.output_tokens
+            why = "the gateway has searched no vector store: has the deployment any?"
+            return Refused("not_searched", why, ended.response, requests, *used)
+        return self._judged(ended, requests)
 
     def _body(
         self, messages: list[dict[str, str]], model: str | None, seed: int | None

@@ -58,7 +58,8 @@ class Rejected(Exception):
 
 class Ended(NamedTuple):
     """A response that has ended. `status`: completed, incomplete, failed or cancelled; `code`: of
-    its error, or the reason why it is incomplete."""
+    its error, or the reason why it is incomplete; `index` of a citation: its place in `text`;
+    `searched`: the gateway has looked into vector stores."""
 
     response: str
     status: str
@@ -68,6 +69,7 @@ class Ended(NamedTuple):
     input_tokens: int
     output_tokens: int
     citations: tuple[dict[str, Any], ...] = ()
+    searched: bool = False
 
 
 class InStore(NamedTuple):
@@ -248,28 +250,36 @@ def _read(read: Callable[[Any], T], answer: httpx.Response) -> T:
 def _ended(response: Any) -> Ended:
     error, incomplete = response.get("error") or {}, response.get("incomplete_details") or {}
     usage = response.get("usage") or {}
-    parts = [
-        part
-        for item in response["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-        if part["type"] == "output_text"
-    ]
+    text, citations = "", []
+    for item in response["output"]:
+        for part in item["content"] if item["type"] == "message" else ():
+            if part["type"] == "output_text":
+                citations += _citations(part, len(text))
+                text += part["text"]
     return Ended(
         response["id"],
         response["status"],
-        "".join(part["text"] for part in parts),
+        text,
         str(error.get("code") or incomplete.get("reason") or ""),
         response["model"],
         int(usage.get("input_tokens", 0)),
         int(usage.get("output_tokens", 0)),
-        tuple(
-            {name: each.get(name) for name in ("file_id", "filename", "index")}
-            for part in parts
-            for each in part.get("annotations") or ()
-            if each.get("type") == "file_citation"
-        ),
+        tuple(citations),
+        any(item["type"] == "file_search_call" for item in response["output"]),
     )
+
+
+def _citations(part: dict[str, Any], before: int) -> list[dict[str, Any]]:
+    """Those of a part of a text that has so many characters before it."""
+    return [
+        {
+            "file_id": each["file_id"],
+            "filename": each["filename"],
+            "index": each["index"] + before,
+        }
+        for each in part.get("annotations") or ()
+        if each["type"] == "file_citation"
+    ]
 
 
 def _in_store(file: Any) -> InStore:

@@ -67,7 +67,7 @@ class Retrieve(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         score: of the worst passage that is shown.
     """
 
-    stores: Annotated[list[Store], msgspec.Meta(min_length=1, max_length=16)]
+    stores: Annotated[list[Store], msgspec.Meta(min_length=1, max_length=8)]
     results: Annotated[int, msgspec.Meta(ge=1, le=50)] = 5
     filters: Filter | None = None
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None

@@ -199,20 +199,26 @@ STORES = ["vs_" + "a" * 32, "vs_" + "b" * 32]
 async def test_the_gateway_is_told_what_to_retrieve(
     told: dict[str, Any], tool: dict[str, Any]
 ) -> None:
-    answers = Answers(ended('{"good": true}'))
-    await outcome(answers, retrieve={"stores": STORES, **told})
+    answers = Answers(ended('{"good": true}')._replace(searched=True))
+    assert isinstance(await outcome(answers, retrieve={"stores": STORES, **told}), Answer)
     ((body, _),) = answers.asked
     assert body["tools"] == [{"type": "file_search", "vector_store_ids": STORES, **tool}]
 
 
 async def test_candidates_see_passages_and_the_judge_sees_none() -> None:
     cited = {"file_id": "file-1", "filename": "a.md", "index": 2}
-    best = ended("b", rid="resp_b")._replace(citations=(cited,))
-    answers = Answers(ended("a"), best, ended("c"), ended("2"))
+    each = [ended(text)._replace(searched=True) for text in ("a", "b", "c")]
+    answers = Answers(each[0], each[1]._replace(citations=(cited,)), each[2], ended("2"))
     found = await outcome(answers, **RANK, retrieve={"stores": STORES})
     assert isinstance(found, Answer)
     assert (found.value, found.citations) == ("b", (cited,))
     assert ["tools" in body for body, _ in answers.asked] == [True, True, True, False]
+
+
+async def test_an_answer_without_a_search_is_none() -> None:
+    found = await outcome(Answers(ended('{"good": true}')), retrieve={"stores": STORES})
+    assert isinstance(found, Refused)
+    assert (found.reason, found.response, found.input_tokens) == ("not_searched", "resp_1", 10)
 
 
 async def test_citations_are_passed_on() -> None:

@@ -168,7 +168,12 @@ async def test_citations_of_files_are_read_behind_a_search(asked: Callable[..., 
     it = asked(httpx.Response(200, json={**RESPONSE, "output": output}))
     ended = await it.gateway.ask({}, "key")
     assert ended.text == "Yes"
+    assert ended.searched
     assert ended.citations == ({"file_id": "file-1", "filename": "a.md", "index": 4},)
+    it = asked(httpx.Response(200, json={**RESPONSE, "output": [output[1], output[1]]}))
+    ended = await it.gateway.ask({}, "key")
+    assert not ended.searched
+    assert [each["index"] for each in ended.citations] == [4, 7]  # behind `Yes`
 
 
 DOCUMENT = Document("größe.md", "Größe: 5".encode(), {"n": 1})
