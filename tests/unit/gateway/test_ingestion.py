@@ -128,6 +128,10 @@ class Gateway:
         addition = vector_stores_api.Addition(upload.id, {}, CUT)
         return await self.stores.attach(store, upload, addition)
 
+    def passages_of(self, store: acts.Store, file: acts.File) -> int:
+        now = self.file(store, file)
+        return now.passages if now is not None else 0
+
     def file(self, store: acts.Store, file: acts.File) -> acts.File | None:
         now = self.stores.at_once(store.id)
         return now.files.get(file.act.attachment) if now is not None else None
@@ -189,6 +193,29 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
         assert len(second.database.rows) == 300
         principal = next(iter(second.embedder.principals))
         assert (principal.subject, principal.issued_at) == ("alice", file.act.created)
+
+
+async def test_whoever_is_slower_than_the_one_that_took_over_erases_nothing(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """It took a file that another gateway had completed for one that was taken out, and erased its
+    passages."""
+    one, two = Gateway(broker), Gateway(broker, "g2")
+    async with running(one, two):
+        one.embedder.go.clear()
+        store = await one.store()
+        file = await one.attach(store)
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        two.monotonic += ingestion.TAKEOVER_S + 1
+        await two.until_status(store, file, "completed")
+        await one.until_status(store, file, "completed")
+        one.embedder.go.set()
+        await log_contract.until(
+            lambda: all(t.done() for _, t in one.ingestion._running.values()), 5
+        )
+        kept = left(broker, topics.PASSAGES)
+        assert len(kept) == two.passages_of(store, file)
+        assert None not in kept.values()
 
 
 async def test_whoever_works_on_a_file_says_so(
