@@ -29,8 +29,8 @@ from tests.support import waiting
 
 pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
 
-ROWS = 40
-KILL_AT = 6
+ROWS = 24
+KILL_AT = 4
 WITHIN_S = 90.0  # some seconds on an idle machine
 
 
