@@ -9,6 +9,7 @@
 #   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
+#   make pipelines-stores        the same of one that puts 1,500 records into a vector store
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
@@ -22,7 +23,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines sbom audit licences analytics retrieval
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -110,6 +111,9 @@ overload: install bench-tools
 # Judged by the topics; RECORDS for fewer.
 pipelines: install
 	@$(BIN)/python -m tests.pipelines $(if $(RECORDS),--records $(RECORDS))
+
+pipelines-stores: install
+	@$(BIN)/python -m tests.pipelines --stores $(if $(RECORDS),--records $(RECORDS))
 
 # Added to the development environment without changing it: the lock has the same versions.
 bench-tools: install

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from gateway import large_bodies, request_body, response_routes
 from gateway import uploads as gateway_uploads
-from gateway.parsing import multipart, uploads
+from gateway.parsing import command, multipart, uploads
 from tailrace import log
 from tailrace.auth.principal import CredentialScope, Principal
 from tailrace.delivery import kept_bytes
@@ -39,17 +39,20 @@ class FileRoutes:
         self._files = files
 
     async def create(self, request: Request) -> Response:
-        """`POST /v1/files`: a form with `file`, `purpose` and perhaps `expires_after`."""
+        """`POST /v1/files`: a form with `file`, `purpose` and perhaps `expires_after`. With an
+        `Idempotency-Key` it may be sent again."""
         principal = await self._principal(request, CredentialScope.CREATE)
         owner = access.owner_of(principal)
         with self._kept.account(principal.key) as account:
             body = await request_body.arrived(request, uploads.MAX_FORM_BYTES, account)
-            async with self._large.turn():
+            key = idempotency_key(request)
+            large = len(body) > request_body.LARGE_BYTES
+            async with self._large.turn() if large else contextlib.nullcontext():
                 given = await asyncio.to_thread(
                     _parsed, request.headers.get("content-type", ""), body
                 )
                 with _log_errors():
-                    record = await self._files.add(owner, given)
+                    record = await self._files.add(owner, given, key)
         return JSONResponse(_shown(record))
 
     async def show(self, request: Request) -> Response:
@@ -120,6 +123,12 @@ class FileRoutes:
         if record is None:
             raise errors.file_not_found(file_id)
         return record
+
+
+def idempotency_key(request: Request) -> str | None:
+    """That of the header, if there is one. Raises errors.ApiError: it is too long."""
+    key = request.headers.get("idempotency-key")
+    return command.checked_key(key) if key else None
 
 
 @contextlib.contextmanager

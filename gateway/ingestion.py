@@ -156,13 +156,13 @@ class Ingestion:
                 store, file, status="failed", code=error.code, message=error.message
             )
             return
-        if not self._wanted(store, file):
+        if self._wanted(store, file):
+            await self._stores.progress(
+                store, file, status="completed", passages=len(pieces), bytes=size
+            )
+        elif not self._completed(store, file):
             # Whoever erased it may have done so before the last passages were written.
             await self._passages.erase(store.id, file.act.attachment, len(pieces))
-            return
-        await self._stores.progress(
-            store, file, status="completed", passages=len(pieces), bytes=size
-        )
 
     async def _pieces(self, file: acts.File) -> list[str]:
         """The pieces of a file's text."""
@@ -231,16 +231,20 @@ class Ingestion:
             raise _Failed("server_error", error.message) from error
 
     def _wanted(self, store: acts.Store, file: acts.File) -> bool:
-        """Whether a file is in its store still, as far as this gateway has read."""
+        """Whether a file is in its store still and in progress, as far as this gateway has read."""
+        return self._status(store, file) == "in_progress"
+
+    def _completed(self, store: acts.Store, file: acts.File) -> bool:
+        """Whether another gateway has completed it. Both have written the same passages."""
+        return self._status(store, file) == "completed"
+
+    def _status(self, store: acts.Store, file: acts.File) -> acts.Status | None:
+        """Of a file in its store, as far as this gateway has read; None: it is not there."""
         now = self._stores.at_once(store.id)
         found = now.files.get(file.act.attachment) if now is not None else None
-        return (
-            now is not None
-            and not now.leaving
-            and found is not None
-            and not found.detached
-            and found.status == "in_progress"
-        )
+        if now is None or now.leaving or found is None or found.detached:
+            return None
+        return found.status
 
 
 def _principal(act: acts.Attached, now: float) -> Principal:

@@ -2,11 +2,15 @@
 
 `llm.uploads` holds a record for each, and every gateway knows the topic whole: who has which files,
 and where their chunks are. The chunks are in `llm.files`, like those of files within requests.
+
+The id of a file that was uploaded with an idempotency key follows from owner and key. So whoever
+uploads it again writes the same file, at whichever gateway, and no key has to be remembered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 import zlib
@@ -26,12 +30,13 @@ from tailrace.protocol import files as protocol_files
 
 # Of one owner: all that were uploaded and have not expired yet, deleted ones too, because their
 # chunks are in the log.
-MAX_FILES: Final = 500
+MAX_FILES: Final = 2_000  # so many fill a vector store
 MAX_TOGETHER: Final = 256 << 20
 FORGET_EVERY_S: Final = 600.0
 CAUGHT_UP_S: Final = 5.0
 LOOK_S: Final = 0.01
 _PARTITIONS: Final = topics.partitions_of(topics.UPLOADS)
+_PREFIX: Final = ids.FILE_PREFIX
 
 
 class Uploads:
@@ -78,20 +83,30 @@ class Uploads:
         finally:
             await self._reader.stop()
 
-    async def add(self, owner: records.Owner, given: uploads.Uploaded) -> records.Upload:
-        """Take a file. It is there when this returns.
+    async def add(
+        self, owner: records.Owner, given: uploads.Uploaded, key: str | None = None
+    ) -> records.Upload:
+        """Take a file. It is there when this returns. With the `key` of a file that is there it is
+        that one, and nothing is written.
 
         Raises:
-            errors.ApiError: 429, the owner has as much as one may have.
-            log.LogUnavailable, log.AppendFailed: nobody can name what was written.
+            errors.ApiError: 429, the owner has as much as one may have; 409, the key stands for
+                another file, or for one that was deleted.
+            log.LogUnavailable, log.AppendFailed: nobody can name what was written. With a key it
+                may be written again.
         """
         await self._caught_up(owner)
+        random = _derived(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
+        name = ids.mint(ids.Address(self._incarnation, _partition(owner), 0), random, _PREFIX)
+        before = self._known.get(owner.key, {}).get(name)
+        if before is not None and not self._expired(before):
+            digest = await asyncio.to_thread(protocol_files.digest, given.data)
+            return _same(before, digest, given)
         self._check_room(owner, len(given.data))
         sha256, place = await self._files.keep(owner.cache_scope, given.data)
-        address = ids.Address(self._incarnation, _partition(owner), 0)
         created = int(self._clock())
         record = records.Upload(
-            id=ids.mint(address, os.urandom(ids.RANDOM_BYTES), ids.FILE_PREFIX),
+            id=name,
             owner=owner,
             sha256=sha256,
             file=place,
@@ -104,7 +119,13 @@ class Uploads:
             height=given.height,
         )
         await self._append(record)
-        return record
+        if not key:
+            return record
+        await self._caught_up(owner)
+        first = self._known.get(owner.key, {}).get(name, record)
+        if not _alike(first, record):
+            await self._append(first)  # compaction keeps the last record of a key
+        return _same(first, sha256, given)
 
     async def find(self, file_id: str, owner: records.Owner) -> records.Upload | None:
         """A file of the owner; None if there is none of this name. Raises log.LogUnavailable."""
@@ -206,7 +227,7 @@ class Uploads:
                 continue
             mine = self._known.setdefault(record.owner.key, {})
             before = mine.get(record.id)
-            if before is None or not before.deleted:  # nothing brings a deleted one back
+            if before is None or _follows(record, before):
                 mine[record.id] = record
 
     def _forget(self) -> None:
@@ -216,6 +237,36 @@ class Uploads:
                 self._known[key] = left
             else:
                 del self._known[key]
+
+
+def _derived(owner: records.Owner, key: str) -> bytes:
+    """What stands for the random bytes of an id. Nobody but the owner finds a file by it."""
+    named = f"{owner.key}\0{key}".encode(errors="surrogatepass")
+    return hashlib.blake2b(named, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
+
+
+def _alike(one: records.Upload, other: records.Upload) -> bool:
+    """Whether two records are of one file: its content, name and purpose."""
+    return (one.sha256, one.filename, one.purpose) == (other.sha256, other.filename, other.purpose)
+
+
+def _same(before: records.Upload, sha256: str, given: uploads.Uploaded) -> records.Upload:
+    """The file that a key stands for, if `given` is that one. Raises errors.ApiError."""
+    asked = (sha256, given.filename, given.purpose, given.lives_s)
+    lives_s = before.expires - before.created
+    if (before.sha256, before.filename, before.purpose, lives_s) != asked:
+        raise errors.idempotency_key_reused()
+    if before.deleted:
+        raise errors.file_deleted(before.id)
+    return before
+
+
+def _follows(record: records.Upload, before: records.Upload) -> bool:
+    """Whether a record takes the place of the one before it. Nothing brings a deleted file back,
+    and of two contents under one idempotency key the first stands, until it has expired."""
+    if record.created >= before.expires:
+        return True
+    return not before.deleted and _alike(record, before)
 
 
 def _partition(owner: records.Owner) -> int:

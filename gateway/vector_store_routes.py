@@ -365,6 +365,7 @@ def _file(store: acts.Store, file: acts.File) -> Shown:
         if failed and progress is not None
         else None,
         "usage_bytes": file.bytes,
+        "passages": file.passages,
         "attributes": file.attributes,
         "chunking_strategy": {
             "type": "static",

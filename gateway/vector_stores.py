@@ -172,7 +172,13 @@ class VectorStores:
         )
         await self.append(act)
         now = await self.find(store.id, store.owner)
-        return now.files.get(act.attachment) or acts.File(act, act.attributes)
+        mine = now.files.get(act.attachment)
+        if (mine is None or mine.detached) and upload.id in now.present:
+            # Somebody else has added it just before. What was added here is being erased.
+            if mine is not None:
+                await self.detach(now, mine)
+            return await self.attach(now, upload, addition, batch)
+        return mine or acts.File(act, act.attributes)
 
     async def describe(
         self, store: acts.Store, file: acts.File, attributes: dict[str, acts.Value]

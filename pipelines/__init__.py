@@ -7,9 +7,11 @@ offsets.
 A client like any other: of the product it uses `tailrace.log` and the public API, nothing else.
 
     definition   what the file says         runner      a member of the pipeline's group
-    templates    of prompts and conditions  partition   one input partition: ask, then commit
-    rows         records in and out         asking      what is asked for a row, what comes of it
-    counts       what was done              gateway     asks over HTTP, tells errors apart
-    plan         what it would cost         earlier     what a replay finds in the output topic
+    stores       the same of vector stores  partition   one input partition: ask, then commit
+    templates    of prompts and conditions  asking      what is asked for a row, what comes of it
+    rows         records in and out         storing     the same of a row for a vector store
+    documents    a row as a file            gateway     asks over HTTP, tells errors apart
+    counts       what was done              earlier     what a replay finds in the output topic
+    plan         what it would cost         samples     files, records and a store of examples
     progress     how far it is              command     check, plan, run, status, replay
 """

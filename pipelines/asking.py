@@ -10,8 +10,9 @@ from typing import Any, Final
 import jsonschema
 import jsonschema.exceptions
 import jsonschema.protocols
+import msgspec
 
-from pipelines import definition
+from pipelines import definition, stores
 from pipelines.gateway import Ended, Gateway, Rejected
 from pipelines.rows import Answer, Refused, Row, Rows
 from pipelines.templates import Template, Unusable
@@ -64,8 +65,17 @@ class Asking:
             name = self._pipeline.name.replace("-", "_")
             schema = {"schema": self._pipeline.answer, "strict": True}
             body["text"] = {"format": {"type": "json_schema", "name": name, **schema}}
+        if self._pipeline.retrieve is not None:
+            body["tools"] = [_search(self._pipeline.retrieve)]
         found = await self._asked(row, body, part)
-        return found if isinstance(found, Refused) else self._judged(*found)
+        if isinstance(found, Refused):
+            return found
+        ended, requests = found
+        if self._pipeline.retrieve is not None and not ended.searched:
+            used = ended.input_tokens, ended.output_tokens
+            why = "the gateway has searched no vector store: has the deployment any?"
+            return Refused("not_searched", why, ended.response, requests, *used)
+        return self._judged(ended, requests)
 
     def _body(
         self, messages: list[dict[str, str]], model: str | None, seed: int | None
@@ -131,7 +141,15 @@ class Asking:
                 detail = f"{error.json_path}: {error.message}"
                 return Refused("schema", detail[:1_000], ended.response, requests, *used)
         incomplete = ended.status == "incomplete"
-        return Answer(value, ended.response, ended.model, *used, requests, incomplete)
+        return Answer(
+            value,
+            ended.response,
+            ended.model,
+            *used,
+            requests,
+            incomplete,
+            citations=ended.citations,
+        )
 
     async def _best(
         self,
@@ -172,6 +190,7 @@ class Asking:
             requests + sum(each.requests for each in answers),
             best.incomplete,
             len(answers),
+            best.citations,
         )
 
     async def _choice(
@@ -192,6 +211,20 @@ class Asking:
         model = rank.model or self._pipeline.model
         body = self._body(messages, model, self._pipeline.seed)
         return await self._asked(row, {**body, "temperature": 0.0}, "/judge")
+
+
+def _search(retrieve: stores.Retrieve) -> dict[str, Any]:
+    """The tool by which the gateway puts passages before the model."""
+    tool: dict[str, Any] = {
+        "type": "file_search",
+        "vector_store_ids": retrieve.stores,
+        "max_num_results": retrieve.results,
+    }
+    if retrieve.filters is not None:
+        tool["filters"] = msgspec.to_builtins(retrieve.filters)
+    if retrieve.score is not None:
+        tool["ranking_options"] = {"score_threshold": retrieve.score}
+    return tool
 
 
 def _chosen(text: str, among: int) -> int:

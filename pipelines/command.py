@@ -16,7 +16,7 @@ import msgspec
 import prometheus_client
 import typer
 
-from pipelines import asking, definition, earlier, plan, progress, runner, samples
+from pipelines import definition, earlier, plan, progress, runner, samples
 from pipelines.examples import data
 from pipelines.gateway import Gateway
 from pipelines.rows import REASON, Rows
@@ -35,14 +35,16 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(help="The pipeline's YAML file.")]
 Kafka = Annotated[str, typer.Option("--kafka", envvar="TAILRACE_KAFKA", help="Kafka's address.")]
 Url = Annotated[str, typer.Option("--url", envvar="TAILRACE_URL", help="A gateway's address.")]
-CredentialFile = Annotated[
-    Path,
-    typer.Option(
-        "--credential-file",
-        envvar="TAILRACE_CREDENTIAL_FILE",
-        help="Holds a credential with the scope `create`; read again for each request.",
-    ),
+_CREDENTIAL: Final = typer.Option(
+    "--credential-file",
+    envvar="TAILRACE_CREDENTIAL_FILE",
+    help="Holds a credential with the scope `create`; read again for each request.",
+)
+CredentialFile = Annotated[Path, _CREDENTIAL]
+MaybeUrl = Annotated[
+    str | None, typer.Option("--url", envvar="TAILRACE_URL", help="A gateway's, to make a store.")
 ]
+MaybeCredentialFile = Annotated[Path | None, _CREDENTIAL]
 InputPrice = Annotated[float, typer.Option(help="Price of a million tokens of input.")]
 OutputPrice = Annotated[float, typer.Option(help="Price of a million tokens of output.")]
 
@@ -56,7 +58,7 @@ def _loaded(path: Path) -> definition.Pipeline:
     """The pipeline of a file, all of it compiled; ends the command with the error otherwise."""
     try:
         found = definition.decoded(path.read_bytes())
-        asking.Asking(found, Rows(found), Gateway("http://127.0.0.1", path, found.name))
+        runner.outcome_of(found, Rows(found), Gateway("http://127.0.0.1", path, found.name))
         return found
     except OSError as error:
         _refuse(f"{path}: {error.strerror}")
@@ -86,6 +88,8 @@ def check(files: Annotated[list[Path], typer.Argument(help="YAML files of pipeli
 def example(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(data.GENERATORS)}.")],
     kafka: Kafka,
+    url: MaybeUrl = None,
+    credential_file: MaybeCredentialFile = None,
     records: Annotated[int, typer.Option(min=0, help="So many are generated and written.")] = 200,
     seed: Annotated[int, typer.Option(help="Another one generates others.")] = 1,
     partitions: Annotated[int, typer.Option(min=1, help="Of topics that are created.")] = 4,
@@ -94,15 +98,30 @@ def example(
     ] = False,
 ) -> None:
     """Put NAME.yaml into this folder unless it is there, create its topics that are missing, and
-    write generated records to its input."""
+    write generated records to its input. Where it needs a vector store, one is made."""
     if name not in data.GENERATORS:
         _refuse(f"no example {name!r}: there are {', '.join(data.GENERATORS)}")
     path = Path(f"{name}.yaml")
     if not path.exists():
-        path.write_bytes(samples.file(name))
+        path.write_bytes(_example_file(name, url, credential_file))
         typer.echo(f"{path} is written")
     pipeline = _loaded(path)
     _run(_example(pipeline, kafka, name, 0 if only_topics else records, seed, partitions))
+
+
+def _example_file(name: str, url: str | None, credential_file: Path | None) -> bytes:
+    """Its content, with the id of a store if it needs one."""
+    content = samples.file(name)
+    if samples.STORE not in content:
+        return content
+    if url is None or credential_file is None:
+        _refuse("this example needs a vector store: name a gateway by --url and --credential-file")
+    try:
+        store = samples.store(url, credential_file)
+    except samples.NoStore as error:
+        _refuse(f"no vector store: {error}", 1)
+    typer.echo(f"the vector store is {store}")
+    return content.replace(samples.STORE, store.encode())
 
 
 async def _example(

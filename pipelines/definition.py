@@ -8,6 +8,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import yaml
 
+from pipelines import stores
+from pipelines.stores import Expression, Template
+
 VERSION_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 TOPIC_PATTERN: Final = r"^[A-Za-z0-9._-]{1,249}$"
@@ -20,18 +23,6 @@ Version = (
 )
 Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_PATTERN)]
 Model = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Expression = Annotated[
-    str,
-    msgspec.Meta(
-        min_length=1,
-        max_length=4_000,
-        description="A Jinja expression, as between {{ and }}.",
-    ),
-]
-Template = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=200_000, description="A Jinja template.")
-]
-
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 9)]  # candidates have the next ones
 # A gateway takes 16 pairs, and one of them is the pipeline's name.
 Metadata = Annotated[
@@ -41,6 +32,13 @@ Metadata = Annotated[
     ],
     msgspec.Meta(max_length=15),
 ]
+
+
+# What is said to a model, or of its answer: nothing of it goes with `embed`.
+_OF_PROMPTS: Final = (
+    *("prompt", "retrieve", "model", "answer", "max_output_tokens", "temperature", "seed", "rank"),
+    *("priority", "metadata"),
+)
 
 
 class Invalid(ValueError):
@@ -106,12 +104,14 @@ class Rank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One pipeline.
+    """One pipeline. It has either a `prompt` or `embed`.
 
     Attributes:
         version: part of each row's idempotency key, with a digest of all that shapes an answer.
             With another one, rows that are read again are asked again.
         where: of rows of which it is false nothing is asked or written.
+        embed: what a row becomes in a vector store.
+        retrieve: what the model is shown of vector stores.
         model: without one, the gateway's first.
         answer: JSON schema of the answer; without one it is text.
         priority: class of the requests.
@@ -123,7 +123,9 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     version: Version = 1
     input: Input
     where: Expression | None = None
-    prompt: Prompt
+    prompt: Prompt | None = None
+    embed: stores.Embed | None = None
+    retrieve: stores.Retrieve | None = None
     model: Model | None = None
     answer: dict[str, Any] | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
@@ -142,7 +144,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def revision(self) -> str:
         """Which questions it asks: two that ask differently differ in it."""
-        shapes = (
+        shapes: tuple[Any, ...] = (
             self.prompt,
             self.model,
             self.answer,
@@ -153,6 +155,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             self.priority,
             self.metadata,
         )
+        # Not among the others where there is none: a pipeline without it keeps its revision.
+        shapes += tuple(each for each in (self.embed, self.retrieve) if each is not None)
         digest = hashlib.blake2b(msgspec.json.encode(shapes, order="sorted"), digest_size=4)
         return f"{self.version}-{digest.hexdigest()}"
 
@@ -191,6 +195,7 @@ def decoded(data: bytes | str) -> Pipeline:
         found = msgspec.json.decode(msgspec.json.encode(value), type=Pipeline)
     except (msgspec.MsgspecError, TypeError) as error:
         raise Invalid(str(error)) from error
+    _check(found, value)
     topics = [found.input.topic, *found.outputs]
     for topic in found.outputs:
         if topic.startswith(OWN_TOPICS):
@@ -200,10 +205,31 @@ def decoded(data: bytes | str) -> Pipeline:
     return found
 
 
+def _check(found: Pipeline, given: dict[str, Any]) -> None:
+    """
+    Raises:
+        Invalid: members do not go together.
+    """
+    if found.embed is None:
+        if found.prompt is None:
+            raise Invalid("it has neither `prompt` nor `embed`: it needs one of them")
+        if found.retrieve is not None and found.retrieve.filters is not None:
+            why = stores.wrong(found.retrieve.filters)
+            if why:
+                raise Invalid(f"retrieve.filters: {why}")
+        return
+    if others := [name for name in _OF_PROMPTS if given.get(name) is not None]:
+        raise Invalid(f"`{others[0]}` does not go with `embed`: no model is asked")
+    if stores.SOURCE in found.embed.attributes:
+        raise Invalid(f"embed.attributes: `{stores.SOURCE}` says where the record is")
+
+
 def schema() -> dict[str, Any]:
     """The JSON schema of the file."""
+    made = msgspec.json.schema(Pipeline)
+    made["$defs"]["Pipeline"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["embed"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A pipeline of Tailrace",
-        **msgspec.json.schema(Pipeline),
+        **made,
     }

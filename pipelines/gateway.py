@@ -1,7 +1,7 @@
 """Asks a gateway, and tells what can be tried again from what cannot.
 
-Every question has an idempotency key, so asking again is free: the gateway leads it to the response
-that the first one made.
+Every question and every upload has an idempotency key, so asking again is free: the gateway leads
+it to the response, or the file, that the first one made.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import httpx
 
 from pipelines import metrics
+from pipelines.documents import Document
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
@@ -26,24 +29,37 @@ MOST_PAUSE_S: Final = 30.0
 # A response runs on where this connection breaks; the next question with its key waits for it.
 ANSWER_S: Final = 300.0
 CONNECT_S: Final = 5.0
+STORE_S: Final = 30.0  # of what waits for no model
+# For how long an upload may be attached. A store keeps what it needs, and uploads are limited.
+UPLOAD_LIVES_S: Final = 3_600
+PAGE: Final = 100
 # The request is at fault, so that asking again would change nothing.
 _FINAL: Final = frozenset({400, 404, 405, 409, 410, 413, 415, 422})
 # Every row would have this error: the operator of the pipeline has to act.
-_OPERATORS: Final = frozenset({"model_not_found"})
+_OPERATORS: Final = frozenset(
+    {
+        *("model_not_found", "not_offered", "vector_store_not_found", "vector_store_expired"),
+        "vector_store_limit_reached",
+    }
+)
+# The gateway says how long, but other calls need not wait for it.
+_OF_UPLOADS: Final = frozenset({"too_many_files"})
 TELL_EVERY_S: Final = 10.0
 
 
 class Rejected(Exception):
-    """The gateway will not answer this request."""
+    """The gateway will not answer this request. `param`: what of it is at fault, where it says."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, param: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.param = param
 
 
 class Ended(NamedTuple):
     """A response that has ended. `status`: completed, incomplete, failed or cancelled; `code`: of
-    its error, or the reason why it is incomplete."""
+    its error, or the reason why it is incomplete; `index` of a citation: its place in `text`;
+    `searched`: the gateway has looked into vector stores."""
 
     response: str
     status: str
@@ -52,6 +68,19 @@ class Ended(NamedTuple):
     model: str
     input_tokens: int
     output_tokens: int
+    citations: tuple[dict[str, Any], ...] = ()
+    searched: bool = False
+
+
+class InStore(NamedTuple):
+    """A file of a vector store. `status`: in_progress, completed, failed, cancelled, or `gone`: it
+    is not there any more. `code` and `message` say why."""
+
+    file: str
+    status: str
+    passages: int = 0
+    code: str = ""
+    message: str = ""
 
 
 class Gateway:
@@ -97,25 +126,94 @@ class Gateway:
         Raises:
             Rejected: the request is at fault.
         """
+        return await self._answered(
+            _ended,
+            "POST",
+            "/v1/responses",
+            {"content-type": "application/json", "idempotency-key": key},
+            content=json.dumps(body).encode(),
+        )
+
+    async def upload(self, document: Document, key: str) -> str:
+        """The id of the file that this key leads to; it may be attached for a while. Waits like
+        `ask`.
+
+        Raises:
+            Rejected: the request is at fault.
+        """
+        return await self._answered(
+            lambda answer: str(answer["id"]),
+            "POST",
+            "/v1/files",
+            {"idempotency-key": key},
+            data={
+                "purpose": "assistants",
+                "expires_after[anchor]": "created_at",
+                "expires_after[seconds]": str(UPLOAD_LIVES_S),
+            },
+            files={"file": (document.filename, document.text, "text/plain")},
+            timeout=STORE_S,
+        )
+
+    async def attach(self, store: str, file: str, attributes: Mapping[str, Any]) -> InStore:
+        """Have a file in a store, with these attributes. Waits like `ask`; raises Rejected."""
+        return await self._answered(
+            _in_store,
+            "POST",
+            f"/v1/vector_stores/{store}/files",
+            {"content-type": "application/json"},
+            content=json.dumps({"file_id": file, "attributes": attributes}).encode(),
+            timeout=STORE_S,
+        )
+
+    async def in_store(self, store: str, files: Collection[str]) -> dict[str, InStore]:
+        """How far these files of a store are. Those that were added last are found by one request.
+        Waits like `ask`; raises Rejected."""
+        found: dict[str, InStore] = {}
+        params: dict[str, str | int] = {"limit": PAGE}
+        path = f"/v1/vector_stores/{store}/files"
+        while True:
+            try:
+                rows, last = await self._answered(
+                    _page, "GET", path, {}, params=params, timeout=STORE_S
+                )
+            except Rejected as error:
+                if error.param != "after":
+                    raise
+                del params["after"]  # that file was taken out meanwhile
+                continue
+            found |= {each.file: each for each in rows if each.file in files}
+            if last is None or len(found) == len(files):
+                gone = "The file was taken out of the store."
+                lost = InStore("", "gone", 0, "vector_store_file_not_found", gone)
+                return {file: found.get(file, lost._replace(file=file)) for file in files}
+            params["after"] = last
+
+    async def _answered(
+        self,
+        read: Callable[[Any], T],
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        **given: Any,
+    ) -> T:
+        """What `read` makes of the answer's JSON."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._sleep(max(0.0, self._open_at - self._clock()))
             told_s = 0.0
             try:
-                answer = await self._http.post(
-                    "/v1/responses",
-                    content=json.dumps(body).encode(),
-                    headers={
-                        "authorization": f"Bearer {self._token()}",
-                        "content-type": "application/json",
-                        "idempotency-key": key,
-                    },
+                answer = await self._http.request(
+                    method,
+                    path,
+                    headers={"authorization": f"Bearer {self._token()}", **headers},
+                    **given,
                 )
                 if answer.status_code == 200:
-                    return _ended(answer)
-                code, message = _error(answer)
+                    return _read(read, answer)
+                code, message, param = _error(answer)
                 if answer.status_code in _FINAL and code not in _OPERATORS:
-                    raise Rejected(code, message)
+                    raise Rejected(code, message, param)
                 detail = f"{answer.status_code} {code}: {message}"
                 told_s = _retry_after_s(answer)
             except (httpx.HTTPError, OSError, _Unreadable) as error:
@@ -123,7 +221,7 @@ class Gateway:
                 detail = f"{code}: {error}"
             self._tell(detail)
             metrics.WAITED.labels(pipeline=self._pipeline, reason=code).inc()
-            if told_s:
+            if told_s and code not in _OF_UPLOADS:
                 self._open_at = max(self._open_at, self._clock() + told_s)
             await self._sleep(max(told_s, pause_s) * random.uniform(1.0, 1.3))
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
@@ -142,37 +240,67 @@ class _Unreadable(Exception):
     """The answer is none of a gateway's: a proxy in between may have spoken."""
 
 
-def _ended(answer: httpx.Response) -> Ended:
+def _read(read: Callable[[Any], T], answer: httpx.Response) -> T:
     try:
-        response = answer.json()
-        error, incomplete = response.get("error") or {}, response.get("incomplete_details") or {}
-        usage = response.get("usage") or {}
-        texts = [
-            part["text"]
-            for item in response["output"]
-            if item["type"] == "message"
-            for part in item["content"]
-            if part["type"] == "output_text"
-        ]
-        return Ended(
-            response["id"],
-            response["status"],
-            "".join(texts),
-            str(error.get("code") or incomplete.get("reason") or ""),
-            response["model"],
-            int(usage.get("input_tokens", 0)),
-            int(usage.get("output_tokens", 0)),
-        )
+        return read(answer.json())
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _Unreadable(str(error)) from error
 
 
-def _error(answer: httpx.Response) -> tuple[str, str]:
+def _ended(response: Any) -> Ended:
+    error, incomplete = response.get("error") or {}, response.get("incomplete_details") or {}
+    usage = response.get("usage") or {}
+    text, citations = "", []
+    for item in response["output"]:
+        for part in item["content"] if item["type"] == "message" else ():
+            if part["type"] == "output_text":
+                citations += _citations(part, len(text))
+                text += part["text"]
+    return Ended(
+        response["id"],
+        response["status"],
+        text,
+        str(error.get("code") or incomplete.get("reason") or ""),
+        response["model"],
+        int(usage.get("input_tokens", 0)),
+        int(usage.get("output_tokens", 0)),
+        tuple(citations),
+        any(item["type"] == "file_search_call" for item in response["output"]),
+    )
+
+
+def _citations(part: dict[str, Any], before: int) -> list[dict[str, Any]]:
+    """Those of a part of a text that has so many characters before it."""
+    return [
+        {
+            "file_id": each["file_id"],
+            "filename": each["filename"],
+            "index": each["index"] + before,
+        }
+        for each in part.get("annotations") or ()
+        if each["type"] == "file_citation"
+    ]
+
+
+def _in_store(file: Any) -> InStore:
+    error = file.get("last_error") or {}
+    code, message = str(error.get("code") or ""), str(error.get("message") or "")
+    return InStore(file["id"], file["status"], int(file.get("passages") or 0), code, message)
+
+
+def _page(answer: Any) -> tuple[list[InStore], str | None]:
+    """The files, and the last one's id where there are more."""
+    rows = [_in_store(each) for each in answer["data"]]
+    return rows, rows[-1].file if rows and answer["has_more"] else None
+
+
+def _error(answer: httpx.Response) -> tuple[str, str, str]:
     try:
         error = answer.json()["error"]
-        return str(error["code"] or answer.status_code), str(error["message"])[:1_000]
-    except (KeyError, TypeError, ValueError):
-        return f"http_{answer.status_code}", answer.text[:200]
+        code, message = str(error["code"] or answer.status_code), str(error["message"])[:1_000]
+        return code, message, str(error.get("param") or "")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return f"http_{answer.status_code}", answer.text[:200], ""
 
 
 def _retry_after_s(answer: httpx.Response) -> float:

@@ -12,7 +12,7 @@ from typing import Final
 
 from pipelines import definition, metrics
 from pipelines.counts import Counts
-from pipelines.rows import Answer, Refused, Row, Rows, Skipped, Written, place_of
+from pipelines.rows import Answer, Refused, Row, Rows, Skipped, Stored, Written, place_of
 from pipelines.templates import Unusable
 from tailrace import log
 
@@ -30,7 +30,7 @@ READ_AHEAD: Final = 2
 
 # Where an input partition begins. Raises LogUnavailable, HistoryLost.
 Begin = Callable[[int], Awaitable["Beginning"]]
-Outcome = Callable[[Row], Awaitable[Answer | Refused]]
+Outcome = Callable[[Row], Awaitable[Answer | Stored | Refused]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,14 @@ def sampled(rows: Rows, records: Sequence[Record]) -> Sample:
     asked, characters, error = 0, 0, ""
     for record in records:
         try:
-            question = rows.question(rows.read(record))
+            length = rows.length(rows.read(record))
         except Skipped:
             continue
         except Unusable as found:
             error = error or f"offset {record.offset}: {found}"
             continue
         asked += 1
-        characters += sum(len(message["content"]) for message in question)
+        characters += length
     many = len(records)
     return Sample(many, asked / many if many else 1.0, characters / asked if asked else 0.0, error)
 
@@ -67,10 +67,13 @@ def estimate(
     candidates = 1 if pipeline.rank is None else pipeline.rank.candidates
     each = candidates + (candidates > 1)
     asked = max(0.0, (rows - found) * sample.asked)
-    if done.answered:
+    measured = bool(done.answered) and pipeline.embed is None  # embeddings say no usage here
+    if measured:
         tokens = done.input_tokens / done.answered, done.output_tokens / done.answered
     else:
         output = pipeline.max_output_tokens or ANSWER_TOKENS
+        if pipeline.embed is not None:  # embeddings have no output
+            output = 0
         tokens = each * sample.characters / CHARACTERS_PER_TOKEN, float(each * output)
     return Estimate(
         rows,
@@ -78,5 +81,5 @@ def estimate(
         round(asked * each),
         round(asked * tokens[0]),
         round(asked * tokens[1]),
-        bool(done.answered),
+        measured,
     )

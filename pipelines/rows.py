@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from pipelines import definition
+from pipelines.documents import Document, Documents
 from pipelines.templates import Expression, Template, Unusable
 from tailrace.log import RECORD_OVERHEAD_BYTES, Outgoing, Record
 
@@ -53,7 +54,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a model answered. `value`: as the schema has it, else the text. `candidates`: how many
-    it was chosen from."""
+    it was chosen from. `citations`: of files, as the API has them."""
 
     value: Any
     response: str
@@ -63,6 +64,19 @@ class Answer:
     requests: int = 1
     incomplete: bool = False
     candidates: int = 1
+    citations: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row that is a file of a vector store now, all of whose passages can be found."""
+
+    file: str
+    store: str
+    passages: int
+    requests: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +107,10 @@ class Rows:
         """Raises definition.Invalid: a template or an expression has an error."""
         self._pipeline = pipeline
         prompt, output = pipeline.prompt, pipeline.output
-        self._user = Template(prompt.user, "prompt.user")
-        self._system = Template(prompt.system, "prompt.system") if prompt.system else None
+        self._user = Template(prompt.user, "prompt.user") if prompt else None
+        system = prompt.system if prompt else None
+        self._system = Template(system, "prompt.system") if system else None
+        self._documents = Documents(pipeline.embed) if pipeline.embed else None
         self._where = Expression(pipeline.where, "where") if pipeline.where else None
         self._key = Expression(output.key, "output.key") if output.key else None
         self._value = Expression(output.value, "output.value") if output.value else None
@@ -126,18 +142,30 @@ class Rows:
         return row
 
     def question(self, row: Row) -> list[dict[str, str]]:
-        """The messages to be asked. Raises Unusable."""
+        """The messages to be asked, of a pipeline with a prompt. Raises Unusable."""
+        assert self._user is not None
         found = [{"role": "user", "content": self._user.text(row.values)}]
         if self._system is not None:
             found.insert(0, {"role": "system", "content": self._system.text(row.values)})
         return found
 
-    def written(self, row: Row, outcome: Answer | Refused) -> Written:
+    def document(self, row: Row) -> Document:
+        """The file to be stored, of a pipeline with `embed`. Raises Unusable."""
+        assert self._documents is not None
+        return self._documents.of(row.values)
+
+    def length(self, row: Row) -> int:
+        """How many characters are to be asked or stored. Raises Unusable."""
+        if self._documents is not None:
+            return len(self.document(row).text.decode())
+        return sum(len(message["content"]) for message in self.question(row))
+
+    def written(self, row: Row, outcome: Answer | Stored | Refused) -> Written:
         """The records of an outcome. One that does not go with the pipeline's expressions makes a
         dead letter, too."""
         if isinstance(outcome, Refused):
             return self.dead(row.source, outcome)
-        values = {**row.values, "answer": outcome.value, "response": outcome.response}
+        values = {**row.values, **_of_outcome(outcome)}
         try:
             key = row.source.key if self._key is None else _bytes(self._key.value(values))
             value = _encoded(self._output(row, outcome, values))
@@ -151,7 +179,7 @@ class Rows:
                 Refused(
                     "output",
                     str(error),
-                    outcome.response,
+                    outcome.response if isinstance(outcome, Answer) else "",
                     outcome.requests,
                     outcome.input_tokens,
                     outcome.output_tokens,
@@ -177,14 +205,11 @@ class Rows:
             letter = letter._replace(value=None)
         return Written([letter], dead=True)
 
-    def _output(self, row: Row, answer: Answer, values: dict[str, Any]) -> Any:
+    def _output(self, row: Row, outcome: Answer | Stored, values: dict[str, Any]) -> Any:
         if self._value is not None:
             return self._value.value(values)
         at = row.source
-        found = {
-            "answer": answer.value,
-            "response": answer.response,
-            "model": answer.model,
+        common = {
             "pipeline": self._pipeline.name,
             "revision": self._pipeline.revision,
             "source": {
@@ -193,19 +218,47 @@ class Rows:
                 "offset": at.offset,
                 "timestamp": at.timestamp,
             },
-            "usage": {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens},
         }
-        if answer.incomplete:
-            found["incomplete"] = True
-        if answer.candidates > 1:
-            found["candidates"] = answer.candidates
-        return found
+        return {**_shown(outcome), **common, **_details(outcome)}
 
     def _headers(self, source: Record) -> list[tuple[str, bytes]]:
         """Those of the input, and where the record comes from."""
         kept = [(name, value) for name, value in source.headers if name not in _OURS]
         revision = f"{self._pipeline.name}/{self._pipeline.revision}"
         return [*kept, (SOURCE, place_of(source).encode()), (PIPELINE, revision.encode())]
+
+
+def _of_outcome(outcome: Answer | Stored) -> dict[str, Any]:
+    """What expressions see of it."""
+    if isinstance(outcome, Stored):
+        return {"answer": _shown(outcome)}
+    return {
+        "answer": outcome.value,
+        "response": outcome.response,
+        "citations": list(outcome.citations),
+    }
+
+
+def _shown(outcome: Answer | Stored) -> dict[str, Any]:
+    """What an output begins with."""
+    if isinstance(outcome, Stored):
+        return {"file": outcome.file, "store": outcome.store, "passages": outcome.passages}
+    return {"answer": outcome.value, "response": outcome.response, "model": outcome.model}
+
+
+def _details(outcome: Answer | Stored) -> dict[str, Any]:
+    """What it ends with."""
+    if isinstance(outcome, Stored):
+        return {}
+    used = {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
+    found: dict[str, Any] = {"usage": used}
+    if outcome.incomplete:
+        found["incomplete"] = True
+    if outcome.candidates > 1:
+        found["candidates"] = outcome.candidates
+    if outcome.citations:
+        found["citations"] = list(outcome.citations)
+    return found
 
 
 def _place(record: Record) -> dict[str, Any]:

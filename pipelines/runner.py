@@ -9,9 +9,9 @@ import secrets
 from collections.abc import Collection
 from typing import Final
 
-from pipelines import asking, counts, definition, earlier, metrics
+from pipelines import asking, counts, definition, earlier, metrics, storing
 from pipelines.gateway import Gateway
-from pipelines.partition import Beginning, Partition
+from pipelines.partition import Beginning, Outcome, Partition
 from pipelines.rows import Rows
 from tailrace import log
 
@@ -24,6 +24,14 @@ DRAIN_S: Final = 20.0
 
 class MissingTopic(Exception):
     """A topic of the pipeline is not there. A runner makes none."""
+
+
+def outcome_of(pipeline: definition.Pipeline, rows: Rows, gateway: Gateway) -> Outcome:
+    """What makes the outcome of each row. Raises definition.Invalid: the schema is none, or the
+    judge's template has an error."""
+    if pipeline.embed is not None:
+        return storing.Storing(pipeline, rows, gateway).outcome
+    return asking.Asking(pipeline, rows, gateway).outcome
 
 
 class Runner:
@@ -39,7 +47,7 @@ class Runner:
         self._pipeline = pipeline
         self._kafka = kafka
         self._rows = Rows(pipeline)
-        self._asking = asking.Asking(pipeline, self._rows, gateway)
+        self._outcome = outcome_of(pipeline, self._rows, gateway)
         self._turns = asyncio.Semaphore(pipeline.concurrency)
         self._name = f"{pipeline.group}-{secrets.token_hex(3)}"
         self._offsets = log.Offsets(kafka, client_id=self._name)
@@ -123,7 +131,7 @@ class Runner:
                 number,
                 self._pipeline,
                 self._rows,
-                self._asking.outcome,
+                self._outcome,
                 self._begin,
                 transactions,
                 self._turns,

@@ -1,4 +1,4 @@
-"""Writes the records of an example, and reads the newest records of a topic."""
+"""Writes the file and the records of an example, and reads the newest records of a topic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import enum
 import importlib.resources
 import zlib
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
 
 from pipelines import definition
 from pipelines.examples import data
@@ -15,6 +19,13 @@ from tailrace import log
 
 # How far before its end a partition is looked into: offsets of transactions are no records.
 _BACK = 4
+# What stands in the files of examples where the id of a store goes, and the store's name.
+STORE: Final = b"vs_made-by-the-example-command"
+STORE_NAME: Final = "tailrace-manuals"
+
+
+class NoStore(Exception):
+    """A store could not be made. The text says why."""
 
 
 class What(enum.StrEnum):
@@ -29,6 +40,43 @@ class What(enum.StrEnum):
 def file(name: str) -> bytes:
     """The file of an example."""
     return importlib.resources.files("pipelines.examples").joinpath(f"{name}.yaml").read_bytes()
+
+
+def store(url: str, credential: Path, transport: httpx.BaseTransport | None = None) -> str:
+    """The id of the caller's vector store for examples, which is made if there is none.
+
+    Raises:
+        NoStore
+    """
+    try:
+        headers = {"authorization": f"Bearer {credential.read_text().strip()}"}
+        with httpx.Client(
+            base_url=url, headers=headers, timeout=30.0, transport=transport
+        ) as client:
+            query: dict[str, str] = {"limit": "100", "order": "asc"}
+            while True:
+                page = _json(client.get("/v1/vector_stores", params=query))
+                for each in page["data"]:
+                    if each["name"] == STORE_NAME and each["status"] != "expired":
+                        return str(each["id"])
+                if not page["has_more"]:
+                    break
+                query["after"] = page["last_id"]
+            return str(_json(client.post("/v1/vector_stores", json={"name": STORE_NAME}))["id"])
+    except OSError as error:
+        raise NoStore(f"{credential}: {error.strerror}") from error
+    except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+        raise NoStore(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _json(answer: httpx.Response) -> Any:
+    if answer.status_code == 200:
+        return answer.json()
+    try:
+        why = answer.json()["error"]["message"]
+    except (KeyError, TypeError, ValueError):
+        why = answer.text[:200]
+    raise NoStore(f"the gateway says {answer.status_code}: {why}")
 
 
 def topic(pipeline: definition.Pipeline, what: What) -> str | None:

@@ -186,13 +186,19 @@ def with_key(create: Create, key: str | None, body: Body) -> Create:
     """
     if not key:
         return create
+    checked_key(key)
+    # The same body may ask for a response, by another path.
+    asked = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
+    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(asked))
+
+
+def checked_key(key: str) -> str:
+    """The key as it is. Raises errors.ApiError: longer than a key may be."""
     if len(key) > MAX_LABEL_CHARS:
         raise errors.invalid_value(
             "Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters."
         )
-    # The same body may ask for a response, by another path.
-    asked = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
-    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(asked))
+    return key
 
 
 # How an answer is delivered. A request that differs only in these asks for the same response.

@@ -192,6 +192,44 @@ def slogans(records: int, seed: int = 1) -> Iterator[Generated]:
         yield Generated(f"product-{number}".encode(), msgspec.json.encode(made), planted)
 
 
+_FAULTS: Final = (
+    ("makes a noise", "Tighten the four screws at the bottom."),
+    ("does not start", "Take the battery out for ten seconds."),
+    ("smells odd", "Air it for a day before the first use."),
+    ("shows a red light", "Hold the button until the light is green."),
+    ("has lost its colour", "Wipe it with a cloth and a little vinegar."),
+)
+
+
+def manuals(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Sections of manuals: 1 in 50 has no text and is passed over, 1 in 100 lacks its product."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        product, (fault, remedy) = drawn.choice(_PRODUCTS), drawn.choice(_FAULTS)
+        key, kind = f"section-{number}".encode(), drawn.random()
+        made: dict[str, Any] = {"product": product, "section": number}
+        made["text"] = f"When the {product} {fault}: {remedy}"
+        if kind < 0.01:
+            del made["product"]
+            yield Generated(key, msgspec.json.encode(made), broken=True)
+        elif kind < 0.03:
+            yield Generated(key, msgspec.json.encode({**made, "text": ""}))
+        else:
+            planted = {"passages": 1}
+            yield Generated(key, msgspec.json.encode({**made, "planted": planted}), planted)
+
+
+def questions(records: int, seed: int = 1) -> Iterator[Generated]:
+    """Questions of customers that `manuals` answer."""
+    drawn = random.Random(seed)
+    for number in range(records):
+        product, (fault, remedy) = drawn.choice(_PRODUCTS), drawn.choice(_FAULTS)
+        planted = {"text": remedy}
+        text = f"My {product} {fault}. What should I do?"
+        made = {"id": number, "text": text, "planted": planted}
+        yield Generated(f"question-{number}".encode(), msgspec.json.encode(made), planted)
+
+
 # By the name of the example, which is that of its file.
 GENERATORS: Final[Mapping[str, Callable[[int, int], Iterator[Generated]]]] = {
     "reviews": reviews,
@@ -200,4 +238,6 @@ GENERATORS: Final[Mapping[str, Callable[[int, int], Iterator[Generated]]]] = {
     "translation": translation,
     "tickets": tickets,
     "slogans": slogans,
+    "manuals": manuals,
+    "questions": questions,
 }

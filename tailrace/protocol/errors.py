@@ -266,6 +266,18 @@ def idempotency_key_reused() -> ApiError:
     )
 
 
+def file_deleted(file_id: str) -> ApiError:
+    """The key stands for a file that its owner has deleted."""
+    return ApiError(
+        409,
+        INVALID_REQUEST,
+        "file_deleted",
+        f"The file of this idempotency key was deleted: {_shown(file_id)}. Use a new key.",
+        "idempotency_key",
+        headers={"x-should-retry": "false"},
+    )
+
+
 # ---- 401, 403: the caller
 
 

@@ -281,7 +281,9 @@ class Store:
     Attributes:
         used: when it was used last, in seconds since the epoch.
         leaving: it is deleted, and is being erased.
-        files: by attachment, in the order in which they were added; those that are erased too.
+        files: by attachment, in the order in which they were added; those that are erased too, and
+            those that another attachment came before.
+        standing: the attachment by which a file was added last, by the file's id; it may be gone.
     """
 
     id: str
@@ -294,6 +296,7 @@ class Store:
     days: int = 0
     leaving: bool = False
     files: dict[str, File] = field(default_factory=dict)
+    standing: dict[str, str] = field(default_factory=dict)
 
     @property
     def expires(self) -> int | None:
@@ -322,11 +325,19 @@ class Store:
                 self.leaving = True
             case Attached():
                 if act.attachment not in self.files:
-                    self.files[act.attachment] = File(act, act.attributes)
+                    self._attach(act)
             case _:
                 file = self.files.get(act.attachment)
                 if file is not None:
                     _apply_to_file(file, act)
+
+    def _attach(self, act: Attached) -> None:
+        """Of two that add a file at the same time the first stands, and the other is erased."""
+        first = self.files.get(self.standing.get(act.file, ""))
+        late = first is not None and not first.detached
+        self.files[act.attachment] = File(act, act.attributes, detached=late)
+        if not late:
+            self.standing[act.file] = act.attachment
 
 
 def _apply_to_file(file: File, act: Described | Progress | Detached) -> None:
@@ -384,7 +395,9 @@ class Stores:
         if not rest:
             del self._known[self._owners.pop(name)][name]
         elif rest.startswith("f:"):
-            store.files.pop(rest.removeprefix("f:"), None)
+            gone = store.files.pop(rest.removeprefix("f:"), None)
+            if gone is not None and store.standing.get(gone.act.file) == gone.act.attachment:
+                del store.standing[gone.act.file]
 
 
 def named(name: str) -> str | None:

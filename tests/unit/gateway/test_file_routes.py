@@ -244,6 +244,35 @@ async def test_forms_that_are_none_leave_nothing(
         assert not written & {topics.FILES, topics.UPLOADS}
 
 
+async def test_an_idempotency_key_makes_an_upload_that_may_be_sent_again(
+    keys: gateway_process.Keys,
+) -> None:
+    async with serving(keys) as service, service.client() as client:
+
+        async def post(key: str, data: bytes = NOTES) -> httpx.Response:
+            return await client.post(
+                "/v1/files",
+                data={"purpose": "user_data"},
+                files={"file": ("notes.md", data)},
+                headers={"Idempotency-Key": key},
+            )
+
+        made, again, other = [await post(key) for key in ("a", "a", "b")]
+        assert made.status_code == 200
+        assert made.json() == again.json()
+        assert made.json()["id"] != other.json()["id"]
+        assert len((await client.get("/v1/files")).json()["data"]) == 2
+        reused = await post("a", b"other")
+        assert (reused.status_code, reused.json()["error"]["code"]) == (
+            409,
+            "idempotency_key_reused",
+        )
+        assert reused.headers["x-should-retry"] == "false"
+        assert (await post("k" * 513)).json()["error"]["param"] == "Idempotency-Key"
+        await client.delete(f"/v1/files/{made.json()['id']}")
+        assert (await post("a")).json()["error"]["code"] == "file_deleted"
+
+
 async def test_one_user_has_so_many_and_another_one_still_may(
     keys: gateway_process.Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,10 @@ class Gateway:
         addition = vector_stores_api.Addition(upload.id, {}, CUT)
         return await self.stores.attach(store, upload, addition)
 
+    def passages_of(self, store: acts.Store, file: acts.File) -> int:
+        now = self.file(store, file)
+        return now.passages if now is not None else 0
+
     def file(self, store: acts.Store, file: acts.File) -> acts.File | None:
         now = self.stores.at_once(store.id)
         return now.files.get(file.act.attachment) if now is not None else None
@@ -191,6 +195,29 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
         assert (principal.subject, principal.issued_at) == ("alice", file.act.created)
 
 
+async def test_whoever_is_slower_than_the_one_that_took_over_erases_nothing(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """It took a file that another gateway had completed for one that was taken out, and erased its
+    passages."""
+    one, two = Gateway(broker), Gateway(broker, "g2")
+    async with running(one, two):
+        one.embedder.go.clear()
+        store = await one.store()
+        file = await one.attach(store)
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        two.monotonic += ingestion.TAKEOVER_S + 1
+        await two.until_status(store, file, "completed")
+        await one.until_status(store, file, "completed")
+        one.embedder.go.set()
+        await log_contract.until(
+            lambda: all(t.done() for _, t in one.ingestion._running.values()), 5
+        )
+        kept = left(broker, topics.PASSAGES)
+        assert len(kept) == two.passages_of(store, file)
+        assert None not in kept.values()
+
+
 async def test_whoever_works_on_a_file_says_so(
     broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +247,75 @@ async def test_it_ends_though_something_changed_at_the_same_moment(
     working.cancel()
     await asyncio.wait([working], timeout=5)
     assert working.cancelled()
+
+
+async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_once(
+    broker: memory_log.MemoryLog,
+) -> None:
+    one, two = Gateway(broker), Gateway(broker, "g2")
+    async with running(one, two):
+        store = await one.store()
+        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, given, "k")
+        asked = vector_stores_api.Addition(upload.id, {"n": 1}, CUT)
+        partition = acts.partition(ALICE)
+        seen = [await each.stores.find(store.id, ALICE) for each in (one, two)]
+        broker.lag(topics.VECTOR_STORES, partition, len(left(broker, topics.VECTOR_STORES)))
+        both = [
+            asyncio.ensure_future(each.stores.attach(known, upload, asked))
+            for each, known in zip((one, two), seen, strict=True)
+        ]
+
+        def added() -> list[str]:
+            return [key for key in left(broker, topics.VECTOR_STORES) if ":f:" in key]
+
+        await log_contract.until(lambda: len(added()) == 2, 5)
+        broker.catch_up(topics.VECTOR_STORES, partition)
+        first, second = await asyncio.gather(*both)
+        assert first.act == second.act
+        assert f"{store.id}:f:{first.act.attachment}" == added()[0]
+        await one.until_status(store, first, "completed")
+        await log_contract.until(lambda: left(broker, topics.VECTOR_STORES)[added()[1]] is None, 5)
+        for each in (one, two):
+            await each.stores.caught_up([partition])
+        assert {key.split(":")[0] for key, _ in [*one.embedder.asked, *two.embedder.asked]} == {
+            first.act.attachment
+        }
+        for each in (one, two):
+            now = await each.stores.find(store.id, ALICE)
+            assert [each.act for each in now.files.values()] == [first.act]
+
+
+async def test_a_file_is_added_again_while_it_is_in_progress_and_after_a_failure(
+    broker: memory_log.MemoryLog,
+) -> None:
+    one = Gateway(broker)
+    async with running(one):
+        one.embedder.go.clear()
+        store = await one.store()
+        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, given, "k")
+        asked = vector_stores_api.Addition(upload.id, {}, CUT)
+
+        async def attach() -> acts.File:
+            return await one.stores.attach(await one.stores.find(store.id, ALICE), upload, asked)
+
+        made = await attach()
+        await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
+        before = len(broker.appended)
+        again = await attach()
+        assert (again.act, again.status) == (made.act, "in_progress")
+        assert len(broker.appended) == before
+        one.embedder.fail = errors.invalid_value("input", "no")
+        one.embedder.go.set()
+        await one.until_status(store, made, "failed")
+        one.embedder.fail = None
+        retried = await attach()
+        assert retried.act.attachment != made.act.attachment
+        await one.until_status(store, retried, "completed")
+        assert (await attach()).act == retried.act
+        now = await one.stores.find(store.id, ALICE)
+        assert [each.act.attachment for each in now.present.values()] == [retried.act.attachment]
 
 
 async def test_what_helps_later_is_tried_again_with_another_key(

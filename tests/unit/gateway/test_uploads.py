@@ -17,7 +17,7 @@ from gateway.parsing import uploads as parsed
 from tailrace import log
 from tailrace.delivery import archived
 from tailrace.protocol import errors, files, ids, records, topics
-from tests.support import memory_log
+from tests.support import log_contract, memory_log
 
 ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob")
 NOTES = b"notes\n"
@@ -52,9 +52,22 @@ class Place:
         )
         self.writer = writer
 
-    async def add(self, owner: records.Owner = ALICE, data: bytes = NOTES) -> records.Upload:
-        given = parsed.Uploaded("a.txt", "user_data", "text/plain", data, 5_000)
-        return await self.index.add(owner, given)
+    async def add(
+        self,
+        owner: records.Owner = ALICE,
+        data: bytes = NOTES,
+        key: str | None = None,
+        name: str = "a.txt",
+        purpose: str = "user_data",
+        lives_s: int = 5_000,
+    ) -> records.Upload:
+        given = parsed.Uploaded(name, purpose, "text/plain", data, lives_s)
+        return await self.index.add(owner, given, key)
+
+    def written(self) -> list[records.Upload]:
+        """What `llm.uploads` has."""
+        found = [records.upload_of(r.key, r.value) for r in self.broker.appended]
+        return [each for each in found if each is not None]
 
     def put(self, record: records.Upload, owner: records.Owner, key: str | None = None) -> None:
         """A record in the partition of an owner."""
@@ -185,6 +198,88 @@ async def test_a_log_that_is_away_is_said_and_nothing_is_taken() -> None:
                 await call
         place.broker.come_back()
         assert await place.index.all_of(ALICE) == [made]
+
+
+async def test_a_key_leads_to_one_file_at_every_gateway() -> None:
+    async with running() as place:
+        made = await place.add(key="k")
+        assert await place.add(key="k") == made
+        async with running(place.broker) as other:
+            assert await other.add(key="k") == made
+        assert place.written() == [made]
+        beside = next(  # of the same partition, so that only the rest of the id tells them apart
+            each
+            for n in range(1_000)
+            if uploads._partition(each := records.Owner("i", f"{n}")) == uploads._partition(ALICE)
+        )
+        ids_ = {made.id, (await place.add(key="l")).id, (await place.add(beside, key="k")).id}
+        assert len(ids_ | {(await place.add()).id, (await place.add()).id}) == 5
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"data": b"other"}, {"name": "b.txt"}, {"purpose": "vision"}, {"lives_s": 5_001}],
+)
+async def test_a_key_stands_for_one_file(other: dict[str, Any]) -> None:
+    async with running() as place:
+        made = await place.add(key="k")
+        with pytest.raises(errors.ApiError) as refused:
+            await place.add(key="k", **other)
+        assert (refused.value.status, refused.value.code) == (409, "idempotency_key_reused")
+        assert place.written() == [made]
+
+
+async def test_an_owner_with_all_that_one_may_have_may_send_a_key_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_FILES", 1)
+    async with running() as place:
+        made = await place.add(key="k")
+        assert await place.add(key="k") == made
+
+
+async def test_a_key_of_a_deleted_file_makes_no_other_one_until_it_has_expired() -> None:
+    async with running() as place:
+        made = await place.add(key="k")
+        await place.index.delete(made)
+        with pytest.raises(errors.ApiError) as refused:
+            await place.add(key="k")
+        assert (refused.value.status, refused.value.code) == (409, "file_deleted")
+        place.now += 5_000
+        again = await place.add(key="k", data=b"other")
+        assert again.id == made.id
+        assert await place.index.find(made.id, ALICE) == again
+        assert await place.index.content(again) == b"other"
+
+
+async def test_two_gateways_that_take_one_key_at_once_write_the_same_file() -> None:
+    async with running() as one, running(one.broker) as two:
+        found = await asyncio.gather(*(place.add(key="k") for place in (one, two) * 3))
+        assert len({each.id for each in found}) == 1
+        for place in (one, two):
+            assert [each.id for each in await place.index.all_of(ALICE)] == [found[0].id]
+
+
+async def test_of_two_contents_at_once_the_first_stands_after_compaction_too() -> None:
+    async with running() as one, running(one.broker) as two:
+        partition = uploads._partition(ALICE)
+        one.broker.lag(topics.UPLOADS, partition, 0)  # neither sees the other one's record
+        both = [
+            asyncio.ensure_future(place.add(key="k", data=data))
+            for place, data in ((one, b"1"), (two, b"2"))
+        ]
+        await log_contract.until(lambda: len(one.written()) == 2, 5)
+        one.broker.catch_up(topics.UPLOADS, partition)
+        done = await asyncio.gather(*both, return_exceptions=True)
+        [refused] = [each for each in done if isinstance(each, BaseException)]
+        assert isinstance(refused, errors.ApiError)
+        assert refused.code == "idempotency_key_reused"
+        [taken] = [each for each in done if isinstance(each, records.Upload)]
+        first, second, last = one.written()
+        assert first.sha256 != second.sha256
+        assert (last, taken) == (first, first)
+        for place in (one, two):
+            assert await place.index.all_of(ALICE) == [first]
 
 
 async def test_a_reader_that_is_behind_is_waited_for() -> None:

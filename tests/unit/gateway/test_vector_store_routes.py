@@ -181,7 +181,8 @@ async def test_a_file_is_described_added_again_and_taken_out(keys: gateway_proce
         await post(client, f"/{store}/files", body)
         await ended(client, store, file)
         before = len(service.requests())
-        assert (await post(client, f"/{store}/files", body))["status"] == "completed"
+        same = await post(client, f"/{store}/files", body)
+        assert (same["status"], same["passages"]) == ("completed", 1)
         again = await post(client, f"/{store}/files", {**body, "attributes": {"n": 2}})
         assert (again["status"], again["attributes"]) == ("completed", {"n": 2.0})
         changed = await post(client, f"/{store}/files/{file}", {"attributes": {}})

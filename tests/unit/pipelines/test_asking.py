@@ -163,6 +163,77 @@ async def test_a_candidate_that_is_refused_is_left_out() -> None:
     assert found.reason == "some_code"
 
 
+STORES = ["vs_" + "a" * 32, "vs_" + "b" * 32]
+
+
+@pytest.mark.parametrize(
+    ("told", "tool"),
+    [
+        ({}, {"max_num_results": 5}),
+        (
+            {
+                "results": 9,
+                "score": 0.25,
+                "filters": {
+                    "type": "or",
+                    "filters": [
+                        {"type": "eq", "key": "old", "value": False},
+                        {"type": "in", "key": "n", "value": [1, "2"]},
+                    ],
+                },
+            },
+            {
+                "max_num_results": 9,
+                "ranking_options": {"score_threshold": 0.25},
+                "filters": {
+                    "type": "or",
+                    "filters": [
+                        {"type": "eq", "key": "old", "value": False},
+                        {"type": "in", "key": "n", "value": [1, "2"]},
+                    ],
+                },
+            },
+        ),
+    ],
+)
+async def test_the_gateway_is_told_what_to_retrieve(
+    told: dict[str, Any], tool: dict[str, Any]
+) -> None:
+    answers = Answers(ended('{"good": true}')._replace(searched=True))
+    assert isinstance(await outcome(answers, retrieve={"stores": STORES, **told}), Answer)
+    ((body, _),) = answers.asked
+    assert body["tools"] == [{"type": "file_search", "vector_store_ids": STORES, **tool}]
+
+
+async def test_candidates_see_passages_and_the_judge_sees_none() -> None:
+    cited = {"file_id": "file-1", "filename": "a.md", "index": 2}
+    each = [ended(text)._replace(searched=True) for text in ("a", "b", "c")]
+    answers = Answers(each[0], each[1]._replace(citations=(cited,)), each[2], ended("2"))
+    found = await outcome(answers, **RANK, retrieve={"stores": STORES})
+    assert isinstance(found, Answer)
+    assert (found.value, found.citations) == ("b", (cited,))
+    assert ["tools" in body for body, _ in answers.asked] == [True, True, True, False]
+
+
+async def test_an_answer_without_a_search_is_none() -> None:
+    found = await outcome(Answers(ended('{"good": true}')), retrieve={"stores": STORES})
+    assert isinstance(found, Refused)
+    assert (found.reason, found.response, found.input_tokens) == ("not_searched", "resp_1", 10)
+
+
+async def test_citations_are_passed_on() -> None:
+    cited = {"file_id": "file-1", "filename": "a.md", "index": 2}
+    found = await outcome(Answers(ended('{"good": true}')._replace(citations=(cited,))))
+    assert isinstance(found, Answer)
+    assert found.citations == (cited,)
+
+
+async def test_without_stores_no_tool_is_named() -> None:
+    answers = Answers(ended('{"good": true}'))
+    await outcome(answers)
+    assert "tools" not in answers.asked[0][0]
+
+
 def test_a_schema_that_is_none_is_named() -> None:
     with pytest.raises(definition.Invalid, match="answer"):
         made(Answers(), answer={"type": "nonsense"})

@@ -61,6 +61,122 @@ def test_what_a_file_may_not_say(changes: dict[str, Any], why: str) -> None:
         read(**changes)
 
 
+STORE = "vs_" + "a" * 32
+EMBED = {"store": STORE, "text": "{{ record.text }}"}
+
+
+def stored(**changes: Any) -> definition.Pipeline:
+    """The pipeline with `embed` instead of its prompt."""
+    told = {"embed": EMBED, **changes}
+    return definition.decoded(yaml.safe_dump({**without_prompt(), **told}))
+
+
+def without_prompt() -> dict[str, Any]:
+    told: dict[str, Any] = yaml.safe_load(SMALL)
+    del told["prompt"]
+    return told
+
+
+def test_a_row_is_asked_or_stored() -> None:
+    found = stored(alert={"topic": "hot", "when": "true"}, concurrency=3)
+    assert found.embed is not None
+    assert (found.prompt, found.embed.store, found.embed.attributes) == (None, STORE, {})
+    asked = read(retrieve={"stores": [STORE]})
+    assert asked.retrieve is not None
+    assert (asked.retrieve.results, asked.retrieve.filters, asked.retrieve.score) == (5, None, None)
+    with pytest.raises(definition.Invalid, match="neither `prompt` nor `embed`"):
+        definition.decoded(yaml.safe_dump(without_prompt()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"prompt": {"user": "x"}}, "`prompt` does not go with `embed`"),
+        ({"answer": {"type": "object"}}, "`answer` does not go"),
+        ({"rank": {"candidates": 2, "judge": {"user": "x"}}}, "`rank` does not go"),
+        ({"retrieve": {"stores": [STORE]}}, "`retrieve` does not go"),
+        ({"temperature": 0}, "`temperature` does not go"),
+        ({"priority": "batch"}, "`priority` does not go"),
+        ({"embed": {**EMBED, "store": "shop"}}, r"embed\.store"),
+        ({"embed": {"store": STORE}}, "text"),
+        ({"embed": {**EMBED, "attributes": {"source": "key"}}}, "`source` says where"),
+        ({"embed": {**EMBED, "attributes": {f"a{n}": "key" for n in range(16)}}}, "attributes"),
+        ({"embed": {**EMBED, "attributes": {"a" * 65: "key"}}}, "attributes"),
+    ],
+)
+def test_what_does_not_go_with_a_store(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(definition.Invalid, match=why):
+        stored(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"stores": []}, "stores"),
+        ({"stores": ["x"]}, "stores"),
+        ({"results": 0}, "results"),
+        ({"results": 51}, "results"),
+        ({"score": 1.5}, "score"),
+        ({"filters": {"type": "near", "key": "a", "value": 1}}, "filters"),
+        ({"filters": {"type": "eq", "key": "a"}}, "`eq` has `key` and `value`"),
+        ({"filters": {"type": "in", "key": "a", "value": 1}}, "`in` is a list"),
+        ({"filters": {"type": "eq", "key": "a", "value": [1]}}, "`eq` is no list"),
+        ({"filters": {"type": "and"}}, "`and` has `filters`"),
+        (
+            {"filters": {"type": "or", "filters": [{"type": "gt", "value": 1}]}},
+            "`gt` has `key` and `value`",
+        ),
+    ],
+)
+def test_what_may_not_be_retrieved(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(definition.Invalid, match=why):
+        read(retrieve={"stores": [STORE], **changes})
+
+
+def test_filters_have_so_many_levels_and_members() -> None:
+    one = {"type": "eq", "key": "a", "value": False}
+
+    def within(levels: int) -> dict[str, Any]:
+        found: dict[str, Any] = one
+        for _ in range(levels - 1):
+            found = {"type": "and", "filters": [found]}
+        return found
+
+    read(retrieve={"stores": [STORE], "filters": within(8)})
+    read(retrieve={"stores": [STORE], "filters": {"type": "or", "filters": [one] * 99}})
+    for many in (within(9), {"type": "or", "filters": [one] * 100}):
+        with pytest.raises(definition.Invalid, match="at most 100 filters on 8 levels"):
+            read(retrieve={"stores": [STORE], "filters": many})
+
+
+OF_STORES: list[dict[str, Any]] = [
+    {},
+    {"store": "vs_" + "b" * 32},
+    {"text": "{{ record }}"},
+    {"filename": "a.md"},
+    {"attributes": {"a": "key"}},
+]
+OF_SEARCHES: list[dict[str, Any]] = [
+    {},
+    {"results": 6},
+    {"score": 0.5},
+    {"filters": {"type": "eq", "key": "a", "value": 1}},
+]
+
+
+def test_what_shapes_a_store_or_a_search_makes_another_revision() -> None:
+    other = "vs_" + "b" * 32
+    found = [
+        *(stored(embed={**EMBED, **changes}) for changes in OF_STORES),
+        read(),
+        *(read(retrieve={"stores": [STORE], **changes}) for changes in OF_SEARCHES),
+        read(retrieve={"stores": [other]}),
+    ]
+    assert len({each.revision for each in found}) == len(found)
+    # One that has neither keeps the revision that it had before there were stores.
+    assert read().revision == "1-5c346225"
+
+
 def test_an_error_of_yaml_names_its_line() -> None:
     with pytest.raises(definition.Invalid, match="line 4"):
         definition.decoded("name: a\ninput: {topic: a}\noutput: [\n")
@@ -120,3 +236,6 @@ def test_the_published_schema_takes_the_examples(name: str) -> None:
     jsonschema.validate(told, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**told, "promt": "x"}, schema)
+    other = {"embed": EMBED} if "prompt" in told else {"prompt": {"user": "x"}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**told, **other}, schema)

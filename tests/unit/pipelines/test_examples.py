@@ -11,7 +11,7 @@ import pytest
 
 from pipelines import definition, samples
 from pipelines.examples import data
-from pipelines.rows import Answer, Rows, Skipped
+from pipelines.rows import Answer, Rows, Skipped, Stored
 from pipelines.templates import Unusable
 from tailrace.log import Record
 
@@ -37,7 +37,7 @@ def test_records_are_those_that_their_kind_says(name: str) -> None:
         record = Record(told.input.topic, 0, offset, 0, each.key, each.value, ())
         try:
             row = rows.read(record)
-            rows.question(row)
+            rows.length(row)
         except Skipped:
             kind = "skipped"
         except Unusable:
@@ -61,8 +61,13 @@ def test_planted_answers_are_answers(name: str) -> None:
         record = Record(told.input.topic, 0, offset, 0, each.key, each.value, ())
         if told.answer is not None:
             jsonschema.validate(each.planted, told.answer)
-        answer = each.planted if told.answer is not None else each.planted["text"]
-        written = rows.written(rows.read(record), Answer(answer, "resp_1", "m"))
+        outcome: Answer | Stored
+        if told.embed is not None:
+            outcome = Stored("file-1", told.embed.store, each.planted["passages"])
+        else:
+            answer = each.planted if told.answer is not None else each.planted["text"]
+            outcome = Answer(answer, "resp_1", "m")
+        written = rows.written(rows.read(record), outcome)
         assert not written.dead
         alerts += written.alerted
     assert bool(alerts) is (told.alert is not None)
@@ -79,6 +84,8 @@ def test_questions_do_not_say_the_right_answer() -> None:
         rows = Rows(pipeline(name))
         for each in data.GENERATORS[name](100, 1):
             if each.planted is not None:
-                asked = rows.question(rows.read(Record("t", 0, 0, 0, b"", each.value, ())))
+                row = rows.read(Record("t", 0, 0, 0, b"", each.value, ()))
+                stored = pipeline(name).embed is not None
+                asked = rows.document(row) if stored else rows.question(row)
                 assert json.dumps(each.planted) not in str(asked)
                 assert "planted" not in str(asked)

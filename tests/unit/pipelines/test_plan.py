@@ -51,6 +51,22 @@ def test_without_answers_tokens_are_guessed_by_characters() -> None:
     assert found.cost(1.0, 10.0) == pytest.approx((400 + 20_000) / 1e6)
 
 
+def test_rows_of_a_store_have_no_answers() -> None:
+    told = {
+        "name": "small",
+        "input": {"topic": "in"},
+        "embed": {"store": "vs_" + "a" * 32, "text": "{{ record.text }}"},
+        "output": {"topic": "out"},
+        "dead_letters": {"topic": "dead"},
+    }
+    stored = definition.decoded(yaml.safe_dump(told))
+    sample = plan.sampled(Rows(stored), [record(0, b'{"text": "four"}'), record(1, b"{}")])
+    assert (sample.asked, sample.characters) == (0.5, 4.0)
+    found = plan.estimate(stored, 10, 0, sample, Counts(answered=10))
+    assert (found.requests, found.input_tokens, found.output_tokens) == (5, 5, 0)
+    assert not found.measured
+
+
 def test_with_answers_tokens_are_as_before() -> None:
     done = Counts(answered=10, input_tokens=70, output_tokens=30)
     found = plan.estimate(pipeline(), 100, 0, Sample(10, 1.0, 40.0), done)

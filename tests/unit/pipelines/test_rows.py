@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pipelines import definition, rows
-from pipelines.rows import Answer, Refused, Rows, Skipped
+from pipelines.rows import Answer, Refused, Rows, Skipped, Stored
 from pipelines.templates import Unusable
 from tailrace.log import Record
 
@@ -88,6 +88,57 @@ def test_an_output_says_the_answer_and_where_it_comes_from() -> None:
     headers = dict(output.headers)
     assert headers.keys() == {"h", rows.SOURCE, rows.PIPELINE}
     assert headers[rows.SOURCE] == b"in/2/5/9"
+
+
+STORE = "vs_" + "a" * 32
+CITED = {"file_id": "file-1", "filename": "a.md", "index": 3}
+
+
+def of_store(**changes: Any) -> Rows:
+    told = {name: member for name, member in TOLD.items() if name not in ("prompt", "alert")}
+    embed = {"store": STORE, "text": "{{ record.text }}!"}
+    return Rows(definition.decoded(yaml.safe_dump({**told, "embed": embed, **changes})))
+
+
+def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
+    found = of_store()
+    row = found.read(record())
+    assert found.document(row).text == b"Hi!"
+    assert found.length(row) == 3
+    [output] = found.written(row, Stored("file-1", STORE, 4)).records
+    revision = dict(output.headers)[rows.PIPELINE].decode().partition("/")[2]
+    assert json.loads(output.value or b"") == {
+        "file": "file-1",
+        "store": STORE,
+        "passages": 4,
+        "pipeline": "small",
+        "revision": revision,
+        "source": {"topic": "in", "partition": 2, "offset": 5, "timestamp": 9},
+    }
+
+
+def test_expressions_see_what_was_stored() -> None:
+    alert = {"topic": "hot", "when": "answer.passages > 3"}
+    found = of_store(output={"topic": "out", "key": "answer.file"}, alert=alert)
+    written = found.written(found.read(record()), Stored("file-1", STORE, 4))
+    assert [(each.topic, each.key) for each in written.records] == [
+        ("out", b"file-1"),
+        ("hot", b"file-1"),
+    ]
+    broken = of_store(output={"topic": "out", "value": "answer.lacking"})
+    [letter] = broken.written(broken.read(record()), Stored("file-1", STORE, 4)).records
+    assert dict(letter.headers)[rows.REASON] == b"output"
+    assert rows.RESPONSE not in dict(letter.headers)
+
+
+def test_citations_are_in_the_output_where_there_are_any() -> None:
+    found = made(output={"topic": "out"}, alert={"topic": "hot", "when": "not citations"})
+    row = found.read(record())
+    cited = found.written(row, Answer("yes", "resp_1", "m", citations=(CITED,)))
+    assert json.loads(cited.records[0].value or b"")["citations"] == [CITED]
+    none = found.written(row, Answer("yes", "resp_1", "m"))
+    assert "citations" not in json.loads(none.records[0].value or b"")
+    assert (cited.alerted, none.alerted) == (False, True)
 
 
 def test_an_alert_is_the_same_record_on_another_topic() -> None:

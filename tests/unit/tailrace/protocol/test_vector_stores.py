@@ -92,6 +92,29 @@ def test_what_a_store_is() -> None:
     )
 
 
+def test_of_two_that_add_a_file_at_once_the_first_stands_and_the_other_is_erased() -> None:
+    late = msgspec.structs.replace(FILE, attachment="vsa_2")
+    stores = folded(*ACTS, late)
+    store = only(stores)
+    assert store.present["file-1"].act == FILE
+    assert store.files["vsa_2"].detached
+    other = msgspec.structs.replace(FILE, attachment="vsa_3", file="file-3")
+    stores.apply(other)
+    assert list(store.present) == ["file-1", "file-3"]
+    # Taken out, it may be added again, before its erasure and after it.
+    stores.apply(Detached(STORE, ALICE, "vsa_1"))
+    again = msgspec.structs.replace(FILE, attachment="vsa_4")
+    stores.apply(again)
+    assert store.present["file-1"].act == again
+    stores.erase(f"{STORE}:f:vsa_1".encode())
+    stores.apply(msgspec.structs.replace(FILE, attachment="vsa_5"))
+    assert store.present["file-1"].act == again
+    stores.apply(Detached(STORE, ALICE, "vsa_4"))
+    stores.erase(f"{STORE}:f:vsa_4".encode())
+    stores.apply(msgspec.structs.replace(FILE, attachment="vsa_6"))
+    assert store.present["file-1"].act.attachment == "vsa_6"
+
+
 def test_who_is_not_its_owner_changes_nothing() -> None:
     stores = folded(
         *ACTS,
