@@ -68,10 +68,10 @@ export class AdminApp {
   }
 
   /** Nobody may see what was shown to another user. */
-  clear(why: string): void {
+  clear(why: string, signIn = false): void {
     this.analytics = null;
     this.pipelineTable.show([]);
-    for (const half of [this.pipelinesHalf, this.analyticsHalf]) half.problem({ words: why, old: false, signIn: false });
+    for (const half of [this.pipelinesHalf, this.analyticsHalf]) half.problem({ words: why, old: false, signIn });
   }
 
   private drawAnalytics(): void {

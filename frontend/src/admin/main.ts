@@ -36,6 +36,7 @@ async function begin(): Promise<void> {
     analytics.now();
   };
   const WANTED = "This page needs a credential with the scope admin.";
+  const NOBODY = "You are not signed in.";
   const signIn = new SignIn((credential) => void session.give(credential).then(everything), "tailrace token --scopes read,admin");
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
@@ -48,11 +49,15 @@ async function begin(): Promise<void> {
   const session = new Session({
     base: "",
     storage: local,
-    wanted: () => signIn.ask(WANTED),
+    wanted: () => {
+      app.clear(NOBODY, true);
+      signIn.ask(WANTED);
+    },
     switches: (who, instead) => linkSignIn.ask(who, instead),
     changed: (who) => {
       account.show(who);
-      app.clear(who === null ? "You are not signed in." : "Loading…");
+      if (who === null) app.clear(NOBODY, true);
+      else app.clear("Loading…");
       if (begun && who !== null) everything();
     },
   });

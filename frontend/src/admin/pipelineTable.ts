@@ -50,7 +50,7 @@ function row(pipeline: Pipeline): HTMLElement {
   );
   const state = h("td", { role: "cell", class: "state" }, h("span", { class: "words" }, words.state(pipeline)));
   if (progress !== null) {
-    const bar = h("progress", { max: "1", value: String(progress.share), "aria-label": `Rows of ${pipeline.name} that are done` });
+    const bar = h("progress", { max: "1", value: String(progress.read + progress.lag === 0 ? 0 : progress.share), "aria-label": `Rows of ${pipeline.name} that are done` });
     state.append(bar, h("span", { class: "detail" }, words.progress(progress)));
   }
   const figures = COLUMNS.map((column) => h("td", { role: "cell", class: "figure", "data-title": column.title }, progress === null ? "–" : column.figure(progress)));
