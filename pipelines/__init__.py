@@ -11,5 +11,6 @@ A client like any other: of the product it uses `tailrace.log` and the public AP
     rows         records in and out         asking      what is asked for a row, what comes of it
     counts       what was done              gateway     asks over HTTP, tells errors apart
     plan         what it would cost         earlier     what a replay finds in the output topic
-    progress     how far it is              command     check, plan, run, status, replay
+    progress     how far it is              command     check, plan, run, status, replay, serve
+    view         for administrators         analytics   Flink SQL over usage and answers
 """

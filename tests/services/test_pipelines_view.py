@@ -225,6 +225,7 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     sign_in(page, keys.token("root", scopes=["admin"]))
     sync_api.expect(row.locator('[data-title="Answered"]')).to_have_text(str(answered))
     view.terminate()
+    assert view.wait(30) == 0
     sync_api.expect(refused).to_contain_text("cannot be reached")
     sync_api.expect(row.locator('[data-title="Answered"]')).to_have_text(str(answered))
     assert complaints == []

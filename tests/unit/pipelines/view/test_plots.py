@@ -38,7 +38,17 @@ def path(tmp_path: Path) -> Path:
         for tenant in ("", "shop")
     }
     fold(made, jobs.USAGE_MINUTES, usage)
-    fold(made, jobs.REQUEST_MINUTES, {(T,): (120, 3, 2.0, 9), (T + MINUTE,): (60, 0, 1.0, 5)})
+    late = T + 60 * MINUTE
+    fold(
+        made,
+        jobs.REQUEST_MINUTES,
+        {
+            (T,): (120, 3, 2.0, 9),
+            (T + MINUTE,): (60, 0, 1.0, 5),
+            (late,): (600, 9, 10.0, 50),
+            (T - MINUTE,): (600, 9, 10.0, 50),
+        },
+    )
     fold(
         made,
         jobs.LATENCY_MINUTES,
@@ -46,6 +56,7 @@ def path(tmp_path: Path) -> Path:
             (T, "m1"): (5, 10.0, 20.0, 30.0, 9, 1.0, 2.0, 3.0),
             (T + MINUTE, "m1"): (5, 11.0, 19.0, 31.0, 9, 1.5, 1.0, 3.0),
             (T + MINUTE, "m2"): (5, 50.0, None, 31.0, 9, 1.5, 1.0, 3.0),
+            (late, "m9"): (500, 50.0, None, 31.0, 9, 1.5, 1.0, 3.0),
         },
     )
     sessions: twins.Rows = {
@@ -53,7 +64,15 @@ def path(tmp_path: Path) -> Path:
         for n in range(-3, 70)
     }
     fold(made, jobs.SESSIONS, sessions)
-    fold(made, jobs.ANSWER_MINUTES, {(T, "reviews", "good"): (7, 1, 1), (T, "r", "bad"): (2, 1, 1)})
+    fold(
+        made,
+        jobs.ANSWER_MINUTES,
+        {
+            (T, "reviews", "good"): (7, 1, 1),
+            (T, "r", "bad"): (2, 1, 1),
+            (late, "r", "bad"): (9, 1, 1),
+        },
+    )
     made.close()
     return tmp_path / "a.duckdb"
 
@@ -118,6 +137,7 @@ def test_minutes_of_a_step_are_one_row(path: Path) -> None:
     first = table(found, "latency")[0]
     assert (first["first_token_p50_ms"], first["first_token_p95_ms"]) == (11.0, 20.0)
     assert table(found, "latency")[1]["first_token_p95_ms"] is None
+    assert len(table(found, "latency")) == 2
     assert table(found, "answers") == [
         {"time": T, "series": "r: bad", "answers": 2},
         {"time": T, "series": "reviews: good", "answers": 7},
@@ -154,14 +174,19 @@ def test_what_is_no_store_is_said_in_words(tmp_path: Path) -> None:
         plots.read(tmp_path / "other.duckdb", HOUR)
 
 
-HOLD = "import duckdb, sys; db = duckdb.connect(sys.argv[1]); print('open', flush=True); input()"
+HOLD = """
+import duckdb, sys
+db = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "read")
+print("open", flush=True)
+input()
+"""
 
 
-@pytest.fixture
-def held(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has the file open to write, until it is told something."""
+@pytest.fixture(params=["write"])
+def held(path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the file open, until its input ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
+        [sys.executable, "-c", HOLD, str(path), request.param],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -181,6 +206,12 @@ def test_a_store_that_stays_open_elsewhere_is_busy(
         plots.read(path, HOUR)
 
 
+@pytest.mark.parametrize("held", ["read"], indirect=True)
+def test_readers_do_not_shut_each_other_out(path: Path, held: subprocess.Popen[str]) -> None:
+    assert held.poll() is None
+    assert table(plots.read(path, HOUR), "requests")
+
+
 def test_reader_and_folder_wait_for_each_other(path: Path, held: subprocess.Popen[str]) -> None:
     found: list[dict[str, Any]] = []
     reading = threading.Thread(target=lambda: found.append(plots.read(path, HOUR)))
@@ -191,10 +222,30 @@ def test_reader_and_folder_wait_for_each_other(path: Path, held: subprocess.Pope
     assert table(found[0], "requests")
     # A store that was released is opened again when it is used.
     folder = store.Store(path)
+    assert folder.positions()
     folder.release()
     assert table(plots.read(path, HOUR), "requests")
     fold(folder, jobs.REQUEST_MINUTES, {(T,): (121, 3, 2.0, 9)})
     folder.close()
+
+
+@pytest.mark.parametrize("held", ["read"], indirect=True)
+def test_a_folder_waits_for_a_reader(path: Path, held: subprocess.Popen[str]) -> None:
+    positions: list[Any] = []
+
+    def folding() -> None:
+        made = store.Store(path)
+        positions.append(made.positions())
+        made.close()
+
+    thread = threading.Thread(target=folding)
+    thread.start()
+    thread.join(0.3)
+    assert positions == []
+    assert held.stdin is not None
+    held.stdin.close()
+    thread.join()
+    assert positions[0]
 
 
 async def test_a_range_is_read_once_for_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
