@@ -130,4 +130,4 @@ retrieval: install
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:
-	@rm -rf .venv .venv-engine .tools .clients frontend/node_modules frontend/dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results bench/out
+	@rm -rf .venv .venv-engine .tools .clients frontend/node_modules frontend/dist frontend/dist-admin *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache test-results bench/out

@@ -33,6 +33,7 @@ FROM docker.io/library/python:3.11-slim-bookworm@${PYTHON_DIGEST}
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp
 COPY --from=packages /venv /venv
 COPY --from=page /src/dist /app/frontend/dist
+COPY --from=page /src/dist-admin /app/frontend/dist-admin
 WORKDIR /app
 USER 10001:10001
 EXPOSE 8000 8001 9000

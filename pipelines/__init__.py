@@ -13,5 +13,6 @@ A client like any other: of the product it uses `tailrace.log` and the public AP
     documents    a row as a file            gateway     asks over HTTP, tells errors apart
     counts       what was done              earlier     what a replay finds in the output topic
     plan         what it would cost         samples     files, records and a store of examples
-    progress     how far it is              command     check, plan, run, status, replay
+    progress     how far it is              command     check, plan, run, status, replay, serve
+    view         for administrators         analytics   Flink SQL over usage and answers
 """

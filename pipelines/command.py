@@ -287,6 +287,46 @@ async def _status(pipeline: definition.Pipeline, kafka: str, as_json: bool) -> N
 
 
 @app.command()
+def serve(
+    files: Annotated[list[Path], typer.Argument(help="YAML files of pipelines.")],
+    kafka: Kafka,
+    url: Url,
+    store: Annotated[
+        Path | None, typer.Option(help="The store of analytics (docs/analytics.md).")
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8090,
+    host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
+    page: Annotated[Path | None, typer.Option(help="Folder of the built page.")] = None,
+    input_price: InputPrice = 0.0,
+    output_price: OutputPrice = 0.0,
+) -> None:
+    """Show pipelines and analytics to administrators, on a page and as JSON."""
+    # Runners need no web server.
+    from pipelines.view import app as view
+    from pipelines.view import files as page_files
+
+    pipelines = [_loaded(path) for path in files]
+    names = [each.name for each in pipelines]
+    if len(set(names)) < len(names):
+        _refuse("two of the files have the same name")
+
+    def ready() -> None:
+        typer.echo(f"http://{host}:{port} shows {', '.join(names)}")
+        typer.echo("on a development deployment, `tailrace token --scopes read,admin` signs in")
+        sys.stdout.flush()
+
+    options = view.Options(
+        kafka, url, host, port, page or page_files.FOLDER, store, (input_price, output_price)
+    )
+    try:
+        _run(view.serve(pipelines, options, ready))
+    except page_files.NoPage as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{host}:{port}: {error.strerror}", 1)
+
+
+@app.command()
 def replay(
     file: File,
     kafka: Kafka,

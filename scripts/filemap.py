@@ -36,11 +36,12 @@ PACKAGES = (
         )
     ),
     "pipelines/analytics",
+    "pipelines/view",
     "bench",
     "k8s/gate",
 )
 OTHER = (
-    ("frontend/", "the chat page; its own map is frontend/README.md"),
+    ("frontend/", "the chat page and the admin page; its own map is frontend/README.md"),
     ("k8s/, docker/", "manifests and images, held against the code by k8s/validate.py"),
     (
         "locks/, scripts/, Makefile, .ci/",

@@ -104,6 +104,9 @@ class ClickHouse:
             trust_env=False,
         )
 
+    def release(self) -> None:
+        """Others can use it at any time."""
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()

@@ -7,6 +7,7 @@ topics are read again, a table is what its topic says up to an offset.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any, Final
 import duckdb
 
 from pipelines.analytics import jobs, results, twins
+
+LOCKED_S: Final = 20.0  # readers have it for less than a second
+PAUSE_S: Final = 0.02
 
 _TYPES: Final[Mapping[str, str]] = {
     "text": "VARCHAR",
@@ -25,12 +29,17 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 class Store:
-    """One database file. Only one process at a time may have it open."""
+    """One database file. Only one process at a time may have it open, so it is opened when it is
+    needed and `release` closes it.
+
+    Attributes:
+        _open: None while it is closed.
+    """
 
     def __init__(self, path: Path | str) -> None:
         """Open it, and make the tables that are missing."""
-        self._db = duckdb.connect(str(path))
-        self._db.execute("SET TimeZone = 'UTC'")
+        self._path = str(path)
+        self._open: duckdb.DuckDBPyConnection | None = None
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS positions (topic VARCHAR, part INTEGER, next BIGINT, "
             "PRIMARY KEY (topic, part))"
@@ -42,9 +51,29 @@ class Store:
                 f'CREATE TABLE IF NOT EXISTS "{result.name}" ({columns}, PRIMARY KEY ({key}))'
             )
 
+    @property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        """The open file. Waits for those who read it. Raises duckdb.IOException: for too long."""
+        end = time.monotonic() + LOCKED_S
+        while self._open is None:
+            try:
+                self._open = duckdb.connect(self._path)
+                self._open.execute("SET TimeZone = 'UTC'")
+            except duckdb.IOException as error:
+                if "lock" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(PAUSE_S)
+        return self._open
+
+    def release(self) -> None:
+        """Close the file, so that others can read it, until it is used again."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
     def close(self) -> None:
         """Close the file."""
-        self._db.close()
+        self.release()
 
     def positions(self) -> dict[tuple[str, int], int]:
         """Topic and partition -> the next offset to be folded."""

@@ -25,6 +25,9 @@ T = TypeVar("T")
 class ResultStore(Protocol):
     """A database of results. All calls block; those of a server raise `clickhouse.Unavailable`."""
 
+    def release(self) -> None:
+        """Let others use it, until it is used again."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -66,12 +69,14 @@ async def run(store: ResultStore, bootstrap: str, prefix: str, *, once: bool = F
     now. Raises TimeoutError: the broker does not answer."""
     by_topic = {result.topic(prefix): result for result in jobs.RESULTS}
     positions = await _answered(store.positions)
+    store.release()
     batches = results.follow(bootstrap, list(by_topic), positions, once=once)
     async for (topic, partition), batch in batches:
         result = by_topic[topic]
         changes = [c for r in batch if (c := results.decoded(result, r)) is not None]
         behind = batch[-1].offset + 1
         await _answered(lambda a=(result, topic, partition, changes, behind): store.fold(*a))  # type: ignore[misc]
+        store.release()
 
 
 async def _answered(call: Callable[[], T]) -> T:

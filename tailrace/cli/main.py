@@ -108,7 +108,7 @@ app.command("verify")(log_commands.verify_command)
 app.command(
     "pipelines",
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    help="Answers to the records of a topic: check, plan, run, status, replay (docs/pipelines.md).",
+    help="Answers to the records of a topic: run, status, serve and more (docs/pipelines.md).",
 )(service_commands.pipelines)
 app.command("doctor")(deployment_commands.doctor_command)
 topics_app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Node.js and the page that it builds."""
+"""Node.js and the pages that it builds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _node_programs(package: Path) -> Path:
 
 
 def _page_sources() -> list[Path]:
-    skipped = {"node_modules", "dist", "tests", "test-results"}
+    skipped = {"node_modules", "dist", "dist-admin", "tests", "test-results"}
     return [
         file
         for file in paths.FRONTEND.rglob("*")
@@ -71,10 +71,11 @@ def _page_sources() -> list[Path]:
 
 
 def page_built() -> bool:
-    """Whether the page was built from these sources."""
+    """Whether both pages were built from these sources."""
     return (
         stamped(paths.FRONTEND / "node_modules" / ".tailrace-page", digest(*_page_sources()))
         and (paths.PAGE / "index.html").exists()
+        and (paths.ADMIN_PAGE / "admin.html").exists()
     )
 
 

@@ -16,6 +16,7 @@ IN_SOURCE_TREE = (ROOT / "locks").is_dir()
 ENGINE_ENVIRONMENT = ROOT / ".venv-engine"
 FRONTEND = ROOT / "frontend"
 PAGE = FRONTEND / "dist"
+ADMIN_PAGE = FRONTEND / "dist-admin"  # shown by `tailrace pipelines serve`
 
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:

@@ -34,7 +34,13 @@ TOPS = (
 SKIPPED = {"node_modules", "dist", "out", "__pycache__", "images"}
 # Written once and about the past: files named there may be gone.
 HISTORY = ("CHANGELOG.md", "docs/measurements/")
-BUILT = ("frontend/dist", "frontend/node_modules", "bench/out", "docs/measurements/")
+BUILT = (
+    "frontend/dist",
+    "frontend/dist-admin",
+    "frontend/node_modules",
+    "bench/out",
+    "docs/measurements/",
+)
 
 _HASH = re.compile(r"(?:^|\s)#+ ?(.*)$", re.MULTILINE)
 _SLASHES = re.compile(r"(?:^|\s)//+ ?(.*)$|/\*(.*?)\*/", re.MULTILINE | re.DOTALL)

@@ -6,7 +6,8 @@ export class SignIn {
   private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true });
   private readonly why = h("p", { class: "why" });
 
-  constructor(given: (credential: string) => void) {
+  /** `command`: what prints a credential during development. */
+  constructor(given: (credential: string) => void, command = "tailrace token") {
     const form = h(
       "form",
       {
@@ -22,7 +23,7 @@ export class SignIn {
       this.why,
       h("label", { for: "credential" }, "Credential"),
       this.field,
-      h("p", { class: "hint" }, "For development, ", h("code", {}, "tailrace token"), " prints one. This browser keeps a session in its place, not the credential itself."),
+      h("p", { class: "hint" }, "For development, ", h("code", {}, command), " prints one. This browser keeps a session in its place, not the credential itself."),
       h("button", { type: "submit", class: "primary" }, "Sign in"),
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,24 @@ def test_a_replay_needs_a_time_with_a_zone(
     )
     assert done.exit_code == 2
     assert "--from" in done.output
+
+
+def served(*words: str) -> tuple[int, str]:
+    to = ["--kafka", "127.0.0.1:1", "--url", "http://127.0.0.1:1"]
+    done = CliRunner().invoke(command.app, ["serve", *words, *to])
+    return done.exit_code, done.output
+
+
+def test_the_view_says_what_keeps_it_from_starting(tmp_path: Path) -> None:
+    good = tmp_path / "good.yaml"
+    good.write_text(GOOD)
+    assert served(str(good), str(good)) == (2, "pipelines: two of the files have the same name\n")
+    code, said = served(str(good), "--page", str(tmp_path))
+    assert code == 2
+    assert "npm run build" in said
+    (tmp_path / "admin.html").write_text("page")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, said = served(str(good), "--page", str(tmp_path), "--port", port)
+    assert code == 1
+    assert "in use" in said

@@ -1,0 +1,124 @@
+/* Answers of the view service, read strictly: what is not as it should be is an error, not a wrong figure. */
+
+/** A pipeline's figures; those that were not measured are null. */
+export interface Progress {
+  read: number;
+  skipped: number;
+  answered: number;
+  alerted: number;
+  dead: number;
+  found: number;
+  requests: number;
+  inputTokens: number;
+  outputTokens: number;
+  lag: number;
+  rowsPerS: number | null;
+  etaS: number | null;
+  /** Of the rows that are done, 0 to 1. */
+  share: number;
+  cost: number | null;
+}
+
+export interface Pipeline {
+  name: string;
+  revision: string;
+  model: string | null;
+  input: string;
+  outputs: string[];
+  state: string;
+  /** Seconds since the epoch; null before the first look. */
+  lookedAt: number | null;
+  progress: Progress | null;
+}
+
+export type Cell = number | string | null;
+export type Row = Record<string, Cell>;
+
+export interface Analytics {
+  /** ms since the epoch; `to` is behind the last step. */
+  from: number;
+  to: number;
+  step: number;
+  results: Record<string, Row[]>;
+}
+
+export class BadAnswer extends Error {}
+
+export function readPipelines(body: unknown): Pipeline[] {
+  return list(object(body)["data"]).map((each) => {
+    const told = object(each);
+    return {
+      name: text(told["name"]),
+      revision: text(told["revision"]),
+      model: told["model"] == null ? null : text(told["model"]),
+      input: text(told["input"]),
+      outputs: list(told["outputs"]).map(text),
+      state: text(told["state"]),
+      lookedAt: maybe(told["looked_at"]),
+      progress: told["progress"] == null ? null : readProgress(object(told["progress"])),
+    };
+  });
+}
+
+function readProgress(told: Record<string, unknown>): Progress {
+  return {
+    read: number(told["read"]),
+    skipped: number(told["skipped"]),
+    answered: number(told["answered"]),
+    alerted: number(told["alerted"]),
+    dead: number(told["dead"]),
+    found: number(told["found"]),
+    requests: number(told["requests"]),
+    inputTokens: number(told["input_tokens"]),
+    outputTokens: number(told["output_tokens"]),
+    lag: number(told["lag"]),
+    rowsPerS: maybe(told["rows_per_s"]),
+    etaS: maybe(told["eta_s"]),
+    share: number(told["share"]),
+    cost: maybe(told["cost"]),
+  };
+}
+
+export function readAnalytics(body: unknown): Analytics {
+  const told = object(body);
+  const results: Record<string, Row[]> = {};
+  for (const [name, table] of Object.entries(object(told["results"]))) {
+    const columns = list(object(table)["columns"]).map(text);
+    results[name] = list(object(table)["rows"]).map((row) => {
+      const cells = list(row);
+      if (cells.length !== columns.length) throw new BadAnswer(`a row of ${name} is too short or too long`);
+      return Object.fromEntries(columns.map((column, at) => [column, cell(cells[at])]));
+    });
+  }
+  const [from, to, step] = [number(told["from"]), number(told["to"]), number(told["step"])];
+  if (!(step > 0 && to > from && (to - from) / step < 1000)) throw new BadAnswer("the range makes no sense");
+  return { from, to, step, results };
+}
+
+function object(value: unknown): Record<string, unknown> {
+  if (typeof value !== "object" || value === null) throw new BadAnswer("an object is missing");
+  return value as Record<string, unknown>;
+}
+
+function list(value: unknown): unknown[] {
+  if (!Array.isArray(value)) throw new BadAnswer("a list is missing");
+  return value;
+}
+
+function text(value: unknown): string {
+  if (typeof value !== "string") throw new BadAnswer("a text is missing");
+  return value;
+}
+
+function number(value: unknown): number {
+  if (typeof value !== "number" || !Number.isFinite(value)) throw new BadAnswer("a number is missing");
+  return value;
+}
+
+function maybe(value: unknown): number | null {
+  return value == null ? null : number(value);
+}
+
+function cell(value: unknown): Cell {
+  return typeof value === "string" || value === null ? value : number(value);
+}

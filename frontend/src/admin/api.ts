@@ -1,0 +1,50 @@
+/* The view service over HTTP. Every refusal becomes one ApiError, whatever its cause. */
+
+import { readFault } from "../core/protocol";
+import { ApiError, type SessionHeaders } from "../edge/api";
+import { BadAnswer, readAnalytics, readPipelines, type Analytics, type Pipeline } from "./answers";
+
+const TIMEOUT_MS = 15_000;
+
+export class AdminApi {
+  constructor(private readonly session: SessionHeaders) {}
+
+  pipelines(): Promise<Pipeline[]> {
+    return this.get("/v1/pipelines", readPipelines);
+  }
+
+  analytics(minutes: number): Promise<Analytics> {
+    return this.get(`/v1/analytics?minutes=${minutes}`, readAnalytics);
+  }
+
+  // A session may be over, or another tab may have begun a new one: once, it is looked at again before giving up.
+  private async get<T>(path: string, read: (body: unknown) => T): Promise<T> {
+    try {
+      return await this.once(path, read);
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 401 && (await this.session.renew()))) throw error;
+      return this.once(path, read);
+    }
+  }
+
+  private async once<T>(path: string, read: (body: unknown) => T): Promise<T> {
+    let answer: Response;
+    let body: unknown;
+    try {
+      answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", credentials: "same-origin" });
+      body = await answer.json().catch(() => null);
+    } catch {
+      throw new ApiError(0, { code: "unreachable", message: "The service cannot be reached." }, null);
+    }
+    if (!answer.ok) {
+      const told = typeof body === "object" && body !== null ? (body as Record<string, unknown>)["error"] : null;
+      throw new ApiError(answer.status, readFault(told) ?? { code: "http_error", message: `The service answered ${answer.status}.` }, null);
+    }
+    try {
+      return read(body);
+    } catch (error) {
+      if (!(error instanceof BadAnswer)) throw error;
+      throw new ApiError(502, { code: "bad_answer", message: `The service's answer cannot be read: ${error.message}.` }, null);
+    }
+  }
+}

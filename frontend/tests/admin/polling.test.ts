@@ -1,0 +1,68 @@
+import { describe, expect, it } from "vitest";
+import { Polling } from "../../src/admin/polling";
+
+/** A clock that a test turns. */
+class Room {
+  timers: (() => void)[] = [];
+  asked = 0;
+  seen = true;
+  private answers: (() => void)[] = [];
+  readonly polling = new Polling({
+    ask: () => {
+      this.asked += 1;
+      return new Promise((done) => this.answers.push(done));
+    },
+    everyMs: 1,
+    seen: () => this.seen,
+    later: (run) => {
+      this.timers.push(run);
+      return () => void this.timers.splice(this.timers.indexOf(run), 1);
+    },
+  });
+
+  async answer(): Promise<void> {
+    this.answers.shift()?.();
+    await new Promise((done) => setTimeout(done));
+  }
+
+  ring(): void {
+    this.timers.shift()?.();
+  }
+}
+
+describe("polling", () => {
+  it("asks again after each answer, and never two at once", async () => {
+    const room = new Room();
+    room.polling.now();
+    room.polling.now();
+    expect([room.asked, room.timers.length]).toEqual([1, 0]);
+    await room.answer(); // what was wanted meanwhile is asked now
+    expect([room.asked, room.timers.length]).toEqual([2, 0]);
+    await room.answer();
+    expect(room.timers.length).toBe(1);
+    room.ring();
+    expect(room.asked).toBe(3);
+  });
+
+  it("has one timer, whoever hurries", async () => {
+    const room = new Room();
+    room.polling.now();
+    await room.answer();
+    room.polling.now();
+    await room.answer();
+    expect([room.asked, room.timers.length]).toEqual([2, 1]);
+  });
+
+  it("asks nobody while nobody looks", async () => {
+    const room = new Room();
+    room.polling.now();
+    await room.answer();
+    room.seen = false;
+    room.ring();
+    room.ring();
+    expect([room.asked, room.timers.length]).toEqual([1, 1]);
+    room.seen = true;
+    room.ring();
+    expect(room.asked).toBe(2);
+  });
+});

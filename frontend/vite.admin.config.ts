@@ -1,0 +1,7 @@
+import { mergeConfig } from "vitest/config";
+import chat from "./vite.config";
+
+// Apart from the chat page, whose folder the gateway serves as a whole.
+export default mergeConfig(chat, {
+  build: { outDir: "dist-admin", rollupOptions: { input: "admin.html" } },
+});

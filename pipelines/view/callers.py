@@ -1,0 +1,180 @@
+"""Who calls: a gateway says, as it does for its own callers.
+
+A session of a browser begins and ends at the gateway, too; its answers are handed through, with the
+cookie. So this service has no key of its own, a credential that was revoked is refused here as it
+is there, and what cannot be checked is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from http import cookiejar
+from typing import Any, Final
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+SCOPE: Final = "admin"
+SESSION: Final = "/v1/session"
+MAX_BODY_BYTES: Final = 16 * 1024
+ASK_S: Final = 5.0
+# So long a credential that was revoked is still taken.
+KNOWN_S: Final = 10.0
+MOST_KNOWN: Final = 1_000
+# The gateway names cookies and compares origins by the host that the browser asked.
+_HANDED_ON: Final = (
+    "authorization",
+    "content-type",
+    "host",
+    "origin",
+    "sec-fetch-site",
+    "x-tailrace-session",
+)
+_HANDED_BACK: Final = ("set-cookie", "retry-after", "cache-control")
+_COOKIES: Final = ("tailrace-", "__Host-tailrace")
+
+
+class Refused(Exception):
+    """The caller gets this answer."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers: dict[str, str] = {}
+
+    def answer(self) -> JSONResponse:
+        """In the shape of the API's errors."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"message": str(self), "type": kind, "param": None, "code": self.code}
+        return JSONResponse({"error": error}, self.status, headers=self.headers)
+
+
+class Callers:
+    """Asks one gateway.
+
+    Attributes:
+        _known: callers that have the scope, by a digest of what they showed; until when (monotonic
+            seconds) the gateway is not asked again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._known: dict[bytes, float] = {}
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            transport=transport,
+            timeout=ASK_S,
+            follow_redirects=False,
+            trust_env=False,
+            # A session that the gateway begins is its browser's, and never the next caller's.
+            cookies=cookiejar.CookieJar(cookiejar.DefaultCookiePolicy(allowed_domains=[])),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def admit(self, request: Request) -> None:
+        """Let a caller pass whose credential or session has the scope `admin`.
+
+        Raises:
+            Refused: 401 without a good one, 403 without the scope or for a page of another origin,
+                429 as the gateway says, 503 when it does not answer.
+        """
+        shown = _shown(request)
+        if "authorization" not in shown and "cookie" not in shown:
+            raise Refused(401, "invalid_api_key", "Sign in, or send a credential.")
+        now, digest = self._clock(), _digest(shown)
+        if self._known.get(digest, 0.0) > now:
+            return
+        said = await self._ask("GET", shown)
+        if said.status_code != 200:
+            raise _refused(said)
+        who = _object(said)
+        if not isinstance(who.get("subject"), str):
+            raise Refused(401, "invalid_api_key", "The session is over. Sign in again.")
+        scopes = who.get("scopes")
+        if not isinstance(scopes, list) or SCOPE not in scopes:
+            raise Refused(
+                403,
+                "insufficient_scope",
+                f"The credential of {who['subject']} does not have the scope `{SCOPE}`.",
+            )
+        self._keep(digest, now)
+
+    async def session(self, request: Request) -> Response:
+        """`/v1/session`: the gateway's answer."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise Refused(413, "request_too_large", "A credential is not so long.")
+        if request.method == "DELETE":
+            self._known.clear()
+        said = await self._ask(request.method, _shown(request), body)
+        answer = Response(said.content, said.status_code, media_type="application/json")
+        for name, value in said.headers.multi_items():
+            if name in _HANDED_BACK:
+                answer.headers.append(name, value)
+        return answer
+
+    async def _ask(self, method: str, headers: dict[str, str], body: bytes = b"") -> httpx.Response:
+        try:
+            return await self._http.request(method, SESSION, headers=headers, content=body)
+        except httpx.HTTPError as error:
+            raise Refused(
+                503, "gateway_unavailable", "The gateway that knows who you are does not answer."
+            ) from error
+
+    def _keep(self, digest: bytes, now: float) -> None:
+        if len(self._known) >= MOST_KNOWN:
+            self._known = {key: until for key, until in self._known.items() if until > now}
+        if len(self._known) < MOST_KNOWN:
+            self._known[digest] = now + KNOWN_S
+
+
+def _shown(request: Request) -> dict[str, str]:
+    """The headers that say who calls. Other programs' cookies stay here."""
+    shown = {name: value for name in _HANDED_ON if (value := request.headers.get(name))}
+    ours = [
+        f"{name}={value}" for name, value in request.cookies.items() if name.startswith(_COOKIES)
+    ]
+    return {**shown, "cookie": "; ".join(ours)} if ours else shown
+
+
+def _digest(shown: dict[str, str]) -> bytes:
+    text = "\n".join(f"{name}: {value}" for name, value in sorted(shown.items()))
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+def _object(said: httpx.Response) -> dict[str, Any]:
+    try:
+        found = said.json()
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _refused(said: httpx.Response) -> Refused:
+    """What the gateway said, without a doubt that would let somebody pass."""
+    error = _object(said).get("error")
+    error = error if isinstance(error, dict) else {}
+    status = said.status_code if 400 <= said.status_code < 600 else 502
+    refused = Refused(
+        status,
+        str(error.get("code") or f"http_{said.status_code}"),
+        str(error.get("message") or f"The gateway answered {said.status_code}."),
+    )
+    if (after := said.headers.get("retry-after")) is not None:
+        refused.headers["retry-after"] = after
+    return refused

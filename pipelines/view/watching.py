@@ -1,0 +1,72 @@
+"""Looks at every pipeline every few seconds, however many callers ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from pipelines import definition, progress
+from pipelines.view import status
+from tailrace.log import LogUnavailable, Offsets
+
+_logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 3.0
+
+
+class Watching:
+    """One loop over all pipelines.
+
+    Attributes:
+        seen: what is known of each, by its name.
+    """
+
+    def __init__(
+        self,
+        pipelines: Sequence[definition.Pipeline],
+        offsets: Offsets,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._pipelines = pipelines
+        self._offsets = offsets
+        self._monotonic = monotonic
+        self._wall = wall
+        self.seen: Mapping[str, status.Seen] = {each.name: status.Seen() for each in pipelines}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(EVERY_S)
+        finally:
+            await self._offsets.stop()
+
+    async def look(self) -> None:
+        """Look at each of them once, at the same time."""
+        found = await asyncio.gather(*map(self._look, self._pipelines))
+        self.seen = {each.name: seen for each, seen in zip(self._pipelines, found, strict=True)}
+
+    async def _look(self, pipeline: definition.Pipeline) -> status.Seen:
+        before = self.seen[pipeline.name]
+        try:
+            found = await progress.look(pipeline, self._offsets)
+        except LogUnavailable as error:
+            problem = await self._problem(pipeline)
+            if before.problem is not problem:
+                _logger.warning("%s: %s: %s", pipeline.name, problem.value, error)
+            return before.with_problem(problem)
+        return before.with_look(status.Look(self._monotonic(), self._wall(), found))
+
+    async def _problem(self, pipeline: definition.Pipeline) -> status.State:
+        """Why a look failed."""
+        try:
+            there = await self._offsets.there([pipeline.input.topic])
+        except LogUnavailable:
+            return status.State.UNKNOWN
+        return status.State.UNKNOWN if there else status.State.MISSING
