@@ -17,7 +17,7 @@ import pytest
 from playwright import sync_api
 
 from pipelines import definition, samples
-from pipelines.analytics import jobs, results, store, twins
+from pipelines.analytics import embedded, jobs, results, twins
 from pipelines.examples import data
 from tailrace import log
 from tailrace.local import paths, ports
@@ -105,7 +105,7 @@ class Parts:
         """Analytics of this test's responses, as Flink would have them, into the store."""
         read = aside(results.read(self.kafka, topics.USAGE))
         bills = [b for b in twins.bills(read) if b.metered.owner.subject == SUBJECT]
-        made = store.Store(self.store)
+        made = embedded.Store(self.store)
         for result, rows in (
             (jobs.USAGE_MINUTES, twins.usage_minutes(bills)),
             (jobs.REQUEST_MINUTES, twins.request_minutes(bills)),
@@ -204,7 +204,7 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     for plot in ("input", "rate"):
         page.locator(f"#plot-{plot} svg").wait_for()
         page.locator(f"#plot-{plot} summary").click()
-    kept = store.Store(parts.store)
+    kept = embedded.Store(parts.store)
     usage = kept.ask(
         "SELECT epoch_ms(minute), sum(input_tokens), count(DISTINCT model) FROM usage_minutes "
         "GROUP BY 1 ORDER BY 1 DESC"

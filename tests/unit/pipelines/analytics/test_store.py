@@ -28,6 +28,7 @@ class Away:
     def __init__(self) -> None:
         self.calls = 0
         self.folded: list[tuple[str, int, int]] = []
+        self.released = 0
 
     def _answer(self) -> None:
         self.calls += 1
@@ -36,6 +37,9 @@ class Away:
 
     def close(self) -> None:
         """Nothing."""
+
+    def release(self) -> None:
+        self.released += 1
 
     def positions(self) -> Mapping[tuple[str, int], int]:
         self._answer()
@@ -75,3 +79,4 @@ async def test_a_store_that_is_away_loses_no_batch(
     assert began == [{("t.sessions", 0): 4}]
     assert away.folded == [("sessions", 0, 5), ("sessions", 0, 7)]
     assert capsys.readouterr().err.count("away") == 3
+    assert away.released == 3  # before it waits for anything, and behind each batch

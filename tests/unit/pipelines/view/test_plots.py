@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("duckdb")
-from pipelines.analytics import jobs, results, store, twins
+from pipelines.analytics import embedded, jobs, results, twins
 from pipelines.view import plots, queries
 from pipelines.view.plots import NoStore, Plots, Range, StoreBusy, range_of
 
@@ -22,7 +22,7 @@ T = 1_795_630_800_000  # 18:20 UTC
 HOUR = Range(T, T + 60 * MINUTE, MINUTE)
 
 
-def fold(made: store.Store, result: jobs.Result, rows: twins.Rows) -> None:
+def fold(made: embedded.Store, result: jobs.Result, rows: twins.Rows) -> None:
     changes = [results.Change(0, at, *row) for at, row in enumerate(rows.items())]
     made.fold(result, f"a.{result.name}", 0, changes, len(changes))
 
@@ -30,7 +30,7 @@ def fold(made: store.Store, result: jobs.Result, rows: twins.Rows) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Two tenants and seven models in two minutes, and something outside of the hour."""
-    made = store.Store(tmp_path / "a.duckdb")
+    made = embedded.Store(tmp_path / "a.duckdb")
     usage: twins.Rows = {
         (T + minute * MINUTE, f"m{model}", tenant): (1, model * 10, model, 0, model * 1000, 1)
         for minute in (0, 1, 60)
@@ -221,7 +221,7 @@ def test_reader_and_folder_wait_for_each_other(path: Path, held: subprocess.Pope
     reading.join()
     assert table(found[0], "requests")
     # A store that was released is opened again when it is used.
-    folder = store.Store(path)
+    folder = embedded.Store(path)
     assert folder.positions()
     folder.release()
     assert table(plots.read(path, HOUR), "requests")
@@ -234,7 +234,7 @@ def test_a_folder_waits_for_a_reader(path: Path, held: subprocess.Popen[str]) ->
     positions: list[Any] = []
 
     def folding() -> None:
-        made = store.Store(path)
+        made = embedded.Store(path)
         positions.append(made.positions())
         made.close()
 
