@@ -44,7 +44,7 @@ TOOLS = (
     Tool(
         "chromium",
         "browser tests",
-        frozenset({"journey"}),
+        frozenset({"journey", "services"}),
         lambda: any(shutil.which(name) for name in CHROMIUM),
     ),
     Tool(
