@@ -19,6 +19,7 @@ import aiokafka
 import msgspec
 import pytest
 
+from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
 from tests.support import chdb_front_process, waiting
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, change, row
@@ -51,7 +52,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(url: str) -> Iterator[clickhouse.ClickHouse]:
-    made = clickhouse.ClickHouse(clickhouse.parse(url))
+    made = clickhouse.ClickHouse(servers.parse(url))
     for table in ("positions", *(result.name for result in jobs.RESULTS)):
         made.run(f"DROP TABLE IF EXISTS {table}")
     yield made
@@ -64,7 +65,7 @@ class TestClickHouse(ResultStoreContract):
     def test_two_processes_fold_the_same_topic_and_the_slow_one_changes_nothing(
         self, opened: clickhouse.ClickHouse, url: str
     ) -> None:
-        second = clickhouse.ClickHouse(clickhouse.parse(url))
+        second = clickhouse.ClickHouse(servers.parse(url))
         topic = [change(0, 1), change(1, 2), change(2, None), change(3, 4, "n")]
         opened.fold(RESULT, TOPIC, 0, topic, 4)
         for offset in range(3):
@@ -86,7 +87,7 @@ class TestClickHouse(ResultStoreContract):
     ) -> None:
         opened.positions()
         secret = results.Change(0, 0, (0, "m"), ("a secret", *row(1)[1:]))
-        with pytest.raises((clickhouse.Refused, clickhouse.Unavailable)) as refused:
+        with pytest.raises((servers.Refused, servers.Unavailable)) as refused:
             opened.fold(RESULT, TOPIC, 0, [secret], 1)
         assert "code" in str(refused.value)
         assert "secret" not in str(refused.value)
@@ -97,7 +98,7 @@ def test_the_password_is_read_again(
     opened: clickhouse.ClickHouse, front: chdb_front_process.ChdbFront
 ) -> None:
     front.accept("another")
-    with pytest.raises(clickhouse.Refused, match="403"):
+    with pytest.raises(servers.Refused, match="403"):
         opened.positions()
     front.password_file.write_text("another\n")
     assert opened.positions() == {}
@@ -109,7 +110,7 @@ def test_an_engine_that_was_killed_has_what_it_acknowledged(
     topic = [change(n, n, f"m{n % 7}") for n in range(50)]
     opened.fold(RESULT, TOPIC, 0, topic[:40], 40)
     front.kill()
-    with pytest.raises(clickhouse.Unavailable, match="ConnectError"):
+    with pytest.raises(servers.Unavailable, match="ConnectError"):
         opened.fold(RESULT, TOPIC, 0, topic[40:], 50)
     front.start()
     assert opened.positions() == {(TOPIC, 0): 40}
