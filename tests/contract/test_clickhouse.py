@@ -21,6 +21,8 @@ import pytest
 
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
+from pipelines.sinks import clickhouse as sink_tables
+from pipelines.sinks.outputs import Output
 from tests.support import chdb_front_process, waiting
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, change, row
 
@@ -92,6 +94,32 @@ class TestClickHouse(ResultStoreContract):
         assert "code" in str(refused.value)
         assert "secret" not in str(refused.value)
         assert opened.positions() == {}
+
+
+def test_a_table_of_a_sink_keeps_the_latest_output_of_a_row(
+    opened: clickhouse.ClickHouse, url: str
+) -> None:
+    opened.run("DROP TABLE IF EXISTS a_pipeline_output")
+    table = sink_tables.Table(servers.parse(url), "a_pipeline_output")
+    text = ("resp_1", "m", "1-a", "", "", "", 1_795_632_373_900)
+    old, new = (Output("in/0/1/9", {"v": v}, *text, v, f"out/0/{v}") for v in (3, 5))
+    dead = Output("in/0/2/9", None, "", "", "1-a", "schema", "$", 'x "\\ é', text[-1], 4, "d/0/4")
+    table.write([old, dead])
+    table.write([new])
+    table.write([old, dead])
+    query = (
+        "SELECT source, JSONExtractInt(answer, 'v'), input, toUnixTimestamp64Milli(timestamp), "
+        "version FROM a_pipeline_output FINAL ORDER BY source"
+    )
+    wanted = [
+        ("in/0/1/9", 5, "", text[-1], 5),
+        ("in/0/2/9", 0, dead.input, text[-1], 4),
+    ]
+    assert opened.ask(query) == wanted
+    opened.run("OPTIMIZE TABLE a_pipeline_output FINAL")
+    table.write([old])
+    assert opened.ask(query) == wanted
+    table.close()
 
 
 def test_the_password_is_read_again(

@@ -149,33 +149,3 @@ def test_a_server_that_is_away_is_unavailable() -> None:
     with pytest.raises(servers.Unavailable, match="does not answer"):
         away.positions()
     away.close()
-
-
-def test_a_url_says_where_and_who_and_which_files() -> None:
-    assert servers.parse("https://a%40b@h:8443/d?password_file=/p&ca_file=/c") == (
-        "https://h:8443/",
-        "d",
-        "a@b",
-        "/p",
-        "/c",
-    )
-    assert servers.parse("http://h/d") == ("http://h/", "d", "", "", "")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "clickhouse://h/d",
-        "http:///d",
-        "http://h",
-        "http://h/",
-        "http://h/d/e",
-        "http://h/%22",
-        "http://u:secret@h/d",
-        "http://h/d?password=secret",
-    ],
-)
-def test_another_text_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected|password_file") as refused:
-        servers.parse(text)
-    assert "secret" not in str(refused.value)
