@@ -1,4 +1,4 @@
-"""The store of results in ClickHouse: its statements, on its own engine.
+"""The store of results in ClickHouse, and the table of a sink: statements, on its own engine.
 
 On a server that runs (`TAILRACE_TEST_CLICKHOUSE`, a URL as in TAILRACE_ANALYTICS_STORE, with a
 database that may be filled), or on the engine embedded behind a small front
