@@ -16,10 +16,12 @@ import msgspec
 import prometheus_client
 import typer
 
-from pipelines import definition, earlier, plan, progress, runner, samples
+from pipelines import definition, earlier, plan, progress, runner, samples, servers
 from pipelines.examples import data
 from pipelines.gateway import Gateway
 from pipelines.rows import REASON, Rows
+from pipelines.sinks import sink as sinks
+from pipelines.sinks.target import Target
 from tailrace import log
 from tailrace.log.group_offsets import GroupRuns, move
 
@@ -284,6 +286,58 @@ async def _status(pipeline: definition.Pipeline, kafka: str, as_json: bool) -> N
     typer.echo(f"requests {done.requests}; tokens {done.input_tokens} in, {done.output_tokens} out")
     ahead = "" if eta_s is None else f", about {datetime.timedelta(seconds=round(eta_s))} left"
     typer.echo(f"lag {found.lag}; {found.rate or 0.0:.1f} rows/s{ahead}")
+
+
+@app.command()
+def sink(
+    file: File,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="opensearch+http(s)://[user@]host:port/index, or http(s)://[user@]host:port/"
+            "database of ClickHouse; with ?password_file=…&ca_file=…"
+        ),
+    ],
+    kafka: Kafka,
+    what: Annotated[
+        samples.What, typer.Argument(help="Of these topics of the pipeline; not the input.")
+    ] = samples.What.OUTPUT,
+    once: Annotated[bool, typer.Option(help="Stop at what is written now.")] = False,
+    skip_refused: Annotated[
+        bool, typer.Option(help="Leave out rows that the server refuses, instead of stopping.")
+    ] = False,
+) -> None:
+    """Write what a pipeline has written to a database: each row once, however often it is sent."""
+    pipeline = _loaded(file)
+    topic = samples.topic(pipeline, what)
+    if topic is None or what is samples.What.INPUT:
+        _refuse("this pipeline has no alerts" if topic is None else "a sink writes no input")
+    try:
+        target = sinks.opened(to, pipeline, what)
+        group = sinks.group(to, pipeline, what)
+    except (OSError, ValueError) as error:
+        _refuse(f"--to: {error}")
+    try:
+        _run(_sink(target, kafka, topic, group, once, skip_refused))
+    except (OSError, servers.Refused, sinks.RowRefused) as error:
+        _refuse(str(error), 1)
+    finally:
+        target.close()
+
+
+async def _sink(
+    target: Target, kafka: str, topic: str, group: str, once: bool, skip_refused: bool
+) -> None:
+    work = asyncio.create_task(
+        sinks.run(target, kafka, topic, group, once=once, skip_refused=skip_refused)
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    typer.echo(f"{topic} is read by the group {group}")
+    sys.stdout.flush()
+    with contextlib.suppress(asyncio.CancelledError):
+        done = await work
+        typer.echo(f"{done.rows} rows are written, {done.refused} were refused and left out")
 
 
 @app.command()

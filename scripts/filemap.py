@@ -36,6 +36,7 @@ PACKAGES = (
         )
     ),
     "pipelines/analytics",
+    "pipelines/sinks",
     "pipelines/view",
     "bench",
     "k8s/gate",

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
+from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
 from tailrace.retry import retry_until
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class ResultStore(Protocol):
-    """A database of results. All calls block; those of a server raise `clickhouse.Unavailable`."""
+    """A database of results. All calls block; those of a server raise `servers.Unavailable`."""
 
     def release(self) -> None:
         """Let others use it, until it is used again."""
@@ -50,14 +51,14 @@ class ResultStore(Protocol):
 
 
 def opened(target: str) -> ResultStore:
-    """The store of a setting: a URL of ClickHouse (`clickhouse.parse`), or the path of a file.
+    """The store of a setting: a URL of ClickHouse (`servers.parse`), or the path of a file.
 
     Raises:
         ValueError: the URL is none.
         ImportError: a file needs DuckDB, which is not installed.
     """
     if "://" in target:
-        return clickhouse.ClickHouse(clickhouse.parse(target))
+        return clickhouse.ClickHouse(servers.parse(target))
     # Only this one needs DuckDB.
     from pipelines.analytics import embedded
 
@@ -85,7 +86,7 @@ async def _answered(call: Callable[[], T]) -> T:
     async def attempt() -> T:
         return call()
 
-    return await retry_until(attempt, on=clickhouse.Unavailable, pause_s=RETRY_S, failed=_away)
+    return await retry_until(attempt, on=servers.Unavailable, pause_s=RETRY_S, failed=_away)
 
 
 def _away(error: Exception) -> None:

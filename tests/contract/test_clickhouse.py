@@ -1,4 +1,4 @@
-"""The store of results in ClickHouse: its statements, on its own engine.
+"""The store of results in ClickHouse, and the table of a sink: statements, on its own engine.
 
 On a server that runs (`TAILRACE_TEST_CLICKHOUSE`, a URL as in TAILRACE_ANALYTICS_STORE, with a
 database that may be filled), or on the engine embedded behind a small front
@@ -19,7 +19,10 @@ import aiokafka
 import msgspec
 import pytest
 
+from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
+from pipelines.sinks import clickhouse as sink_tables
+from pipelines.sinks.outputs import Output
 from tests.support import chdb_front_process, waiting
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, change, row
 
@@ -51,7 +54,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def opened(url: str) -> Iterator[clickhouse.ClickHouse]:
-    made = clickhouse.ClickHouse(clickhouse.parse(url))
+    made = clickhouse.ClickHouse(servers.parse(url))
     for table in ("positions", *(result.name for result in jobs.RESULTS)):
         made.run(f"DROP TABLE IF EXISTS {table}")
     yield made
@@ -64,7 +67,7 @@ class TestClickHouse(ResultStoreContract):
     def test_two_processes_fold_the_same_topic_and_the_slow_one_changes_nothing(
         self, opened: clickhouse.ClickHouse, url: str
     ) -> None:
-        second = clickhouse.ClickHouse(clickhouse.parse(url))
+        second = clickhouse.ClickHouse(servers.parse(url))
         topic = [change(0, 1), change(1, 2), change(2, None), change(3, 4, "n")]
         opened.fold(RESULT, TOPIC, 0, topic, 4)
         for offset in range(3):
@@ -86,18 +89,44 @@ class TestClickHouse(ResultStoreContract):
     ) -> None:
         opened.positions()
         secret = results.Change(0, 0, (0, "m"), ("a secret", *row(1)[1:]))
-        with pytest.raises((clickhouse.Refused, clickhouse.Unavailable)) as refused:
+        with pytest.raises((servers.Refused, servers.Unavailable)) as refused:
             opened.fold(RESULT, TOPIC, 0, [secret], 1)
         assert "code" in str(refused.value)
         assert "secret" not in str(refused.value)
         assert opened.positions() == {}
 
 
+def test_a_table_of_a_sink_keeps_the_latest_output_of_a_row(
+    opened: clickhouse.ClickHouse, url: str
+) -> None:
+    opened.run("DROP TABLE IF EXISTS a_pipeline_output")
+    table = sink_tables.Table(servers.parse(url), "a_pipeline_output")
+    text = ("resp_1", "m", "1-a", "", "", "", 1_795_632_373_900)
+    old, new = (Output("in/0/1/9", {"v": v}, *text, v, f"out/0/{v}") for v in (3, 5))
+    dead = Output("in/0/2/9", None, "", "", "1-a", "schema", "$", 'x "\\ é', text[-1], 4, "d/0/4")
+    table.write([old, dead])
+    table.write([new])
+    table.write([old, dead])
+    query = (
+        "SELECT source, JSONExtractInt(answer, 'v'), input, toUnixTimestamp64Milli(timestamp), "
+        "version FROM a_pipeline_output FINAL ORDER BY source"
+    )
+    wanted = [
+        ("in/0/1/9", 5, "", text[-1], 5),
+        ("in/0/2/9", 0, dead.input, text[-1], 4),
+    ]
+    assert opened.ask(query) == wanted
+    opened.run("OPTIMIZE TABLE a_pipeline_output FINAL")
+    table.write([old])
+    assert opened.ask(query) == wanted
+    table.close()
+
+
 def test_the_password_is_read_again(
     opened: clickhouse.ClickHouse, front: chdb_front_process.ChdbFront
 ) -> None:
     front.accept("another")
-    with pytest.raises(clickhouse.Refused, match="403"):
+    with pytest.raises(servers.Refused, match="403"):
         opened.positions()
     front.password_file.write_text("another\n")
     assert opened.positions() == {}
@@ -109,7 +138,7 @@ def test_an_engine_that_was_killed_has_what_it_acknowledged(
     topic = [change(n, n, f"m{n % 7}") for n in range(50)]
     opened.fold(RESULT, TOPIC, 0, topic[:40], 40)
     front.kill()
-    with pytest.raises(clickhouse.Unavailable, match="ConnectError"):
+    with pytest.raises(servers.Unavailable, match="ConnectError"):
         opened.fold(RESULT, TOPIC, 0, topic[40:], 50)
     front.start()
     assert opened.positions() == {(TOPIC, 0): 40}

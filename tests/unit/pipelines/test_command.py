@@ -107,3 +107,25 @@ def test_the_view_says_what_keeps_it_from_starting(tmp_path: Path) -> None:
         code, said = served(str(good), "--page", str(tmp_path), "--port", port)
     assert code == 1
     assert "in use" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["input", "--to", "http://127.0.0.1:1/d"], "a sink writes no input"),
+        (["alerts", "--to", "http://127.0.0.1:1/d"], "this pipeline has no alerts"),
+        (["--to", "http://ada:secret@127.0.0.1:1/d"], "--to: the password is in the file"),
+        (["--to", "opensearch+http://127.0.0.1:1"], "--to: expected the name"),
+        (["--to", "https://127.0.0.1:1/d?ca_file=/none/ca"], "--to: "),
+    ],
+)
+def test_a_sink_says_what_is_wrong_with_its_arguments(
+    options: list[str], why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_bytes(samples.file("translation"))
+    given = ["sink", str(file), *options, "--kafka", "127.0.0.1:1"]
+    done = CliRunner().invoke(command.app, given)
+    assert done.exit_code == 2
+    assert why in done.output
+    assert "secret" not in done.output

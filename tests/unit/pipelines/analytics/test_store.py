@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, store
 
 
@@ -33,7 +34,7 @@ class Away:
     def _answer(self) -> None:
         self.calls += 1
         if self.calls % 2:
-            raise clickhouse.Unavailable("away")
+            raise servers.Unavailable("away")
 
     def close(self) -> None:
         """Nothing."""

@@ -1,0 +1,74 @@
+"""Statements for ClickHouse, over its HTTP interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+
+from pipelines.servers import Address, Refused, Unavailable
+
+_SETTINGS: Final = {
+    # The status says whether all of it succeeded: the answer is written when it is over.
+    "wait_end_of_query": "1",
+    "async_insert": "0",
+    # A member that is no column is a defect of ours, and would be left out in silence.
+    "input_format_skip_unknown_fields": "0",
+    "output_format_json_quote_64bit_integers": "0",
+}
+
+
+class Client:
+    """One database on a server. All calls block, and raise `Unavailable` or `Refused`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._http = address.client()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        text = self.run(f"{query} FORMAT JSONCompactEachRow")
+        return [tuple(json.loads(line)) for line in text.splitlines() if line]
+
+    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert rows, each with the values of its columns. After an error some may be there."""
+        body = "\n".join(json.dumps(row) for row in rows)
+        self.run(f'INSERT INTO "{table}" FORMAT JSONEachRow', body.encode())
+
+    def run(self, query: str, body: bytes = b"") -> str:
+        """The answer to a statement; `body` is the data of an insert."""
+        try:
+            answer = self._http.post(
+                self._address.url,
+                params={"database": self._address.name, "query": query, **_SETTINGS},
+                content=body,
+                headers=self._login(),
+            )
+        except httpx.TransportError as error:
+            raise Unavailable(f"ClickHouse does not answer: {type(error).__name__}") from error
+        if answer.status_code == httpx.codes.OK:
+            return answer.text
+        # Its text may quote rows.
+        code = answer.headers.get("X-ClickHouse-Exception-Code", "none")
+        said = f"ClickHouse answered {answer.status_code}, code {code}"
+        raise (Refused if answer.status_code in (400, 401, 403, 404) else Unavailable)(said)
+
+    def _login(self) -> dict[str, str]:
+        if not self._address.user:
+            return {}
+        login = {"X-ClickHouse-User": self._address.user}
+        if self._address.password_file:
+            login["X-ClickHouse-Key"] = self._address.password()
+        return login
+
+
+def moment(ms: int) -> str:
+    """A time in the zone of the columns. A number would be read as seconds or ms, by its size."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

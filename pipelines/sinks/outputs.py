@@ -1,0 +1,67 @@
+"""What a record of a pipeline's output, alert or dead-letter topic says."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pipelines.rows import DETAIL, PIPELINE, REASON, SOURCE, place_of
+from tailrace.log import Record
+
+
+class Output(NamedTuple):
+    """One record.
+
+    Attributes:
+        source: `topic/partition/offset/timestamp` of the input record; of a record that no runner
+            wrote, its own. It is the key in every database.
+        answer: the member `answer` of an output; the whole value where it has none.
+        input: the value of a dead letter, as text.
+        timestamp: of the output, in ms.
+        version: offset of the output. Of two outputs of one input record the later one counts.
+        place: `topic/partition/offset` of the output, for messages.
+    """
+
+    source: str
+    answer: Any
+    response: str
+    model: str
+    revision: str
+    reason: str
+    detail: str
+    input: str
+    timestamp: int
+    version: int
+    place: str
+
+
+def of_record(record: Record) -> Output:
+    """What it says. No value of a record is an error."""
+    headers = {name: value.decode(errors="replace") for name, value in record.headers}
+    dead = REASON in headers
+    text = (record.value or b"").decode(errors="replace")
+    value: Any = None
+    if not dead and record.value:
+        try:
+            value = msgspec.json.decode(record.value)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            value = text
+    members: dict[str, Any] = value if isinstance(value, dict) else {}
+    return Output(
+        headers.get(SOURCE) or place_of(record),
+        members.get("answer", value),
+        _text(members.get("response")),
+        _text(members.get("model")),
+        headers.get(PIPELINE, "").partition("/")[2],
+        headers.get(REASON, ""),
+        headers.get(DETAIL, ""),
+        text if dead else "",
+        record.timestamp,
+        record.offset,
+        f"{record.topic}/{record.partition}/{record.offset}",
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

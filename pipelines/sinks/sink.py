@@ -1,0 +1,197 @@
+"""Writes a topic of a pipeline to a database, and commits how far it is.
+
+The position is that of a consumer group and is committed behind what the server has acknowledged.
+So a kill, a rebalance or a server that is away repeats rows, which changes nothing, and loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from pipelines import definition, runner, servers
+from pipelines.sinks.clickhouse import Table
+from pipelines.sinks.opensearch import Index
+from pipelines.sinks.outputs import Output, of_record
+from pipelines.sinks.target import Rejected, Target
+from tailrace import log
+from tailrace.log import interfaces
+
+_logger = logging.getLogger(__name__)
+
+SEARCH: Final = ("opensearch+http", "opensearch+https")
+SESSION_MS: Final = 6_000
+POLL: Final = 500  # records
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+
+
+class RowRefused(Exception):
+    """The server refuses a row because of what is in it. The text says which, and nothing of it."""
+
+
+def opened(url: str, pipeline: definition.Pipeline, what: str) -> Target:
+    """The database of a URL: `opensearch+http(s)://[user@]host:port/index`, or
+    `http(s)://[user@]host:port/database` of ClickHouse (`servers.parse`).
+
+    Raises:
+        ValueError: it is none. The message repeats nothing of it.
+        OSError: the file of the CA cannot be read, or holds none.
+    """
+    if urlsplit(url).scheme in SEARCH:
+        return Index(servers.parse(url, schemes=SEARCH))
+    return Table(servers.parse(url), f"{pipeline.name.replace('-', '_')}_{what}")
+
+
+def group(url: str, pipeline: definition.Pipeline, what: str) -> str:
+    """The consumer group: sinks of one topic into one database share it."""
+    parts = urlsplit(url)
+    place = quote(f"{parts.netloc.rpartition('@')[2]}{parts.path}", safe="").replace("%", "_")
+    engine = "opensearch" if parts.scheme in SEARCH else "clickhouse"
+    return f"{pipeline.group}.sink.{what}.{engine}.{place}"
+
+
+class Sink:
+    """One member of a sink's group.
+
+    Attributes:
+        rows: that were acknowledged by the server, repeated ones too.
+        refused: rows that were left out.
+        _behind: next offsets of what is written and not committed.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        topic: str,
+        group: str,
+        member: interfaces.GroupMember,
+        offsets: interfaces.OffsetQueries,
+        replays: interfaces.RangeReader,
+        *,
+        skip_refused: bool = False,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._target, self._topic, self._group = target, topic, group
+        self._member, self._offsets, self._replays = member, offsets, replays
+        self._skip_refused = skip_refused
+        self._sleep = sleep
+        self.rows = 0
+        self.refused = 0
+        self._behind: dict[tuple[str, int], tuple[int, str]] = {}
+
+    async def run(self, *, once: bool = False) -> None:
+        """Write, until it is cancelled or, with `once`, up to the end that the topic has now.
+
+        Raises:
+            servers.Refused: the server will not take rows.
+            RowRefused: it will not take one of them.
+            LogUnavailable: the ends are not known.
+        """
+        ends: dict[int, int] = {}
+        if once:
+            numbers = range(await self._offsets.partitions(self._topic))
+            ends = await self._offsets.ends(self._topic, numbers)
+        while True:
+            try:
+                records = await self._member.poll(POLL, timeout_ms=200)
+                if records:
+                    await self._write([of_record(record) for record in records])
+                    self._behind |= {(r.topic, r.partition): (r.offset + 1, "") for r in records}
+                await self._commit()
+                if once and not records and await self._through(ends):
+                    return
+            except log.LogUnavailable as error:
+                _logger.warning("%s: %s", self._group, error)
+                await self._sleep(log.RETRY_S)
+
+    async def _write(self, rows: Sequence[Output]) -> None:
+        """Returns when the server has all of them that it does not refuse."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                # The member has to send heartbeats meanwhile.
+                written = await asyncio.to_thread(self._target.write, rows)
+            except servers.Unavailable as error:
+                _logger.warning("%s: %s", self._group, error)
+            else:
+                self._left_out(written.rejected)
+                self.rows += len(rows) - len(written.again) - len(written.rejected)
+                if not written.again:
+                    return
+                rows = written.again
+                _logger.warning("%s: %d rows were not taken now", self._group, len(rows))
+            await self._sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _left_out(self, rejected: Sequence[Rejected]) -> None:
+        for row, why in rejected:
+            said = f"the server refuses the row of {row.place}: {why}"
+            if not self._skip_refused:
+                raise RowRefused(said)
+            _logger.warning("%s: %s", self._group, said)
+            self.refused += 1
+
+    async def _commit(self) -> None:
+        """Of a partition that moved to another member nothing is committed: it repeats the rows.
+
+        Raises:
+            LogUnavailable: no answer. The next call commits it.
+        """
+        if self._behind:
+            await self._member.commit(self._behind)
+            self._behind = {}
+
+    async def _through(self, ends: dict[int, int]) -> bool:
+        """Whether the group is as far as these ends. Behind its position there may be offsets that
+        are no records: the ends of transactions, and what was aborted."""
+        committed = await self._offsets.committed(self._group)
+        begins = await self._offsets.beginnings(self._topic, ends)
+        for number, end in ends.items():
+            first = max(begins[number], committed.get((self._topic, number), (0, ""))[0])
+            if first >= end:
+                continue
+            reading = self._replays.read(self._topic, number, first, end)
+            async with contextlib.aclosing(reading) as batches:
+                async for _ in batches:
+                    return False
+        return True
+
+
+async def run(
+    target: Target, kafka: str, topic: str, group: str, *, once: bool, skip_refused: bool
+) -> Sink:
+    """Run a sink on Kafka (`Sink.run`); leave the group at the end. Raises MissingTopic, too."""
+    name = f"{group}-{secrets.token_hex(3)}"
+    offsets = log.Offsets(kafka, client_id=name)
+    replays = log.Replays(kafka, client_id=name, read_committed=True)
+    member = log.GroupConsumer(
+        kafka,
+        group,
+        [topic],
+        session_timeout_ms=SESSION_MS,
+        assigned=_unheard,
+        revoked=_unheard,
+        client_id=name,
+        read_committed=True,
+    )
+    sink = Sink(target, topic, group, member, offsets, replays, skip_refused=skip_refused)
+    try:
+        if not await offsets.there([topic]):
+            raise runner.MissingTopic(f"there is no topic {topic}")
+        await sink.run(once=once)
+    finally:
+        with contextlib.suppress(log.LogUnavailable):
+            await member.stop()
+        await offsets.stop()
+        await replays.stop()
+    return sink
+
+
+async def _unheard(_: Collection[tuple[str, int]]) -> None:
+    """Nothing is kept of a partition."""

@@ -1,0 +1,38 @@
+"""What a sink writes to, whichever database it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from pipelines.sinks.outputs import Output
+
+
+class Rejected(NamedTuple):
+    """A row that the server refuses because of what is in it. `why` has nothing of the row."""
+
+    row: Output
+    why: str
+
+
+class Written(NamedTuple):
+    """What came of a write. `again`: rows that the server could not take now. All others that are
+    not `rejected` are in the database, now or from before."""
+
+    again: tuple[Output, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+class Target(Protocol):
+    """A database. All calls block."""
+
+    def write(self, rows: Sequence[Output]) -> Written:
+        """Write rows under their sources. Those that were written before change nothing.
+
+        Raises:
+            servers.Unavailable: some of them may be there.
+            servers.Refused: the server will take none of them.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
