@@ -88,13 +88,15 @@ final class KafkaLogin {
 
     private KafkaLogin() {}
 
-    /** Print the options of an address, for tests. */
-    public static void main(String[] args) {
-        try {
-            System.out.println(options(args[0]));
-        } catch (IllegalArgumentException wrong) {
-            System.err.println(wrong.getMessage());
-            System.exit(2);
+    /** Print the options of each address, or why it is refused, for tests. */
+    public static void main(String[] addresses) {
+        for (String address : addresses) {
+            try {
+                System.out.println(options(address));
+            } catch (IllegalArgumentException wrong) {
+                System.out.println("refused: " + wrong.getMessage());
+            }
+            System.out.println();
         }
     }
 }

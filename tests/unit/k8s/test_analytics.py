@@ -1,4 +1,4 @@
-"""The overlay with Flink's jobs and the store of their results: what the gate would not let pass."""
+"""The overlay with Flink's jobs and the store of results: what the gate does not let pass."""
 
 from __future__ import annotations
 
