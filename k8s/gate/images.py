@@ -130,6 +130,9 @@ def hashed_packages(image: Image) -> str:
                 "npm ci" in command and "--ignore-scripts" not in command
             ):
                 return f"npm without its lock, or with scripts: {command.strip()}"
+        checked = re.search(r"sha256sum --check --strict (/src/)?locks/", instruction.rest)
+        if re.search(r"\bmvn\b", instruction.rest) and not checked:
+            return f"Maven without checksums of its own: {instruction.rest}"
     return ""
 
 

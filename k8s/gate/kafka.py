@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from k8s.gate import analytics
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
 from pipelines import definition
 from tailrace.protocol import topics
@@ -142,12 +143,18 @@ def topic_table(m: Manifests) -> Iterator[Verdict]:
     """Every topic of tailrace/protocol/topics.py with its settings, none besides, and enough
     replicas."""
     wanted = {row.name: row for row in topics.table(sorted(pools(m)))}
-    found = {t["metadata"]["name"]: t for t in m.kind("KafkaTopic")}
+    found = {topic_name(t): t for t in m.kind("KafkaTopic")}
     of_pipelines = {
         name for told in m.pipelines().values() for name in (told.input.topic, *told.outputs)
     }
     for name in sorted(of_pipelines):
-        yield Verdict(name, _copies_problem(m, found.pop(name, None)))
+        yield Verdict(name, _copies_problem(m, found.pop(name, None), "a pipeline"))
+    for name in analytics.results(m):
+        topic = found.pop(name, None)
+        problem = _copies_problem(m, topic, "analytics")
+        if topic is not None and topic["spec"]["config"].get("cleanup.policy") != "compact":
+            problem = "is not compacted, and forgets results"
+        yield Verdict(name, problem)
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
             yield Verdict(
@@ -160,9 +167,13 @@ def topic_table(m: Manifests) -> Iterator[Verdict]:
             yield Verdict(name, _topic_problem(m, wanted[name], found[name]["spec"]))
 
 
-def _copies_problem(m: Manifests, topic: Doc | None) -> str:
+def topic_name(topic: Doc) -> str:
+    return str(topic["spec"].get("topicName") or topic["metadata"]["name"])
+
+
+def _copies_problem(m: Manifests, topic: Doc | None, who: str) -> str:
     if topic is None:
-        return "a pipeline needs it, and it is not in the manifests"
+        return f"{who} needs it, and it is not in the manifests"
     replicas, insync = topic["spec"]["replicas"], topic["spec"]["config"]["min.insync.replicas"]
     if replicas != min(3, _brokers(m)) or insync != str(max(1, replicas - 1)):
         return f"{replicas} replicas on {_brokers(m)} brokers, min.insync.replicas {insync}"
@@ -197,9 +208,9 @@ def copartitioned(m: Manifests) -> Iterator[Verdict]:
     """Request topics and llm.tokens have one partition count (log rule P1)."""
     rows = {row.name for row in topics.table(sorted(pools(m))) if row.partitions == 0}
     counts = {
-        t["metadata"]["name"]: t["spec"]["partitions"]
+        topic_name(t): t["spec"]["partitions"]
         for t in m.kind("KafkaTopic")
-        if t["metadata"]["name"] in rows
+        if topic_name(t) in rows
     }
     for name, count in counts.items():
         yield Verdict(
@@ -215,6 +226,7 @@ def acls(m: Manifests) -> Iterator[Verdict]:
     wanted = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
     wanted["tailrace-keda"] = _watching(m)
     wanted |= {f"tailrace-{name}": _of_pipeline(told) for name, told in m.pipelines().items()}
+    wanted |= analytics.grants(m)
     found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:
@@ -283,9 +295,12 @@ def _given(user: Doc) -> tuple[Grants, str]:
     grants: Grants = {}
     for acl in user["spec"]["authorization"]["acls"]:
         resource = acl["resource"]
-        kind, name = resource["type"], resource["name"]
+        kind, name = resource["type"], resource.get("name", "")
+        if kind == "cluster":
+            grants[kind, name] = set(acl["operations"])
+            continue
         # A producer's id ends with the number of a partition, and there may come more of these.
-        ours = kind == "transactionalId" and name.startswith("tailrace.pipelines.")
+        ours = kind == "transactionalId" and name.startswith(("tailrace.pipelines.", "analytics."))
         if ours and name.endswith(".") and resource["patternType"] == "prefix":
             grants[kind, f"{name}*"] = set(acl["operations"])
             continue
@@ -298,7 +313,7 @@ def _given(user: Doc) -> tuple[Grants, str]:
 def autoscaler(m: Manifests) -> Iterator[Verdict]:
     """KEDA reads the lag of every request topic of the pool, which says that there is work, and the
     backlog of each class, which says how much. Its maximum is at most the number of partitions."""
-    counts = {t["metadata"]["name"]: t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
+    counts = {topic_name(t): t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
     for scaled in m.kind("ScaledObject"):
         spec, pool = (
             scaled["spec"],

@@ -58,7 +58,7 @@ class Manifests:
         for doc in self.kind("Deployment", "StatefulSet", "DaemonSet", "Job"):
             template = doc["spec"]["template"]
             found.append(Workload(doc, template["spec"], template["metadata"].get("labels", {})))
-        return found
+        return found + [_of_flink(doc) for doc in self.kind("FlinkDeployment")]
 
     def workload(self, name: str) -> Workload | None:
         return next((w for w in self.workloads() if w.name == name), None)
@@ -93,6 +93,23 @@ class Manifests:
                     [text] = source["data"].values()
                     found[workload.name] = definition.decoded(text)
         return found
+
+
+def _of_flink(doc: Doc) -> Workload:
+    """The pods that Flink's operator makes: its template, image and account, and the resources of
+    the larger of both kinds."""
+    spec = doc["spec"]
+    template = spec["podTemplate"]
+    most = max((spec["jobManager"], spec["taskManager"]), key=lambda kind: kind["resource"]["cpu"])
+    [main] = template["spec"]["containers"]
+    bounds = {"requests": most["resource"], "limits": most["resource"]}
+    container = {"image": spec["image"], "resources": bounds, **main}
+    pod = {
+        **template["spec"],
+        "serviceAccountName": spec["serviceAccount"],
+        "containers": [container],
+    }
+    return Workload(doc, pod, template["metadata"]["labels"])
 
 
 Check = Callable[[Manifests], Iterator[Verdict]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from k8s.gate import analytics
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 
 OURS = ("gateway", "push", "worker", "archive")
@@ -78,6 +79,9 @@ def no_account_token(m: Manifests) -> Iterator[Verdict]:
         account = m.named("ServiceAccount", workload.pod.get("serviceAccountName", "default"))
         if account is None:
             yield Verdict(workload.subject, "has no service account of its own")
+        elif workload.name in analytics.deployments(m):
+            problem = analytics.account_problem(m, workload.pod["serviceAccountName"])
+            yield Verdict(workload.subject, problem)
         elif (
             workload.pod.get("automountServiceAccountToken") is not False
             or account.get("automountServiceAccountToken") is not False
@@ -159,7 +163,8 @@ def probes(m: Manifests) -> Iterator[Verdict]:
     """Each probe asks a port that exists. Probes of the services ask the admin port, never the one
     that clients reach."""
     for name, workload, container in _containers(m):
-        if workload.doc["kind"] == "Job":
+        # The store has no port. Flink's operator asks the JobManager, which looks after the others.
+        if workload.doc["kind"] == "Job" or workload.name in analytics.users(m):
             continue
         yield Verdict(name, _probe_problem(m, workload, container))
 

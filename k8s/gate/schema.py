@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,9 @@ import yaml
 from k8s.gate.manifests import Doc, Manifests, Verdict, subject
 
 KUBERNETES = "1.37"
+# Of a DNS subdomain. The API server refuses every other one, except of these.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_LOOSELY_NAMED = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 _SUBSETS = Path(__file__).resolve().parents[1] / "schemas"
 
 
@@ -82,6 +86,8 @@ def _problem(doc: Doc) -> str:
     validator = _subsets().get(key) or _builtin(*key)
     if validator is None:
         return f"no schema for {key[0]} {key[1]}"
+    if doc["kind"] not in _LOOSELY_NAMED and not _NAME.fullmatch(doc["metadata"]["name"]):
+        return f"{doc['metadata']['name']} is no name of a resource"
     error = jsonschema.exceptions.best_match(validator.iter_errors(doc))
     return f"{error.json_path}: {error.message[:300]}" if error else ""
 

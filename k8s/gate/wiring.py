@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from k8s import make_secrets
-from k8s.gate import kafka
+from k8s.gate import analytics, kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 from tailrace.settings import pools_file, table
 
@@ -57,6 +57,9 @@ def variables(m: Manifests) -> Iterator[Verdict]:
     runners = m.pipelines()
     for workload in m.workloads():
         required = RUNNER if workload.name in runners else REQUIRED.get(workload.name, set())
+        if workload.name in analytics.users(m):
+            stores = workload.name == analytics.STORE
+            required = analytics.STORE_VARIABLES if stores else analytics.VARIABLES
         for container in workload.containers:
             env = m.config(workload, container)
             allowed = (
@@ -113,6 +116,8 @@ def secrets_made(m: Manifests) -> dict[str, set[str]]:
     made = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
     for name in m.pipelines():
         made[f"{name}-credential"] = {"credential"}  # by hand, or by who renews it
+    if m.workload(analytics.STORE) is not None:
+        made |= analytics.SECRETS
     for user in m.kind("KafkaUser"):
         made[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
     for cluster in m.kind("Kafka"):
@@ -213,7 +218,9 @@ def services(m: Manifests) -> Iterator[Verdict]:
 
 
 def listening(m: Manifests) -> Iterator[Verdict]:
-    """A service listens where its Service sends, and not on the loopback only."""
+    """A service listens where its Service sends, and not on the loopback only. Flink uses the ports
+    that the policies open."""
+    yield from analytics.deployed(m)
     for name in ("gateway", "push"):
         workload = m.workload(name)
         if workload is None:
@@ -362,7 +369,7 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
             else f"scales {reference['kind']} {reference['name']}, which is not there",
         )
     for workload_doc in m.kind("Deployment"):
-        if workload_doc["metadata"]["name"] in UNSCALED | m.pipelines().keys():
+        if workload_doc["metadata"]["name"] in UNSCALED | m.pipelines().keys() | analytics.users(m):
             continue
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:

@@ -17,10 +17,13 @@ import org.apache.flink.table.api.TableResult;
  *
  * <p>TABLES is run before each job. Statements end with a semicolon at the end of a line; comments are
  * whole lines. All INSERTs of a file are one StatementSet, so they read a source once. KEY=VALUE are
- * settings of Flink. {@code ${NAME}} in a file is replaced. A job is FILE, or FILE@CHECKPOINT to go on
- * from there. For each job it prints one line: {@code submitted NAME JOB_ID}.
+ * settings of Flink. {@code ${NAME}} in a file is replaced; {@code ${kafka}}, whose value is an address as
+ * in TAILRACE_KAFKA and by default that variable's, by the options of a table ({@link KafkaLogin}). A
+ * job is FILE, or FILE@CHECKPOINT to go on from there. For each job it prints one line: {@code submitted
+ * NAME JOB_ID}.
  */
 public final class Main {
+    private static final Pattern NAME = Pattern.compile("\\$\\{(\\w+)}");
     private static final Pattern SETTING = Pattern.compile("SET\\s+'(.+)'\\s*=\\s*'(.*)'");
 
     public static void main(String[] args) throws Exception {
@@ -30,12 +33,16 @@ public final class Main {
         for (String arg : args) {
             int equals = arg.indexOf('=');
             if (arg.startsWith(":")) {
-                names.put("${" + arg.substring(1, equals) + "}", arg.substring(equals + 1));
+                names.put(arg.substring(1, equals), arg.substring(equals + 1));
             } else if (equals > 0) {
                 settings.setString(arg.substring(0, equals), arg.substring(equals + 1));
             } else {
                 files.add(arg);
             }
+        }
+        String address = names.getOrDefault("kafka", System.getenv("TAILRACE_KAFKA"));
+        if (address != null) {
+            names.put("kafka", KafkaLogin.options(address));
         }
         for (String job : files.subList(1, files.size())) {
             int at = job.indexOf('@');
@@ -85,13 +92,18 @@ public final class Main {
     }
 
     private static List<String> statements(String text, Map<String, String> names) {
-        for (Map.Entry<String, String> each : names.entrySet()) {
-            text = text.replace(each.getKey(), each.getValue());
-        }
-        if (text.contains("${")) {
-            throw new IllegalArgumentException(
-                    "no value for " + text.substring(text.indexOf("${")).split("}")[0] + "}");
-        }
+        // In one pass: a value may hold a placeholder of Kafka's, which stays.
+        text =
+                NAME.matcher(text)
+                        .replaceAll(
+                                match -> {
+                                    String value = names.get(match.group(1));
+                                    if (value == null) {
+                                        throw new IllegalArgumentException(
+                                                "no value for " + match.group());
+                                    }
+                                    return Matcher.quoteReplacement(value);
+                                });
         List<String> found = new ArrayList<>();
         for (String statement : text.replaceAll("(?m)^\\s*--.*$", "").split(";\\s*(\\n|\\z)")) {
             if (!statement.isBlank()) {

@@ -33,7 +33,7 @@ def say(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 where something is missing."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--kafka", required=True, help="bootstrap servers, host:port")
+    parser.add_argument("--kafka", required=True, help="its address, as in TAILRACE_KAFKA")
     parser.add_argument("--folder", type=Path, required=True, help="for checkpoints and logs")
     parser.add_argument("--prefix", default="analytics", help="of the topics of results")
     parser.add_argument("--usage", default=topics.USAGE, help="the topic of usage records")

@@ -1,4 +1,4 @@
-"""Java, Flink's jars by the committed checksums, and the compiled `Main`."""
+"""Java, Flink's jars by the committed checksums, and the compiled programs."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def ensure_jars() -> Path:
 
 
 def compile_main(into: Path) -> Path:
-    """Compile `Main.java`; returns the folder of its classes. Raises Missing."""
+    """Compile `Main.java` and what it uses; returns the folder of its classes. Raises Missing."""
     into.mkdir(parents=True, exist_ok=True)
     command: list[str | Path] = [find_javac(), "-cp", f"{ensure_jars()}/*", "-d", into]
-    command.append(HERE / "Main.java")
+    command += sorted(HERE.glob("*.java"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode:
-        raise Missing(f"Main.java does not compile: {done.stderr[-2000:]}")
+        raise Missing(f"the programs in Java do not compile: {done.stderr[-2000:]}")
     return into

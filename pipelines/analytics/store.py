@@ -102,7 +102,10 @@ def main() -> None:
         default=os.environ.get(VARIABLE),
         help=f"a file for DuckDB, or http(s)://user@host:port/database of ClickHouse ({VARIABLE})",
     )
-    parser.add_argument("--kafka", required=True, help="address of Kafka, as in TAILRACE_KAFKA")
+    kafka = os.environ.get("TAILRACE_KAFKA")
+    parser.add_argument(
+        "--kafka", default=kafka, required=not kafka, help="its address (TAILRACE_KAFKA)"
+    )
     parser.add_argument("--prefix", default="analytics", help="of the topics of results")
     parser.add_argument("--once", action="store_true", help="stop at what is committed now")
     options = parser.parse_args()

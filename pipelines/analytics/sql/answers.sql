@@ -10,7 +10,7 @@ CREATE TABLE answer_records (
 ) WITH (
   'connector' = 'kafka',
   'topic' = '${answers}',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.group.id' = '${prefix}-answers',
   -- A pipeline writes transactions, and what it aborted was never answered.
   'properties.isolation.level' = 'read_committed',
@@ -31,7 +31,7 @@ CREATE TABLE answer_minutes (
 ) WITH (
   'connector' = 'upsert-kafka',
   'topic' = '${prefix}.answer_minutes',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.transaction.timeout.ms' = '60000',
   'key.format' = 'json',
   'key.json.timestamp-format.standard' = 'ISO-8601',

@@ -19,7 +19,7 @@ CREATE TABLE sessions (
 ) WITH (
   'connector' = 'upsert-kafka',
   'topic' = '${prefix}.sessions',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.transaction.timeout.ms' = '60000',
   'key.format' = 'json',
   'key.json.timestamp-format.standard' = 'ISO-8601',

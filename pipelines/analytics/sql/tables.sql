@@ -1,5 +1,5 @@
--- What every job reads. ${kafka}: bootstrap servers; ${usage}: `llm.usage`, or `llm.audit`, which has the
--- same records for a year.
+-- What every job reads. The variable `kafka` stands for options of a table: where Kafka is and how to log
+-- in (KafkaLogin.java). ${usage}: `llm.usage`, or `llm.audit`, which has the same records for a year.
 --
 -- The time of a record is that of its append to this topic, by the broker (LogAppendTime), not `ts`,
 -- the end of the response. It never runs backwards within a partition, and all records of a user,
@@ -27,7 +27,7 @@ CREATE TABLE usage_records (
 ) WITH (
   'connector' = 'kafka',
   'topic' = '${usage}',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.group.id' = '${prefix}-usage',
   'properties.isolation.level' = 'read_committed',
   'scan.startup.mode' = 'earliest-offset',

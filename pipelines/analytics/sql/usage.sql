@@ -20,7 +20,7 @@ CREATE TABLE usage_minutes (
 ) WITH (
   'connector' = 'upsert-kafka',
   'topic' = '${prefix}.usage_minutes',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.transaction.timeout.ms' = '60000',
   'key.format' = 'json',
   'key.json.timestamp-format.standard' = 'ISO-8601',
@@ -55,7 +55,7 @@ CREATE TABLE request_minutes (
 ) WITH (
   'connector' = 'upsert-kafka',
   'topic' = '${prefix}.request_minutes',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.transaction.timeout.ms' = '60000',
   'key.format' = 'json',
   'key.json.timestamp-format.standard' = 'ISO-8601',
@@ -98,7 +98,7 @@ CREATE TABLE latency_minutes (
 ) WITH (
   'connector' = 'upsert-kafka',
   'topic' = '${prefix}.latency_minutes',
-  'properties.bootstrap.servers' = '${kafka}',
+  ${kafka},
   'properties.transaction.timeout.ms' = '60000',
   'key.format' = 'json',
   'key.json.timestamp-format.standard' = 'ISO-8601',

@@ -44,6 +44,7 @@ PLANTED = [
     ("packages by lock file and checksum", "-r locks/requirements.lock", "-r locks/other.lock"),
     ("packages by lock file and checksum", "CMD", "RUN npm install\nCMD"),
     ("packages by lock file and checksum", "CMD", "RUN npm ci\nCMD"),
+    ("packages by lock file and checksum", "CMD", "RUN mvn -C dependency:copy-dependencies\nCMD"),
     ("image ends as a numeric non-root user", "USER 10001:10001\n", ""),
     ("image ends as a numeric non-root user", "USER 10001:10001", "USER app"),
     ("image ends as a numeric non-root user", "USER 10001:10001", "USER 10001:10001\nUSER 0:0"),
@@ -83,5 +84,6 @@ def test_what_is_in_the_tree_is_right(image: images.Image) -> None:
     } == {}
 
 
-def test_both_images_are_looked_at() -> None:
-    assert [i.name for i in images.load()] == ["service.Dockerfile", "worker.Dockerfile"]
+def test_all_images_are_looked_at() -> None:
+    names = ["analytics.Dockerfile", "service.Dockerfile", "worker.Dockerfile"]
+    assert [i.name for i in images.load()] == names

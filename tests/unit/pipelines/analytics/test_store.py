@@ -81,3 +81,27 @@ async def test_a_store_that_is_away_loses_no_batch(
     assert away.folded == [("sessions", 0, 5), ("sessions", 0, 7)]
     assert capsys.readouterr().err.count("away") == 3
     assert away.released == 3  # before it waits for anything, and behind each batch
+
+
+@pytest.mark.parametrize("given", [["--kafka", "k:1"], []])
+def test_kafka_is_named_by_an_option_or_by_the_environment(
+    given: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a pod by the variable, whose address the gate compares with the listener."""
+    asked = []
+
+    async def run(_: object, bootstrap: str, prefix: str, *, once: bool) -> None:
+        asked.append((bootstrap, prefix, once))
+
+    monkeypatch.setattr(store, "run", run)
+    monkeypatch.setattr(store, "opened", lambda _: Away())
+    monkeypatch.setattr("sys.argv", ["store", "http://ada@127.0.0.1:1/results", *given])
+    monkeypatch.setenv("TAILRACE_KAFKA", "k:2")
+    store.main()
+    monkeypatch.delenv("TAILRACE_KAFKA")
+    if given:
+        store.main()
+    else:
+        with pytest.raises(SystemExit):
+            store.main()
+    assert asked == [("k:1" if given else "k:2", "analytics", False)] * (1 + len(given) // 2)
