@@ -11,11 +11,18 @@ import collections
 import hashlib
 from typing import Final, NamedTuple
 
-from tailrace import log
 from tailrace.protocol import records
 
 # Keys of each partition. Gateways look back as far, so they find what is found here.
 RECENT: Final = 1_000
+
+
+class Place(NamedTuple):
+    """Where a record of a request topic lies."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 class _First(NamedTuple):
@@ -31,26 +38,26 @@ class RepeatedKeys:
             tuple[str, int], collections.OrderedDict[bytes, _First]
         ] = collections.defaultdict(collections.OrderedDict)
 
-    def note(self, r: log.Record, request: records.Request) -> None:
+    def note(self, at: Place, request: records.Request) -> None:
         """A request was read. Those of a partition come in their order, and again from an earlier
         place after a rebalance."""
         if request.idempotency_key is None:
             return
-        of, key = self._first[r.topic, r.partition], _digest(request)
+        of, key = self._first[at.topic, at.partition], _digest(request)
         known = of.get(key)
-        if known is not None and r.offset - RECENT <= known.offset <= r.offset:
+        if known is not None and at.offset - RECENT <= known.offset <= at.offset:
             return
-        of[key] = _First(request.rid, r.offset)
+        of[key] = _First(request.rid, at.offset)
         of.move_to_end(key)
         if len(of) > RECENT:
             of.popitem(last=False)
 
-    def ahead(self, r: log.Record, request: records.Request) -> str:
+    def ahead(self, at: Place, request: records.Request) -> str:
         """The response whose request has the same key and lies before this one; empty: none."""
         if request.idempotency_key is None:
             return ""
-        found = self._first[r.topic, r.partition].get(_digest(request))
-        if found is None or found.offset >= r.offset or found.rid == request.rid:
+        found = self._first[at.topic, at.partition].get(_digest(request))
+        if found is None or found.offset >= at.offset or found.rid == request.rid:
             return ""
         return found.rid
 

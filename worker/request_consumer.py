@@ -20,7 +20,7 @@ from worker.commit_tracker import Tracker
 from worker.connections import MakeGroupConsumer
 from worker.delivery import Delivery
 from worker.membership import Membership
-from worker.repeated_keys import RepeatedKeys
+from worker.repeated_keys import Place, RepeatedKeys
 from worker.served_response import asked
 from worker.servings import Servings
 from worker.slots import BATCH
@@ -172,7 +172,7 @@ class RequestConsumer:
         if request is None:
             return
         if _reroute(r) is None:  # the key of a reroute counts where its request lies
-            self._keys.note(r, request)
+            self._keys.note(Place(r.topic, r.partition, r.offset), request)
         assigned.tracker.begin(r.offset)
         key, size = read_ahead.Key(r.topic, request.owner.key), len(r.value or b"")
         if not self._servings.serves(request.rid):
@@ -207,7 +207,7 @@ class RequestConsumer:
             size=len(r.value or b""),
             continues=continues(r),
             asked_ms=broker_time(r),
-            repeats=self._keys.ahead(r, request),
+            repeats=self._keys.ahead(Place(r.topic, r.partition, r.offset), request),
         )
         self._servings.deliver(request, delivery)
 

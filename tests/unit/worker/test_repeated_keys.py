@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace import log
 from tailrace.protocol import records
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import OWNER, REQUESTS, new_request
 from worker import repeated_keys
-from worker.repeated_keys import RepeatedKeys
+from worker.repeated_keys import Place, RepeatedKeys
 
 BOB = records.Owner("https://tests", "bob")
 MEMORY = MemoryLog(partitions=1)
@@ -19,8 +18,8 @@ def asked(key: str | None, owner: records.Owner = OWNER) -> records.Request:
     return new_request(MEMORY, idempotency_key=key, owner=owner)
 
 
-def at(offset: int, partition: int = 0) -> log.Record:
-    return log.Record(REQUESTS, partition, offset, 0, None, None, ())
+def at(offset: int, partition: int = 0) -> Place:
+    return Place(REQUESTS, partition, offset)
 
 
 def test_the_first_request_of_a_key_is_ahead_of_the_later_ones() -> None:
