@@ -10,6 +10,7 @@
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
 #   make pipelines-stores        the same of one that puts 1,500 records into a vector store
+#   make retrieval               vector stores with a real embedding model and a killed gateway (docs/performance.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable

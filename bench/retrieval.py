@@ -221,13 +221,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True) as folder:
         pools = {
-            "pools": {
-                "embedding": {
-                    "models": [MODEL],
-                    "engine": "vllm",
-                    "source": str(chosen.model.absolute()),
-                    "max_model_len": LONGEST,
-                }
+            "embedding": {
+                "models": [MODEL],
+                "engine": "vllm",
+                "source": str(chosen.model.absolute()),
+                "max_model_len": LONGEST,
             }
         }
         settings = {
