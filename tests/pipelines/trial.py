@@ -7,7 +7,8 @@ SIGKILL; killed runners are started again, and for a while there is a third one.
 - each review that can be read has one output, with the answer that was planted, or was passed over;
 - each one that cannot be read has one dead letter; alerts are the planted ones;
 - the log has one request, and one usage record, for each answer;
-- after a replay of everything the topics have nothing more, and neither has the log.
+- after a replay of everything the topics have nothing more, and neither has the log;
+- a database gets each output once from a sink that is killed and started again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pipelines.examples import data
 from tailrace import log
 from tailrace.local import dev_credentials, paths, state
 from tailrace.protocol import records, topics
+from tests.support.database_server import DatabaseServer
 
 PARTITIONS: Final = 4
 MOST_S: Final = 1_800.0
@@ -87,6 +89,12 @@ class Runners:
                 )
             )
         self._started += 1
+
+    def start_command(self, *words: str) -> subprocess.Popen[bytes]:
+        """Another one of the pipelines' commands, in the background."""
+        return subprocess.Popen(
+            self.command(*words), cwd=paths.ROOT, env=self._environ, stdout=subprocess.DEVNULL
+        )
 
     def kill(self, drawn: random.Random) -> None:
         """SIGKILL one of them, and start another one."""
@@ -260,6 +268,25 @@ async def judged(
     return wrong
 
 
+def sunk(side: stacks.Side, pipeline: definition.Pipeline, runners: Runners) -> list[str]:
+    """What is wrong in a database that got the outputs twice, once by a process that was killed."""
+    found = asyncio.run(consumed(side.kafka, pipeline.output.topic))
+    wanted = {dict(r.headers)[rows.SOURCE].decode(): json.loads(r.value)["answer"] for r in found}
+    with contextlib.closing(DatabaseServer()) as server:
+        to = ("--to", f"opensearch+http://{server.host}/reviews")
+        process = runners.start_command("sink", *to)
+        end = time.monotonic() + LEAVE_S
+        while not server.written and time.monotonic() < end:
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+        say(f"sink: killed with {server.written} documents")
+        runners.asked("sink", *to, "--once")
+        kept = {place: row["answer"] for place, (_, row) in server.rows.items()}
+        say(f"sink: {len(kept)} documents, {server.written} writes")
+    return [] if kept == wanted else [f"sink: {len(kept)} documents, not {len(wanted)}"]
+
+
 async def withdrawn(kafka: str) -> set[str]:
     """Responses whose first record is the CANCEL of a gateway that told no client of them."""
     first: dict[str, object] = {}
@@ -359,6 +386,7 @@ def run(
             runners.stop()
             say("after a replay of everything:")
             wrong += asyncio.run(judged(side, pipeline, generated, engine))
+            wrong += sunk(side, pipeline, runners)
         finally:
             for process in runners.running:
                 process.kill()

@@ -58,7 +58,7 @@ class DatabaseServer:
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()

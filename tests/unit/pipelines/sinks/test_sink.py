@@ -25,7 +25,7 @@ TOPIC, GROUP = "out", "g"
 def server() -> Iterator[DatabaseServer]:
     made = DatabaseServer()
     yield made
-    made.stop()
+    made.close()
 
 
 @pytest.fixture(params=["opensearch+http", "http"])

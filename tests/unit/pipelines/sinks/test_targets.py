@@ -21,7 +21,7 @@ from tests.support.database_server import DatabaseServer
 def server() -> Iterator[DatabaseServer]:
     made = DatabaseServer()
     yield made
-    made.stop()
+    made.close()
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_requests_are_bounded_and_the_password_is_read_for_each(
 
 def test_a_server_that_is_away_is_unavailable() -> None:
     server = DatabaseServer()
-    server.stop()
+    server.close()
     url = f"opensearch+http://{server.host}/i"
     away = opensearch.Index(servers.parse(url, schemes=["opensearch+http"]))
     with pytest.raises(servers.Unavailable, match="ConnectError"):
