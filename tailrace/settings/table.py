@@ -646,6 +646,14 @@ VARIABLES: Final = (
         shown_default="that of the data folder",
     ),
     Variable(
+        "TAILRACE_ANALYTICS_STORE",
+        "",
+        (COMMAND,),
+        kinds.Text(),
+        "where `python -m pipelines.analytics.store` keeps results: a file of DuckDB, or the "
+        "http(s) URL of a database of ClickHouse",
+    ),
+    Variable(
         "TAILRACE_RUN",
         "",
         (COMMAND,),

@@ -56,6 +56,7 @@ EVERY_ERROR = [
     (errors.completion_not_finished("c"), 409, "completion_not_finished", "completion_id"),
     (errors.embeddings_cancelled(), 409, "cancelled", None),
     (errors.idempotency_key_reused(), 409, "idempotency_key_reused", "idempotency_key"),
+    (errors.file_deleted("file-1"), 409, "file_deleted", "idempotency_key"),
     (errors.history_lost("resp_1"), 410, "history_lost", "response_id"),
     (errors.not_found("/v2/x"), 404, "not_found", None),
     (errors.method_not_allowed("PUT", "GET, POST"), 405, "method_not_allowed", None),

@@ -14,7 +14,7 @@ from tailrace.auth.issuers import load_issuers
 from tailrace.settings import table
 
 ROOT = Path(__file__).resolve().parents[4]
-PROGRAMS = ("gateway", "push", "worker", "tailrace")
+PROGRAMS = ("gateway", "push", "worker", "pipelines", "tailrace")
 SOURCES = (*PROGRAMS, "k8s", "docker", "scripts", "bench", "Makefile", "locustfile.py")
 NAME = re.compile(r"\bTAILRACE_[A-Z_]*[A-Z]\b")
 OWN = ROOT / "tailrace" / "settings"
@@ -26,6 +26,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "tailrace/cli/run_service.py": "becomes the service, with its environment",
     "worker/engines/vllm.py": "sets what vLLM reads",
     "worker/engines/pdeathsig.py": "runs in vLLM's processes, where nothing else may be imported",
+    "pipelines/analytics": "programs of their own, which hand their environment on",
     "tailrace/settings": "the one place",
 }
 
