@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.parsing.tools import flat_name
+from gateway.parsing.tool_kinds import flat_name
 from tailrace.protocol import errors, images
 
 

@@ -16,44 +16,19 @@ schemas pass `schemas.check`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from gateway.parsing import file_search, formats, patterns, schemas
+from gateway.parsing import file_search, formats, patterns, schemas, tool_choice, tool_kinds
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors, records
 
-MAX_TOOLS: Final = 128  # functions and custom tools, those of namespaces counted one by one
 MAX_TOOLS_BYTES: Final = 262_144  # of all tools: a record has them twice
 MAX_TOOLS_DEPTH: Final = schemas.MAX_SCHEMA_DEPTH + 4  # a namespace's function's schema
-MAX_CHOICE_BYTES: Final = 65_536
-MAX_CHOICE_DEPTH: Final = 8
 MAX_CALLS: Final = 2**31 - 1
 
-# Known to OpenAI's API and run there.
-HOSTED: Final = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "programmatic_tool_calling",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_preview",
-    }
-)
-_DATED: Final = re.compile(r"(web_search|web_search_preview)_\d{4}_\d{2}_\d{2}\Z")
 _SECRETS: Final = frozenset({"authorization", "headers"})  # of `mcp`: no credential in the log
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
-_OWN: Final = ("function", "custom")
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -93,11 +68,6 @@ class Tools:
 NO_TOOLS: Final = Tools()
 
 
-def flat_name(namespace: str | None, name: str) -> str:
-    """The name under which the model sees a tool."""
-    return f"{namespace}__{name}" if namespace else name
-
-
 def read(
     body: Body, *, parallel: bool | None, max_calls: int | None = None, searches: bool = False
 ) -> Tools:
@@ -115,7 +85,7 @@ def read(
         return NO_TOOLS
     if not isinstance(value, list):
         raise errors.invalid_type("tools", "an array of tools")
-    if len(value) > MAX_TOOLS:
+    if len(value) > tool_kinds.MAX_TOOLS:
         raise _too_many()
     schemas.bounded(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
     budget = schemas.Budget()
@@ -123,13 +93,13 @@ def read(
     prompt = tuple(tool for each in found for tool in each.prompt)
     _distinct(found)
     hosted = tuple(dict.fromkeys(each.hosted for each in found if each.hosted is not None))
-    chosen, shown = _choice(choice, found)
+    chosen, shown = tool_choice.read(choice, found)
     search = next((each.search for each in found if each.search is not None), None)
     return Tools(
         prompt=prompt,
         shown=tuple(each.shown for each in found),
         hosted=hosted,
-        search=search if _searched(choice) else None,
+        search=search if tool_choice.searches_files(choice) else None,
         choice=chosen,
         choice_shown=shown,
         parallel=True if parallel is None else parallel,
@@ -138,23 +108,12 @@ def read(
 
 
 def _too_many() -> errors.ApiError:
-    return errors.invalid_value("tools", f"Invalid 'tools': expected at most {MAX_TOOLS} tools.")
+    return errors.invalid_value(
+        "tools", f"Invalid 'tools': expected at most {tool_kinds.MAX_TOOLS} tools."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """One member of `tools`. `names`: those of `prompt`; `paths`: where each stands."""
-
-    shown: dict[str, Any]
-    prompt: tuple[dict[str, Any], ...] = ()
-    names: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    hosted: str | None = None
-    namespace: str | None = None
-    search: file_search.FileSearch | None = None
-
-
-def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> _Read:
+def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> tool_kinds.ReadTool:
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "an object")
     kind = value.get("type")
@@ -162,23 +121,19 @@ def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> _Re
         raise errors.missing_required_parameter(f"{where}.type")
     if kind == "namespace":
         return _namespace(value, where, budget)
-    if isinstance(kind, str) and kind in _OWN:
+    if isinstance(kind, str) and kind in tool_kinds.OWN:
         return _own(value, kind, where, None, budget)
     if searches and kind == file_search.KIND:
-        return _Read(value, search=file_search.read(value, where))
-    if isinstance(kind, str) and _is_hosted(kind):
+        return tool_kinds.ReadTool(value, search=file_search.read(value, where))
+    if isinstance(kind, str) and tool_kinds.is_hosted(kind):
         shown = {name: each for name, each in value.items() if name not in _SECRETS}
-        return _Read(shown, hosted=kind)
+        return tool_kinds.ReadTool(shown, hosted=kind)
     raise errors.unsupported_value(
         f"{where}.type", "Supported tools are: function, custom, namespace."
     )
 
 
-def _is_hosted(kind: str) -> bool:
-    return kind in HOSTED or _DATED.match(kind) is not None
-
-
-def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> _Read:
+def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> tool_kinds.ReadTool:
     """Its tools one by one."""
     name = _name_of(value, where)
     _description(value, where)
@@ -193,12 +148,12 @@ def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> _Re
         if not isinstance(each, dict):
             raise errors.invalid_type(path, "an object")
         kind = each.get("type", "function")
-        if kind not in _OWN:
+        if kind not in tool_kinds.OWN:
             raise errors.unsupported_value(
                 f"{path}.type", "Tools of a namespace are: function, custom."
             )
         found.append(_own(each, kind, path, name, budget))
-    return _Read(
+    return tool_kinds.ReadTool(
         # The Response object must have a description.
         {
             **value,
@@ -218,7 +173,7 @@ def _own(
     where: str,
     namespace: str | None,
     budget: schemas.Budget,
-) -> _Read:
+) -> tool_kinds.ReadTool:
     """A function or a custom tool. Chat Completions has its members one level deeper."""
     nested = isinstance(value.get(kind), dict)
     inner, path = (value[kind], f"{where}.{kind}") if nested else (value, where)
@@ -226,7 +181,7 @@ def _own(
         raise errors.invalid_type(f"{where}.{kind}", "an object")
     name = _name_of(inner, path)
     description = _description(inner, path)
-    flat = flat_name(namespace, name)
+    flat = tool_kinds.flat_name(namespace, name)
     seen: dict[str, Any] = {"name": flat}
     if description is not None:
         seen["description"] = description
@@ -237,7 +192,7 @@ def _own(
     else:
         seen["format"] = _input_format(inner.get("format"), f"{path}.format")
         shown = {"format": seen["format"]}
-    return _Read(
+    return tool_kinds.ReadTool(
         {
             **({} if nested else value),
             "type": kind,
@@ -326,7 +281,7 @@ def _input_format(value: Any, where: str) -> dict[str, Any]:
     return {"type": "grammar", "syntax": syntax, "definition": definition}
 
 
-def _distinct(found: list[_Read]) -> None:
+def _distinct(found: list[tool_kinds.ReadTool]) -> None:
     searching = [i for i, each in enumerate(found) if each.search is not None]
     if len(searching) > 1:
         where = f"tools[{searching[1]}]"
@@ -341,147 +296,5 @@ def _distinct(found: list[_Read]) -> None:
                     path, f"Invalid '{path}': two tools are called '{name}'."
                 )
             taken.add(name)
-    if len(taken) > MAX_TOOLS:
+    if len(taken) > tool_kinds.MAX_TOOLS:
         raise _too_many()
-
-
-# ---- tool_choice
-
-
-def _choice(value: Any, found: list[_Read]) -> tuple[records.ToolChoice, str | dict[str, Any]]:
-    """The choice, and as it is shown."""
-    where = "tool_choice"
-    schemas.bounded(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
-    names = [name for each in found for name in each.names]
-    searches = any(each.search is not None for each in found)
-    if value is None or value == "auto":
-        return records.ToolChoice("auto"), "auto"
-    if value == "none":
-        return records.ToolChoice("none"), "none"
-    if value == "required":
-        if searches:  # that is a call
-            return records.ToolChoice("auto"), "required"
-        if not names:
-            raise _without_tools(found, "required")
-        return records.ToolChoice("required"), "required"
-    if isinstance(value, str):
-        raise errors.invalid_value(
-            where, "Invalid 'tool_choice': expected auto, none, required or an object."
-        )
-    if not isinstance(value, dict):
-        raise errors.invalid_type(where, "a string or an object")
-    if value.get("type") == "allowed_tools":
-        return _allowed(value, found)
-    chosen = tuple(_referred(value, found, where))
-    if not chosen and searches and _is_search(value):
-        return records.ToolChoice("auto"), {"type": file_search.KIND}
-    if not chosen:
-        raise _not_run(where, value)
-    shown = {"type": value["type"], "name": _name_in(value)}
-    if value.get("namespace") is not None:
-        shown["namespace"] = value["namespace"]
-    return records.ToolChoice("required", chosen), shown
-
-
-def _allowed(
-    value: dict[str, Any], found: list[_Read]
-) -> tuple[records.ToolChoice, dict[str, Any]]:
-    """`allowed_tools`. Chat Completions has its members one level deeper."""
-    nested = isinstance(value.get("allowed_tools"), dict)
-    inner, where = (
-        (value["allowed_tools"], "tool_choice.allowed_tools") if nested else (value, "tool_choice")
-    )
-    mode = inner.get("mode")
-    if mode not in ("auto", "required"):
-        raise errors.invalid_value(
-            f"{where}.mode", f"Invalid '{where}.mode': expected auto or required."
-        )
-    tools = inner.get("tools")
-    if not isinstance(tools, list) or not 0 < len(tools) <= MAX_TOOLS:
-        raise errors.invalid_type(f"{where}.tools", f"an array of 1 to {MAX_TOOLS} tools")
-    names = [
-        name
-        for i, each in enumerate(tools)
-        for name in _referred(each, found, f"{where}.tools[{i}]")
-    ]
-    shown = {"type": "allowed_tools", "mode": mode, "tools": tools}
-    searches = any(map(_is_search, tools)) and any(each.search is not None for each in found)
-    if names:
-        left: Literal["auto", "required"] = "auto" if searches or mode == "auto" else "required"
-        return records.ToolChoice(left, tuple(dict.fromkeys(names))), shown
-    if mode == "required" and not searches:
-        raise _not_run(f"{where}.tools", tools[0])
-    return records.ToolChoice("none"), shown  # no other one that is allowed runs
-
-
-def _is_search(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value.get("type") == file_search.KIND)
-
-
-def _searched(choice: Any) -> bool:
-    """Whether a choice, which was checked, lets files be searched."""
-    if not isinstance(choice, dict):
-        return bool(choice != "none")
-    if choice.get("type") != "allowed_tools":
-        return _is_search(choice)
-    inner = choice.get("allowed_tools")
-    tools: list[Any] = (inner if isinstance(inner, dict) else choice)["tools"]
-    return any(map(_is_search, tools))
-
-
-def _referred(value: Any, found: list[_Read], where: str) -> Iterator[str]:
-    """Names of the tools that an object refers to; none for a hosted one."""
-    if not isinstance(value, dict):
-        raise errors.invalid_type(where, "an object")
-    kind = value.get("type")
-    if isinstance(kind, str) and _is_hosted(kind):
-        return
-    if kind not in (*_OWN, "namespace"):
-        raise errors.unsupported_value(
-            f"{where}.type", "A tool is chosen as function, custom or namespace."
-        )
-    name = _name_in(value)
-    if not isinstance(name, str):
-        raise errors.missing_required_parameter(f"{where}.name")
-    if kind == "namespace":
-        inside = [n for each in found if each.namespace == name for n in each.names]
-        if not inside:
-            raise _not_found(where, name)
-        yield from inside
-        return
-    namespace = value.get("namespace")
-    if namespace is not None and not isinstance(namespace, str):
-        raise errors.invalid_type(f"{where}.namespace", "a string")
-    flat = flat_name(namespace, name)
-    if not any(
-        tool["type"] == kind and tool[kind]["name"] == flat
-        for each in found
-        for tool in each.prompt
-    ):
-        raise _not_found(where, flat)
-    yield flat
-
-
-def _name_in(value: dict[str, Any]) -> Any:
-    inner = value.get(value["type"])
-    return inner.get("name") if isinstance(inner, dict) else value.get("name")
-
-
-def _not_found(where: str, name: str) -> errors.ApiError:
-    return errors.invalid_value(
-        where, f"Tool choice '{name[:128]}' not found in 'tools' parameter."
-    )
-
-
-def _without_tools(found: list[_Read], mode: str) -> errors.ApiError:
-    if any(each.hosted is not None for each in found):
-        return errors.unsupported_value(
-            "tool_choice", "This server runs none of the tools that are offered."
-        )
-    return errors.invalid_value(
-        "tool_choice", f"Tool choice '{mode}' must be specified with 'tools' parameter."
-    )
-
-
-def _not_run(where: str, value: dict[str, Any]) -> errors.ApiError:
-    return errors.unsupported_value(where, f"This server does not run the tool '{value['type']}'.")

@@ -1,0 +1,64 @@
+"""Which kinds of tools there are, and one of them as it was read (pure)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.parsing import file_search
+
+MAX_TOOLS: Final = 128  # functions and custom tools, those of namespaces counted one by one
+OWN: Final = ("function", "custom")
+# Known to OpenAI's API and run there.
+HOSTED: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_preview",
+    }
+)
+_DATED: Final = re.compile(r"(web_search|web_search_preview)_\d{4}_\d{2}_\d{2}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTool:
+    """One member of `tools`.
+
+    Attributes:
+        shown, prompt: as of `tools.Tools`.
+        names: those of `prompt`.
+        paths: where each of them stands in the body.
+        hosted: its type, if it is left out.
+        namespace: the name of the namespace that it is.
+        search: what it searches for, if it is `file_search` and this server runs it.
+    """
+
+    shown: dict[str, Any]
+    prompt: tuple[dict[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    hosted: str | None = None
+    namespace: str | None = None
+    search: file_search.FileSearch | None = None
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """The name under which the model sees a tool."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def is_hosted(kind: str) -> bool:
+    """Whether OpenAI's server runs a tool of this type."""
+    return kind in HOSTED or _DATED.match(kind) is not None
