@@ -13,6 +13,7 @@ import openai
 import pytest
 from openai.types import responses as sdk
 
+from tests.services.gateway.test_vector_stores import sdk as sdk_of
 from tests.support import gateway_process as gp
 from tests.support import waiting
 
@@ -42,12 +43,6 @@ def finding(
 ) -> Iterator[gp.Gateway]:
     with gp.gateway(folder, kafka, redis_url, pool, keys, name="finding", **settings) as running:
         yield running
-
-
-def sdk_of(gateway: gp.Gateway, subject: str = "alice") -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        api_key=gateway.keys.token(subject), base_url=gateway.api, max_retries=2, timeout=60
-    )
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from bench.retrieval import count
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
@@ -36,15 +37,6 @@ async def completed(client: openai.AsyncOpenAI, store: str) -> int:
 async def answers(client: openai.AsyncOpenAI, store: str) -> list[list[tuple[str, float]]]:
     questions = [text(number) for number in range(0, FILES * EACH, 500)]
     return [await found(client, store, each) for each in questions]
-
-
-async def count(client: openai.AsyncOpenAI, store: str) -> int:
-    """Rows of the database that the API shows."""
-    rows = 0
-    async for file in client.vector_stores.files.list(store):
-        page = await client.vector_stores.files.content(file.id, vector_store_id=store)
-        rows += len([each async for each in page])
-    return rows
 
 
 async def appended(kafka: str, kept: Sequence[tuple[str, bytes]], store: str) -> None:

@@ -100,7 +100,9 @@ BREAKS: dict[str, tuple[Break, str]] = {
         "would not know its job",
     ),
     "checkpoints in the pod": (
-        lambda m: config(m).update({"execution.checkpointing.dir": "file:///tmp/x/checkpoints"}),
+        lambda m: config(m).update(
+            {"execution.checkpointing.dir": "file:///elsewhere/checkpoints"}
+        ),
         "which no volume holds",
     ),
     "a port that is drawn": (

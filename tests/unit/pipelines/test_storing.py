@@ -189,7 +189,7 @@ async def test_rows_look_together_and_less_often_while_nothing_comes() -> None:
     assert all(isinstance(each, Stored) for each in await asyncio.gather(*work))
     looks = len(store.looks)
     await asyncio.sleep(0.01)
-    assert len(store.looks) == looks  # nobody waits
+    assert len(store.looks) == looks  # there are no waiters
     store.states.clear()
     later = asyncio.ensure_future(it.outcome(row()))
     await until(lambda: len(store.looks) > looks)

@@ -4,70 +4,26 @@ in `tests/contract/test_clickhouse.py`."""
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs
+from tests.support.database_server import SECRET, DatabaseServer
 from tests.support.results_contract import RESULT, TOPIC, T, change
 
 
-class Asked(NamedTuple):
-    query: str
-    database: str
-    body: str
-    user: str | None
-    password: str | None
-
-
-class Server:
-    """Answers every statement with `status`; `asked`: what it was asked so far."""
-
-    def __init__(self) -> None:
-        self.asked: list[Asked] = []
-        self.status = 200
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                given = dict(parse_qsl(urlsplit(self.path).query))
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                login = (self.headers["X-ClickHouse-User"], self.headers["X-ClickHouse-Key"])
-                outer.asked.append(Asked(given["query"], given["database"], body, *login))
-                self.send_response(outer.status)
-                self.send_header("X-ClickHouse-Exception-Code", "241")
-                self.end_headers()
-                self.wfile.write(b"a row that nobody may see" if outer.status != 200 else b"")
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server() -> Iterator[DatabaseServer]:
+    made = DatabaseServer()
     yield made
-    made.stop()
+    made.close()
 
 
 @pytest.fixture
-def opened(server: Server, tmp_path: Path) -> Iterator[clickhouse.ClickHouse]:
+def opened(server: DatabaseServer, tmp_path: Path) -> Iterator[clickhouse.ClickHouse]:
     (tmp_path / "password").write_text("first\n")
     url = f"http://ada@{server.host}/results?password_file={tmp_path / 'password'}"
     made = clickhouse.ClickHouse(servers.parse(url))
@@ -76,15 +32,15 @@ def opened(server: Server, tmp_path: Path) -> Iterator[clickhouse.ClickHouse]:
 
 
 def test_tables_come_first_then_rows_and_last_the_position_behind_them(
-    opened: clickhouse.ClickHouse, server: Server
+    opened: clickhouse.ClickHouse, server: DatabaseServer
 ) -> None:
     """A kill between rows and position folds the rows again; the other way round it loses them."""
     opened.fold(RESULT, TOPIC, 2, [change(5, 1), change(7, None, "n"), change(8, 2)], 9)
-    made = [each.query.split(" (")[0] for each in server.asked[: 1 + len(jobs.RESULTS)]]
+    made = [each.query["query"].split(" (")[0] for each in server.asked[: 1 + len(jobs.RESULTS)]]
     tables = ["positions", *(f'"{result.name}"' for result in jobs.RESULTS)]
     assert made == [f"CREATE TABLE IF NOT EXISTS {table}" for table in tables]
     rows, position = server.asked[1 + len(jobs.RESULTS) :]
-    assert rows.query == 'INSERT INTO "latency_minutes" FORMAT JSONEachRow'
+    assert rows.query["query"] == 'INSERT INTO "latency_minutes" FORMAT JSONEachRow'
     assert [json.loads(line) for line in rows.body.splitlines()] == [
         {
             "minute": "2026-11-25 18:21:00.000",
@@ -104,20 +60,20 @@ def test_tables_come_first_then_rows_and_last_the_position_behind_them(
     ]
     assert T == 1_795_630_860_000
     assert json.loads(position.body) == {"topic": TOPIC, "part": 2, "next": 9}
-    assert {each.database for each in server.asked} == {"results"}
+    assert {each.query["database"] for each in server.asked} == {"results"}
     opened.fold(RESULT, TOPIC, 2, [], 12)  # tables are made once; a batch may be all garbage
     assert [json.loads(each.body)["next"] for each in server.asked[-1:]] == [12]
     assert len(server.asked) == 1 + len(jobs.RESULTS) + 3
 
 
 def test_the_password_is_read_for_each_request(
-    opened: clickhouse.ClickHouse, server: Server, tmp_path: Path
+    opened: clickhouse.ClickHouse, server: DatabaseServer, tmp_path: Path
 ) -> None:
     opened.positions()
     (tmp_path / "password").write_text("second")
     opened.positions()
-    assert {each.user for each in server.asked} == {"ada"}
-    passwords = [each.password for each in server.asked]
+    assert {each.headers["X-ClickHouse-User"] for each in server.asked} == {"ada"}
+    passwords = [each.headers["X-ClickHouse-Key"] for each in server.asked]
     assert set(passwords[:-1]) == {"first"}
     assert passwords[-1] == "second"
 
@@ -134,17 +90,17 @@ def test_the_password_is_read_for_each_request(
     ],
 )
 def test_an_answer_that_is_no_success_is_an_error_with_its_code_and_without_rows(
-    status: int, wanted: type[Exception], opened: clickhouse.ClickHouse, server: Server
+    status: int, wanted: type[Exception], opened: clickhouse.ClickHouse, server: DatabaseServer
 ) -> None:
-    server.status = status
+    server.statuses = [status]
     with pytest.raises(wanted, match=f"{status}, code 241") as refused:
         opened.fold(RESULT, TOPIC, 0, [change(0, 1)], 1)
-    assert "nobody" not in str(refused.value)
+    assert SECRET.decode() not in str(refused.value)
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:
-    server = Server()
-    server.stop()
+    server = DatabaseServer()
+    server.close()
     away = clickhouse.ClickHouse(servers.parse(f"http://{server.host}/d"))
     with pytest.raises(servers.Unavailable, match="does not answer"):
         away.positions()

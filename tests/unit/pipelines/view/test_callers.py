@@ -1,4 +1,4 @@
-"""Who may see the view: what a gateway says, and nobody in doubt."""
+"""Who may see the view: what a gateway says, and in doubt none."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_page_of_another_origin_is_another_caller(
         (httpx.ReadTimeout("slow"), 503, "gateway_unavailable"),
     ],
 )
-async def test_in_doubt_nobody_passes(
+async def test_in_doubt_all_are_refused(
     answer: httpx.Response | Exception, status: int, code: str | None
 ) -> None:
     gateway = FakeGateway(answer)
@@ -162,7 +162,7 @@ async def test_a_session_is_the_gateways_with_its_cookie_alone() -> None:
 
 
 async def test_the_next_caller_has_no_cookie_of_this_one() -> None:
-    """httpx keeps cookies by default: whoever came next was signed in as the one before."""
+    """httpx keeps cookies by default: the next caller was signed in as the one before."""
     gateway = FakeGateway(who("admin", **{"set-cookie": "tailrace-8090=v; Path=/"}))
     found = made(gateway)
     await found.session(request("POST", b"{}", content_type="application/json"))
