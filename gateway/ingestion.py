@@ -24,8 +24,8 @@ from tailrace.protocol import vector_stores as acts
 from tailrace.vectors import contract
 
 MAX_PASSAGES: Final = 10_000  # of one file; less than one answer of the database holds
-TAKEOVER_S: Final = 15.0  # nothing was heard for so long: whoever worked on it is gone
-SIGN_S: Final = 4.0  # whoever works on a file says so as often
+TAKEOVER_S: Final = 15.0  # nothing was heard for so long: its gateway is gone
+SIGN_S: Final = 4.0  # a gateway says so often that it works on a file
 RETRY_S: Final = 5.0
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 2  # files of one gateway
@@ -141,7 +141,7 @@ class Ingestion:
             telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
 
     async def _erase(self, store: acts.Store, file: acts.File) -> None:
-        """Erase a file: its passages first, so that whoever goes on knows how many there are."""
+        """Erase a file: its passages first, so that a successor knows how many there are."""
         attachment = file.act.attachment
         await self._passages.erase(store.id, attachment, file.passages)
         await self._stores.erase(store.owner, acts.keys_of_file(store.id, attachment))
@@ -161,7 +161,7 @@ class Ingestion:
                 store, file, status="completed", passages=len(pieces), bytes=size
             )
         elif not self._completed(store, file):
-            # Whoever erased it may have done so before the last passages were written.
+            # It may have been erased before the last passages were written.
             await self._passages.erase(store.id, file.act.attachment, len(pieces))
 
     async def _pieces(self, file: acts.File) -> list[str]:

@@ -3,8 +3,8 @@
 `llm.uploads` holds a record for each, and every gateway knows the topic whole: who has which files,
 and where their chunks are. The chunks are in `llm.files`, like those of files within requests.
 
-The id of a file that was uploaded with an idempotency key follows from owner and key. So whoever
-uploads it again writes the same file, at whichever gateway, and no key has to be remembered.
+The id of a file that was uploaded with an idempotency key follows from owner and key. So another
+upload of it writes the same file, at any gateway, and no key has to be remembered.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Uploads:
         Raises:
             errors.ApiError: 429, the owner has as much as one may have; 409, the key stands for
                 another file, or for one that was deleted.
-            log.LogUnavailable, log.AppendFailed: nobody can name what was written. With a key it
-                may be written again.
+            log.LogUnavailable, log.AppendFailed: what was written has no name that a client
+                knows. With a key it may be written again.
         """
         await self._caught_up(owner)
         random = _derived(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
@@ -240,7 +240,8 @@ class Uploads:
 
 
 def _derived(owner: records.Owner, key: str) -> bytes:
-    """What stands for the random bytes of an id. Nobody but the owner finds a file by it."""
+    """What stands for the random bytes of an id. Only its owner may read a file, so it need not
+    be secret."""
     named = f"{owner.key}\0{key}".encode(errors="surrogatepass")
     return hashlib.blake2b(named, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
 

@@ -15,7 +15,7 @@ _SETTINGS: Final = {
     # The status says whether all of it succeeded: the answer is written when it is over.
     "wait_end_of_query": "1",
     "async_insert": "0",
-    # A member that is no column is a defect of ours, and would be left out in silence.
+    # A member that is no column is a defect of this module, and would be left out in silence.
     "input_format_skip_unknown_fields": "0",
     "output_format_json_quote_64bit_integers": "0",
 }

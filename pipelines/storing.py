@@ -61,7 +61,9 @@ class Arrivals:
             asked = dict(self._waiting)
             try:
                 found = await self._gateway.in_store(self._store, frozenset(asked.values()))
-            except Exception as error:  # theirs: nobody may wait for what does not look any more
+            except (
+                Exception
+            ) as error:  # it is the waiters': none may wait for a look that has ended
                 _tell(asked, error)
                 continue
             some = False

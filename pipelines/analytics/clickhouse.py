@@ -5,7 +5,7 @@ as the version of the row, and whether the record deletes its key. All records o
 partition, so of a key's rows the one with the highest offset is what the topic says. That is what
 ReplacingMergeTree keeps, whatever the order and the number of inserts: rows that are inserted again
 change nothing, neither after a kill nor by a second process. Until it has merged them, older rows
-are there too; so whoever reads says FINAL.
+are there too; so readers say FINAL.
 
 A position is inserted behind the rows before it, with itself as its version: it never runs back.
 """

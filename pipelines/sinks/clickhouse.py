@@ -2,7 +2,7 @@
 
 The source is the key and the output's offset the version of a row, so ReplacingMergeTree keeps the
 latest output of a source, however often and in which order rows are inserted. Until it has merged
-them older rows are there too: whoever reads says FINAL.
+them older rows are there too: readers say FINAL.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def read(path: Path, asked: Range) -> dict[str, Any]:
         StoreBusy
     """
     try:
-        import duckdb  # an extra: whoever has no analytics needs it not
+        import duckdb  # an extra: only analytics need it
     except ImportError:
         raise NoStore("DuckDB is not installed (pip install 'tailrace[analytics]').") from None
     if not path.is_file():

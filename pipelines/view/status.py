@@ -18,7 +18,7 @@ SHORTEST_S: Final = 6.0  # of a window without a row that says something
 class State(StrEnum):
     """How a pipeline is."""
 
-    UNREAD = "unread"  # nobody has looked yet
+    UNREAD = "unread"  # not looked at yet
     RUNNING = "running"  # rows were done within the window
     DONE = "done"  # no record waits
     STANDING = "standing"  # records wait, and none was done within the window

@@ -44,7 +44,7 @@ class Search(msgspec.Struct, frozen=True, omit_defaults=True):
         queries: what was searched for.
         sources: of the passages in the prompt, in the order of their numbers, from 1 on.
         characters: of these passages in the prompt, at the end of its last message of a user.
-        results: the passages as clients are shown them; None where nobody asked for them.
+        results: the passages as clients are shown them; None where the client did not ask for them.
     """
 
     queries: tuple[str, ...]

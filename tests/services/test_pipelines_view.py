@@ -166,7 +166,7 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     view = parts.serve()
     page.goto(parts.url)
 
-    # Whoever may not see it is told why, and is asked for another credential.
+    # A user without the right is told so, and asked for another credential.
     sign_in(page, keys.token("ann"))
     refused = page.locator("#pipelines .trouble")
     sync_api.expect(refused).to_contain_text("does not have the scope `admin`")

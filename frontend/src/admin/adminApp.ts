@@ -67,7 +67,7 @@ export class AdminApp {
     (half === "pipelines" ? this.pipelinesHalf : this.analyticsHalf).problem(problem);
   }
 
-  /** Nobody may see what was shown to another user. */
+  /** What was shown to another user must not stay on the screen. */
   clear(why: string, signIn = false): void {
     this.analytics = null;
     this.pipelineTable.show([]);

@@ -68,7 +68,7 @@ async function begin(): Promise<void> {
     new Polling({
       ask: () => ask().catch((error: unknown) => app.problem(half, problemOf(error))),
       everyMs,
-      // Nobody is asked anything while nobody is signed in.
+      // Without a sign-in there is nothing to ask for.
       seen: () => document.visibilityState === "visible" && !signIn.element.open,
       later,
     });

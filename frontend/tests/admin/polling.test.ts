@@ -44,7 +44,7 @@ describe("polling", () => {
     expect(room.asked).toBe(3);
   });
 
-  it("has one timer, whoever hurries", async () => {
+  it("has one timer, however often it is hurried", async () => {
     const room = new Room();
     room.polling.now();
     await room.answer();
@@ -53,7 +53,7 @@ describe("polling", () => {
     expect([room.asked, room.timers.length]).toEqual([2, 1]);
   });
 
-  it("asks nobody while nobody looks", async () => {
+  it("does not ask while the page is hidden", async () => {
     const room = new Room();
     room.polling.now();
     await room.answer();

@@ -195,7 +195,7 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
         assert (principal.subject, principal.issued_at) == ("alice", file.act.created)
 
 
-async def test_whoever_is_slower_than_the_one_that_took_over_erases_nothing(
+async def test_a_gateway_that_was_overtaken_erases_nothing(
     broker: memory_log.MemoryLog,
 ) -> None:
     """It took a file that another gateway had completed for one that was taken out, and erased its
@@ -218,7 +218,7 @@ async def test_whoever_is_slower_than_the_one_that_took_over_erases_nothing(
         assert None not in kept.values()
 
 
-async def test_whoever_works_on_a_file_says_so(
+async def test_a_gateway_says_that_it_works_on_a_file(
     broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingestion, "SIGN_S", 0.02)
