@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 FIRST_LOOK_S: Final = 0.1
 MOST_LOOK_S: Final = 1.0
 MOST_EXPIRED: Final = 20  # uploads of a row that expired before they were attached
-# The embedding model refused, or somebody took the file out. Everything else stays as it is.
+# The embedding model refused, or the file was taken out. Everything else stays as it is.
 _AGAIN: Final = frozenset({"server_error", "vector_store_file_not_found"})
 
 
@@ -26,8 +26,8 @@ class Arrivals:
     """Waits for files of one store: all rows of a runner look together.
 
     Attributes:
-        _waiting: who waits for which file.
-        _looking: looks as long as somebody waits.
+        _waiting: for each row that waits, its file.
+        _looking: looks as long as a row waits.
     """
 
     def __init__(
@@ -61,9 +61,8 @@ class Arrivals:
             asked = dict(self._waiting)
             try:
                 found = await self._gateway.in_store(self._store, frozenset(asked.values()))
-            except (
-                Exception
-            ) as error:  # it is the waiters': none may wait for a look that has ended
+            except Exception as error:
+                # Each row tells its own outcome; without this it would wait without end.
                 _tell(asked, error)
                 continue
             some = False

@@ -166,7 +166,7 @@ def _object(said: httpx.Response) -> dict[str, Any]:
 
 
 def _refused(said: httpx.Response) -> Refused:
-    """What the gateway said, without a doubt that would let somebody pass."""
+    """The gateway's error. An answer that is no error is refused too, as 502."""
     error = _object(said).get("error")
     error = error if isinstance(error, dict) else {}
     status = said.status_code if 400 <= said.status_code < 600 else 502
