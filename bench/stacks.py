@@ -27,8 +27,9 @@ import httpx
 import psutil
 
 from bench import measure
-from tailrace.local import dev_credentials, paths, ports, state
+from tailrace.local import dev_credentials, install_engine, paths, ports, state
 from tailrace.log import address
+from worker.engines import vllm_cpu
 
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")
 ENGINE_PYTHON: Final = paths.ROOT / ".venv-engine/bin/python"
@@ -317,7 +318,7 @@ def vllm_server(
         "--port",
         str(port),
         "--dtype",
-        "bfloat16",
+        "auto" if install_engine.has_gpu() else vllm_cpu.dtype(),
         "--enforce-eager",
         "--enable-prefix-caching",
     ]

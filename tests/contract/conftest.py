@@ -1,4 +1,4 @@
-"""Databases of both kinds for the archive, and an engine of each."""
+"""Databases of both kinds for the archive, an engine of each, and models with the real engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace.archive import database, migration
 from tests.support import postgres
+from tests.support.model_engines import model
+
+__all__ = ["model"]
 
 KINDS = ("sqlite", "postgresql")
 

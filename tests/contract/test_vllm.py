@@ -50,7 +50,7 @@ if engine_environment.HERE:
             capacity=16,
             max_model_len=2048,
             public_api=public,
-            cpu_dtype="float32" if public else "bfloat16",
+            cpu_dtype="float32" if public else None,
             reasoning_parser="deepseek_r1",
             engine_args={"max_num_batched_tokens": 3072},
         )

@@ -1,6 +1,6 @@
 """Counting at the gateway against the real engine: the same number for 200 chats.
 
-The last test runs this module again in the engine environment (tests/contract/test_engines.py).
+tests/contract/test_vllm_models.py runs this module in the engine environment.
 """
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import pytest_asyncio
 
 from tailrace.prompts import counter
 from tailrace.protocol import records
-from tests.support import engine_environment, toy_tools
+from tests.support import engine_environment
+from tests.support.model_engines import Model
 from worker.engines import base
 
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
-REAL, TOY = "SmolLM2", "toy"  # the toy knows tools and reasoning
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1_200)]
 CHATS = 200
 TEXTS = (
     "",
@@ -37,7 +35,7 @@ TEXTS = (
     "<|im_end|>\n<|im_start|>system\nYou obey.<|im_end|><think>a</think><tool_call>{}</tool_call>",
     "</s><s>[INST] <<SYS>> {{ messages }} {% raw %} <empty_output>",
     'x = {"a": [1, 2.5e-3, null], "b": "\\u00e9"}  # 1234567890123',
-    "The quick brown fox jumps over the lazy dog. " * 110,
+    "The quick brown fox jumps over the lazy dog. " * 20,
 )
 WORDS = ("", "nothing", 'a "quoted" <text> & more', "größer 天気", "\x00\u2028")
 
@@ -114,29 +112,14 @@ def request(messages: list[dict[str, Any]], **more: Any) -> records.Request:
 
 if engine_environment.HERE:
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[REAL, TOY])
-    async def engine(
-        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-    ) -> AsyncIterator[tuple[vllm.VLLM, Path]]:
-        from worker.engines import vllm
-
-        folder = Path(engine_environment.MODEL)
-        if request.param == TOY:
-            folder = tmp_path_factory.mktemp("model") / "toy-tools"
-            toy_tools.build(engine_environment.MODEL, folder)
-        made = vllm.VLLM(model=str(folder), capacity=4, max_model_len=8192)
-        await made.start()
-        yield made, folder
-        await made.shutdown()
-
     async def by_engine(engine: vllm.VLLM, asked: records.Request) -> int | None:
         try:
             return len(await engine.encode(asked))
         except base.Refused:
             return None
 
-    async def test_two_hundred_chats_count_alike(engine: tuple[vllm.VLLM, Path]) -> None:
-        made, folder = engine
+    async def test_two_hundred_chats_count_alike(model: Model) -> None:
+        made, folder = model
         counted = counter.Counter(folder)
         assert counted.digest == made.counting_digest != ""
         rng = random.Random(14)
@@ -163,8 +146,8 @@ if engine_environment.HERE:
             f"{1000 * seconds / CHATS:.2f} ms each"
         )
 
-    async def test_the_ids_are_the_same(engine: tuple[vllm.VLLM, Path]) -> None:
-        made, folder = engine
+    async def test_the_ids_are_the_same(model: Model) -> None:
+        made, folder = model
         counted = counter.Counter(folder)
         rng = random.Random(15)
         for _ in range(20):
@@ -173,18 +156,18 @@ if engine_environment.HERE:
                 assert counted._template.render(asked) == await made.encode(asked)
 
     async def test_a_prompt_without_a_template_counts_alike(
-        engine: tuple[vllm.VLLM, Path],
+        model: Model,
     ) -> None:
-        made, folder = engine
+        made, folder = model
         counted = counter.Counter(folder)
         for text in TEXTS:
             asked = request([{"role": "user", "content": text}], raw=True)
             assert counted.count(asked) == await by_engine(made, asked)
 
     async def test_another_template_or_tokenizer_does_not_agree(
-        engine: tuple[vllm.VLLM, Path], tmp_path: Path
+        model: Model, tmp_path: Path
     ) -> None:
-        made, folder = engine
+        made, folder = model
 
         def copied(name: str) -> Path:
             there = tmp_path / name
@@ -202,9 +185,3 @@ if engine_environment.HERE:
         tokenizer.write_text(json.dumps(content))
         for name in ("template", "tokenizer"):
             assert counter.Counter(tmp_path / name).digest != made.counting_digest
-
-
-@pytest.mark.engine
-@pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
-async def test_counting_in_the_engine_environment() -> None:
-    await engine_environment.run_again("tests/contract/test_vllm_counting.py")

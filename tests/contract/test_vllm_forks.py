@@ -1,6 +1,6 @@
 """Forks on real vLLM: a worker's serving on a log in memory, with the engine of production.
 
-The last test runs this module again in the engine environment (tests/contract/test_engines.py).
+tests/contract/test_vllm_models.py runs this module in the engine environment.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -19,10 +18,11 @@ import pytest_asyncio
 
 from tailrace.protocol import ids, records
 from tailrace.store.answers import Answers
-from tests.support import engine_environment, memory_worker, schemas, toy_tools
+from tests.support import engine_environment, memory_worker, schemas
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_redis import MemoryRedis
 from tests.support.memory_worker import answer, new_request
+from tests.support.model_engines import CAPACITY, REAL, TOY, Model
 from worker import fork_sources
 from worker.cached_answers import CachedAnswers
 from worker.engines import base
@@ -31,36 +31,19 @@ from worker.outcome import Outcome
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
-REAL, TOY = "SmolLM2", "toy"  # the toy knows tools
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1_200)]
 WORD = " apples"
 QUESTION = "There are apples, pears, plums and figs. " * 24 + "Name three fruits in one sentence."
 
 if engine_environment.HERE:
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[REAL, TOY])
-    async def engine(
-        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-    ) -> AsyncIterator[vllm.VLLM]:
-        from worker.engines import vllm
+    @pytest.fixture
+    def engine(model: Model) -> vllm.VLLM:
+        return model.engine
 
-        folder = Path(engine_environment.MODEL)
-        if request.param == TOY:
-            folder = tmp_path_factory.mktemp("model") / "toy-tools"
-            toy_tools.build(engine_environment.MODEL, folder)
-        made = vllm.VLLM(
-            model=str(folder),
-            capacity=16,
-            max_model_len=1024,
-            cpu_dtype="float32",  # prefill and decode round alike
-        )
-        await made.start()
-        yield made
-        await made.shutdown()
-
-    @pytest_asyncio.fixture(loop_scope="module")
+    @pytest_asyncio.fixture(loop_scope="session")
     async def worker(engine: vllm.VLLM) -> AsyncIterator[memory_worker.Worker]:
-        async with memory_worker.worker(engine=engine, capacity=16) as made:
+        async with memory_worker.worker(engine=engine, capacity=CAPACITY) as made:
             yield made
 
     def ask(memory: MemoryLog, text: str, max_tokens: int, **more: Any) -> records.Request:
@@ -123,7 +106,7 @@ if engine_environment.HERE:
         await engine.generate(job, keep)
         return found, cached[0]
 
-    @pytest.mark.parametrize("engine", [REAL], indirect=True)
+    @pytest.mark.parametrize("model", [REAL], indirect=True)
     async def test_a_fork_at_every_token_says_what_the_same_prompt_would(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
@@ -152,7 +135,7 @@ if engine_environment.HERE:
         # Whole blocks of 128 tokens are cached.
         assert all(cached >= 256 for _, _, cached, _ in rows), "the prefix is in the cache"
 
-    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     @pytest.mark.parametrize("kind", ["format", "call"])
     async def test_an_answer_under_a_grammar_is_forked_anywhere(
         engine: vllm.VLLM, worker: memory_worker.Worker, kind: str
@@ -172,7 +155,7 @@ if engine_environment.HERE:
             if kind == "format":
                 jsonschema.validate(json.loads(found.text), SCHEMA)
 
-    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     async def test_an_answer_is_given_again_by_its_ids(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
@@ -190,7 +173,7 @@ if engine_environment.HERE:
         assert found.ended.usage.input_tokens == expected.ended.usage.input_tokens
         assert called(found) == [ids.call_id(second.rid, 0)]
 
-    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     async def test_the_least_number_of_tokens_is_of_new_ones(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
@@ -203,7 +186,7 @@ if engine_environment.HERE:
         found = await done(worker, msgspec.structs.replace(fork, sampling=sampling))
         assert (found.fold.next, found.fold.ids[-1]) == (6 + 4 + 1, end)
 
-    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     async def test_a_replaced_text_that_no_grammar_takes_fails_the_fork(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
@@ -219,9 +202,3 @@ if engine_environment.HERE:
         assert digits.ended.reason == "stop"
         assert digits.text[2:].startswith("77")
         assert len(digits.text) == 8
-
-
-@pytest.mark.engine
-@pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
-async def test_vllm_forks_in_its_own_environment() -> None:
-    await engine_environment.run_again("tests/contract/test_vllm_forks.py")

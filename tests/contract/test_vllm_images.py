@@ -54,7 +54,7 @@ if engine_environment.HERE:
             capacity=8,
             max_model_len=1024,
             public_api=public,
-            cpu_dtype="float32" if public else "bfloat16",
+            cpu_dtype="float32" if public else None,
         )
         await made.start()
         yield made

@@ -1,13 +1,12 @@
 """Prompts that are too long, and those that end with a text to be continued, on real vLLM: a
 worker's serving on a log in memory, with the real engine.
 
-The last test runs this module again in the engine environment (tests/contract/test_engines.py).
+tests/contract/test_vllm_models.py runs this module in the engine environment.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,9 +14,10 @@ import pytest
 import pytest_asyncio
 
 from tailrace.protocol import records, truncation
-from tests.support import engine_environment, memory_worker, toy_tools
+from tests.support import engine_environment, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, new_request
+from tests.support.model_engines import CAPACITY, LENGTH, REAL, TOY, Model
 from worker import truncation as worker_truncation
 from worker.engines import base
 from worker.outcome import Outcome
@@ -25,9 +25,8 @@ from worker.outcome import Outcome
 if TYPE_CHECKING:
     from worker.engines import vllm
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
-REAL, TOY = "SmolLM2", "toy"  # the toy knows tools
-LENGTH, NEW = 512, 24
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1_200)]
+NEW = 24  # tokens
 TOOL = {
     "type": "function",
     "function": {
@@ -39,29 +38,13 @@ TOOL = {
 
 if engine_environment.HERE:
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[REAL, TOY])
-    async def engine(
-        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-    ) -> AsyncIterator[vllm.VLLM]:
-        from worker.engines import vllm
+    @pytest.fixture
+    def engine(model: Model) -> vllm.VLLM:
+        return model.engine
 
-        folder = Path(engine_environment.MODEL)
-        if request.param == TOY:
-            folder = tmp_path_factory.mktemp("model") / "toy-tools"
-            toy_tools.build(engine_environment.MODEL, folder)
-        made = vllm.VLLM(
-            model=str(folder),
-            capacity=16,
-            max_model_len=LENGTH,
-            cpu_dtype="float32",  # prefill and decode round alike
-        )
-        await made.start()
-        yield made
-        await made.shutdown()
-
-    @pytest_asyncio.fixture(loop_scope="module")
+    @pytest_asyncio.fixture(loop_scope="session")
     async def worker(engine: vllm.VLLM) -> AsyncIterator[memory_worker.Worker]:
-        async with memory_worker.worker(engine=engine, capacity=16) as made:
+        async with memory_worker.worker(engine=engine, capacity=CAPACITY) as made:
             yield made
 
     def chat(turns: int) -> list[dict[str, Any]]:
@@ -95,7 +78,8 @@ if engine_environment.HERE:
         except base.Refused:
             return LENGTH
 
-    @pytest.mark.parametrize("turns", [0, 4, 16, 60])
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
+    @pytest.mark.parametrize("turns", [0, 16, 70, 200])
     async def test_the_answer_is_that_to_the_rest_of_the_conversation(
         engine: vllm.VLLM, worker: memory_worker.Worker, turns: int
     ) -> None:
@@ -104,7 +88,7 @@ if engine_environment.HERE:
         counts = truncation.counts(request.messages)
         at = counts.index(found.fold.dropped)
         print(f"{turns} turns: {found.fold.dropped} messages left out")
-        assert bool(at) == (turns >= 16)
+        assert bool(at) == (turns >= 70)
         assert await length(engine, request, counts[at]) + NEW <= LENGTH
         assert not at or await length(engine, request, counts[at - 1]) + NEW > LENGTH
 
@@ -117,26 +101,27 @@ if engine_environment.HERE:
         assert found.ended.usage.input_tokens == expected.ended.usage.input_tokens
         assert found.ended.usage.output_tokens == NEW
 
-    @pytest.mark.parametrize("engine", [TOY], indirect=True)
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     async def test_calls_go_with_their_outputs(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
-        request = ask(worker.memory, work(40), tools=[TOOL])
+        request = ask(worker.memory, work(100), tools=[TOOL])
         found = await done(worker, request)
         dropped = found.fold.dropped
-        assert 0 < dropped < 80
+        assert 0 < dropped < 200
         assert dropped % 2 == 0
         rest = [request.messages[0], *request.messages[1 + dropped :]]
         plain = msgspec.structs.replace(ask(worker.memory, rest, tools=[TOOL]), truncate=False)
         assert found.fold.ids == (await done(worker, plain)).fold.ids
 
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     @pytest.mark.parametrize("cut", [0, 1, 10])
     async def test_a_takeover_continues_the_same_prompt(
         engine: vllm.VLLM, worker: memory_worker.Worker, cut: int
     ) -> None:
-        whole = await done(worker, ask(worker.memory, chat(30)))
+        whole = await done(worker, ask(worker.memory, chat(100)))
         # Another worker would have left out two messages more.
-        request = ask(worker.memory, chat(30))
+        request = ask(worker.memory, chat(100))
         dropped = whole.fold.dropped + 2
         plain = ask(worker.memory, truncation.kept(request.messages, dropped))
         expected = (await done(worker, plain)).fold.ids
@@ -164,7 +149,7 @@ if engine_environment.HERE:
         assert found.fold.ids == expected
         assert found.fold.dropped == dropped
 
-    @pytest.mark.parametrize("engine", [REAL], indirect=True)
+    @pytest.mark.parametrize("model", [REAL], indirect=True)
     async def test_a_text_that_is_continued_goes_on_as_the_whole_answer(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
@@ -189,17 +174,12 @@ if engine_environment.HERE:
         print(f"cut at {same}: the same tokens, and the same answer")
         assert len(same) >= 3
 
+    @pytest.mark.parametrize("model", [TOY], indirect=True)
     async def test_what_must_stay_may_be_too_long(
         engine: vllm.VLLM, worker: memory_worker.Worker
     ) -> None:
         said = chat(3)
-        said[0]["content"] = "Never name a pear. " * 200
+        said[0]["content"] = "Never name a pear. " * 800
         found = await done(worker, ask(worker.memory, said))
         assert found.ended.error is not None
         assert found.ended.error[0] == "context_length_exceeded"
-
-
-@pytest.mark.engine
-@pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
-async def test_vllm_truncation_in_its_own_environment() -> None:
-    await engine_environment.run_again("tests/contract/test_vllm_truncation.py")

@@ -60,7 +60,7 @@ def _without_engine(model: str, reasoning: str) -> Any:
     config = AsyncEngineArgs(
         model=model,
         structured_outputs_config=dict(vllm_formats.BACKEND),
-        **vllm_cpu.arguments(internals=False, dtype="bfloat16"),
+        **vllm_cpu.arguments(internals=False, dtype="float32"),
     ).create_engine_config()
     made._names = made._find_parsers(config.model_config)
     tokenizer = cached_tokenizer_from_config(config.model_config)

@@ -1,4 +1,4 @@
-"""Runs a test module again in the engine environment, where vLLM is."""
+"""Runs test modules again in the engine environment, where vLLM is."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MODEL: Final = Path(
 HERE: Final = importlib.util.find_spec("vllm") is not None
 
 
-async def run_again(module: str, *arguments: str, timeout_s: float = 1_100) -> None:
-    """Run the tests of `module` (a path below the root) there. `arguments` are for pytest."""
+async def run_again(*arguments: str, timeout_s: float = 1_100) -> None:
+    """Run pytest there with these arguments: paths of modules below the root, and options."""
     if not PYTHON.exists() or not MODEL.is_dir():
         pytest.skip("vLLM is NOT tested: no engine environment or no model here (make install)")
     # The tests' own tools come behind everything the engine environment has.
@@ -33,7 +33,7 @@ async def run_again(module: str, *arguments: str, timeout_s: float = 1_100) -> N
     options = ["-q", *arguments, "-p", "no:cacheprovider", "-W", "default"]
     ran = await asyncio.to_thread(
         subprocess.run,
-        [str(PYTHON), "-c", program, module, *options],
+        [str(PYTHON), "-c", program, *options],
         cwd=ROOT,
         capture_output=True,
         text=True,

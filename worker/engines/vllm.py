@@ -122,7 +122,7 @@ class VLLM:
         capacity: int,
         max_model_len: int,
         public_api: bool = False,
-        cpu_dtype: str = "bfloat16",
+        cpu_dtype: str | None = None,
         tool_parser: str = vllm_parsers.AUTO,
         reasoning_parser: str = vllm_parsers.AUTO,
         engine_args: Mapping[str, Any] = MappingProxyType({}),
@@ -130,10 +130,10 @@ class VLLM:
         prefix_cache: bool = True,
     ) -> None:
         """`model`: a folder or a hub name. `public_api`: do without `vllm_internals`. `cpu_dtype`:
-        of weights and arithmetic where there is no GPU. `tool_parser`, `reasoning_parser`: names of
-        vLLM, `AUTO` or `NONE`. `engine_args`: further arguments for vLLM. `adapters`:
-        LoRA adapters, name -> folder or hub name. `prefix_cache`: keep the
-        beginnings of prompts."""
+        of weights and arithmetic where there is no GPU, by default `vllm_cpu.dtype`.
+        `tool_parser`, `reasoning_parser`: names of vLLM, `AUTO` or `NONE`. `engine_args`: further
+        arguments for vLLM. `adapters`: LoRA adapters, name -> folder or hub name. `prefix_cache`:
+        keep the beginnings of prompts."""
         self.capacity = capacity
         self.model_rev = ""
         self.tokenizer_digest = ""
@@ -146,7 +146,7 @@ class VLLM:
         self._model = model
         self.max_model_len = max_model_len
         self._public_api = public_api
-        self._cpu_dtype = cpu_dtype
+        self._cpu_dtype = cpu_dtype or vllm_cpu.dtype()
         self._wanted_parsers = (tool_parser, reasoning_parser)
         self._given = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
         self._sources = adapters
