@@ -5,6 +5,7 @@ Both answer the same query with the same rows, so the answer does not say which 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -125,6 +126,10 @@ class ResultServer:
             )
         except (servers.Refused, servers.Unavailable) as error:
             raise _said(error) from error
+        except json.JSONDecodeError as error:
+            raise StoreUnavailable(
+                "What answers at the store's address is not ClickHouse."
+            ) from error
         except OSError as error:
             raise NoStore(
                 f"The file with the password for ClickHouse cannot be read: {error.strerror}."

@@ -267,6 +267,14 @@ def test_a_server_that_is_away_is_unavailable(url: str, server: DatabaseServer) 
         asked_of(url)
 
 
+def test_another_server_is_not_taken_for_a_store(
+    url: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_done", lambda _: b"<p>hello</p>")
+    with pytest.raises(StoreUnavailable, match="is not ClickHouse"):
+        asked_of(url)
+
+
 def test_a_password_that_is_not_there_is_said_without_its_place(
     url: str, server: DatabaseServer, tmp_path: Path
 ) -> None:
