@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import httpx
 
-from pipelines.servers import Address, Refused, Unavailable
+from pipelines.servers import ANSWER_S, Address, Refused, Unavailable
 
+_NONE: Final[Mapping[str, Any]] = {}
 _SETTINGS: Final = {
     # The status says whether all of it succeeded: the answer is written when it is over.
     "wait_end_of_query": "1",
@@ -24,17 +25,25 @@ _SETTINGS: Final = {
 class Client:
     """One database on a server. All calls block, and raise `Unavailable` or `Refused`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, answer_s: float = ANSWER_S) -> None:
+        """`answer_s`: so long an answer may take."""
         self._address = address
-        self._http = address.client()
+        self._http = address.client(answer_s)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
-        text = self.run(f"{query} FORMAT JSONCompactEachRow")
+    def ask(
+        self,
+        query: str,
+        parameters: Mapping[str, int] = _NONE,
+        settings: Mapping[str, str] = _NONE,
+    ) -> list[tuple[Any, ...]]:
+        """The rows of a query. `parameters`: of its `{name:Type}`; `settings`: of the server, for
+        this query."""
+        bound = {f"param_{name}": str(value) for name, value in parameters.items()}
+        text = self.run(f"{query} FORMAT JSONCompactEachRow", told={**settings, **bound})
         return [tuple(json.loads(line)) for line in text.splitlines() if line]
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -42,12 +51,13 @@ class Client:
         body = "\n".join(json.dumps(row) for row in rows)
         self.run(f'INSERT INTO "{table}" FORMAT JSONEachRow', body.encode())
 
-    def run(self, query: str, body: bytes = b"") -> str:
-        """The answer to a statement; `body` is the data of an insert."""
+    def run(self, query: str, body: bytes = b"", told: Mapping[str, str] = _NONE) -> str:
+        """The answer to a statement; `body` is the data of an insert, `told` are more parameters of
+        the request."""
         try:
             answer = self._http.post(
                 self._address.url,
-                params={"database": self._address.name, "query": query, **_SETTINGS},
+                params={"database": self._address.name, "query": query, **_SETTINGS, **told},
                 content=body,
                 headers=self._login(),
             )
@@ -58,7 +68,8 @@ class Client:
         # Its text may quote rows.
         code = answer.headers.get("X-ClickHouse-Exception-Code", "none")
         said = f"ClickHouse answered {answer.status_code}, code {code}"
-        raise (Refused if answer.status_code in (400, 401, 403, 404) else Unavailable)(said)
+        kind = Refused if answer.status_code in (400, 401, 403, 404) else Unavailable
+        raise kind(said, int(code) if code.isdigit() else 0)
 
     def _login(self) -> dict[str, str]:
         if not self._address.user:

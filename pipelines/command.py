@@ -346,7 +346,12 @@ def serve(
     kafka: Kafka,
     url: Url,
     store: Annotated[
-        Path | None, typer.Option(help="The store of analytics (docs/analytics.md).")
+        str | None,
+        typer.Option(
+            envvar="TAILRACE_ANALYTICS_STORE",
+            help="The store of analytics (docs/analytics.md): a file of DuckDB, or "
+            "http(s)://user@host:port/database of ClickHouse.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8090,
     host: Annotated[str, typer.Option(help="Where it listens.")] = "127.0.0.1",
@@ -358,6 +363,7 @@ def serve(
     # Runners need no web server.
     from pipelines.view import app as view
     from pipelines.view import files as page_files
+    from pipelines.view import readers
 
     pipelines = [_loaded(path) for path in files]
     names = [each.name for each in pipelines]
@@ -369,9 +375,12 @@ def serve(
         typer.echo("on a development deployment, `tailrace token --scopes read,admin` signs in")
         sys.stdout.flush()
 
-    options = view.Options(
-        kafka, url, host, port, page or page_files.FOLDER, store, (input_price, output_price)
-    )
+    try:
+        reader = readers.opened(store) if store else None
+    except (OSError, ValueError) as error:
+        _refuse(f"--store: {error}")
+    prices = (input_price, output_price)
+    options = view.Options(kafka, url, host, port, page or page_files.FOLDER, reader, prices)
     try:
         _run(view.serve(pipelines, options, ready))
     except page_files.NoPage as error:

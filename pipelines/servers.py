@@ -14,11 +14,19 @@ ANSWER_S: Final = 60.0
 CONNECT_S: Final = 5.0
 
 
-class Unavailable(Exception):
+class _Failed(Exception):
+    """`code`: the server's own for the error; 0 where it says none."""
+
+    def __init__(self, said: str, code: int = 0) -> None:
+        super().__init__(said)
+        self.code = code
+
+
+class Unavailable(_Failed):
     """The server does not answer, or not now. The text has a code and nothing of a row."""
 
 
-class Refused(Exception):
+class Refused(_Failed):
     """The server will not do it: the credential, a right, the database or a table is wrong."""
 
 
@@ -36,10 +44,10 @@ class Address(NamedTuple):
         """Read for each request: whatever mounts the file may renew it."""
         return Path(self.password_file).read_text().strip() if self.password_file else ""
 
-    def client(self) -> httpx.Client:
-        """A client that trusts what the address says."""
+    def client(self, answer_s: float = ANSWER_S) -> httpx.Client:
+        """A client that trusts what the address says, and waits so long for an answer."""
         trust = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
-        timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+        timeout = httpx.Timeout(answer_s, connect=CONNECT_S)
         return httpx.Client(timeout=timeout, verify=trust, trust_env=False)
 
 

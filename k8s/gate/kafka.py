@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from k8s.gate import analytics
+from k8s.gate import admin_page, analytics
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
 from pipelines import definition
 from tailrace.protocol import topics
@@ -226,7 +226,7 @@ def acls(m: Manifests) -> Iterator[Verdict]:
     wanted = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
     wanted["tailrace-keda"] = _watching(m)
     wanted |= {f"tailrace-{name}": _of_pipeline(told) for name, told in m.pipelines().items()}
-    wanted |= analytics.grants(m)
+    wanted |= analytics.grants(m) | admin_page.grants(m)
     found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found or name not in wanted:

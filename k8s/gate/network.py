@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from k8s.gate import analytics
+from k8s.gate import admin_page, analytics
 from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
 
 # From, to, port. A name without prefix is a pod of this product, `ns:` a namespace, `*` anywhere.
@@ -143,7 +143,7 @@ def only_allowed(m: Manifests) -> Iterator[Verdict]:
     }
     wanted = {
         e
-        for e in ALLOWED | of_runners | analytics.edges(m)
+        for e in ALLOWED | of_runners | analytics.edges(m) | admin_page.edges(m)
         if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])
     }
     for source, target, port in sorted(found | wanted):
@@ -161,7 +161,7 @@ def listener_peers(m: Manifests) -> Iterator[Verdict]:
     """Strimzi adds a policy of its own from the listener's peers, and policies add up. So the peers
     must be exactly the allowed ones."""
     wanted = {source for source, target, port in ALLOWED if (target, port) == ("kafka", "9093")}
-    wanted |= m.pipelines().keys() | analytics.users(m)
+    wanted |= m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:
             given = _peers(_pods(m), listener.get("networkPolicyPeers"))

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from k8s import make_secrets
-from k8s.gate import analytics, kafka
+from k8s.gate import admin_page, analytics, kafka
 from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
 from tailrace.settings import pools_file, table
 
@@ -60,6 +60,8 @@ def variables(m: Manifests) -> Iterator[Verdict]:
         if workload.name in analytics.users(m):
             stores = workload.name == analytics.STORE
             required = analytics.STORE_VARIABLES if stores else analytics.VARIABLES
+        if workload.name == admin_page.NAME:
+            required = admin_page.variables(m)
         for container in workload.containers:
             env = m.config(workload, container)
             allowed = (
@@ -118,6 +120,7 @@ def secrets_made(m: Manifests) -> dict[str, set[str]]:
         made[f"{name}-credential"] = {"credential"}  # by hand, or by who renews it
     if m.workload(analytics.STORE) is not None:
         made |= analytics.SECRETS
+    made |= admin_page.secrets(m)
     for user in m.kind("KafkaUser"):
         made[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
     for cluster in m.kind("Kafka"):
@@ -221,6 +224,7 @@ def listening(m: Manifests) -> Iterator[Verdict]:
     """A service listens where its Service sends, and not on the loopback only. Flink uses the ports
     that the policies open."""
     yield from analytics.deployed(m)
+    yield from admin_page.deployed(m)
     for name in ("gateway", "push"):
         workload = m.workload(name)
         if workload is None:
@@ -369,7 +373,8 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
             else f"scales {reference['kind']} {reference['name']}, which is not there",
         )
     for workload_doc in m.kind("Deployment"):
-        if workload_doc["metadata"]["name"] in UNSCALED | m.pipelines().keys() | analytics.users(m):
+        unscaled = UNSCALED | m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
+        if workload_doc["metadata"]["name"] in unscaled:
             continue
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:

@@ -6,6 +6,6 @@ Out: `/v1/pipelines`, `/v1/analytics` and the page; nothing is written.
 
     app       routes, answers, one process       callers   who may see it: a gateway says
     watching  looks at every pipeline, one loop  status    what the looks say
-    plots     the store of analytics, by range   queries   what is asked of it
-    files     the built page
+    plots     results of analytics, by range     readers   the stores: a file, or a server
+    queries   what is asked of them              files     the built page
 """

@@ -110,6 +110,8 @@ class View:
             raise Refused(
                 503, "store_busy", "Another program has the store of analytics open."
             ) from error
+        except plots.StoreUnavailable as error:
+            raise Refused(503, "store_unavailable", str(error)) from error
         return JSONResponse({"object": "analytics", **found}, headers=_NO_STORE)
 
     def _times(self, request: Request) -> tuple[int, int]:
@@ -174,7 +176,7 @@ class Options(NamedTuple):
     host: str
     port: int
     page: Path
-    store: Path | None = None
+    store: plots.Reader | None = None
     prices: tuple[float, float] = (0.0, 0.0)
 
 
@@ -192,7 +194,8 @@ async def serve(
     with socket.create_server((options.host, options.port), family=family) as bound:
         callers = Callers(options.url)
         watching = Watching(pipelines, Offsets(options.kafka, client_id="tailrace-view"))
-        view = View(pipelines, watching, callers, plots.Plots(options.store), options.prices)
+        results = plots.Plots(options.store)
+        view = View(pipelines, watching, callers, results, options.prices)
         server = _Server(
             uvicorn.Config(
                 view.application(page),
@@ -216,6 +219,7 @@ async def serve(
                 looking.cancel()
         finally:
             await callers.close()
+            results.close()
 
 
 class _Server(uvicorn.Server):

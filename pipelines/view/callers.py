@@ -97,7 +97,7 @@ class Callers:
         now, digest = self._clock(), _digest(shown)
         if self._known.get(digest, 0.0) > now:
             return
-        said = await self._ask("GET", shown)
+        said = await self._ask("GET", shown | _hops(request))
         if said.status_code != 200:
             raise _refused(said)
         who = _object(said)
@@ -121,7 +121,7 @@ class Callers:
                 raise Refused(413, "request_too_large", "A credential is not so long.")
         if request.method == "DELETE":
             self._known.clear()
-        said = await self._ask(request.method, _shown(request), body)
+        said = await self._ask(request.method, _shown(request) | _hops(request), body)
         answer = Response(said.content, said.status_code, media_type="application/json")
         for name, value in said.headers.multi_items():
             if name in _HANDED_BACK:
@@ -150,6 +150,19 @@ def _shown(request: Request) -> dict[str, str]:
         f"{name}={value}" for name, value in request.cookies.items() if name.startswith(_COOKIES)
     ]
     return {**shown, "cookie": "; ".join(ours)} if ours else shown
+
+
+def _hops(request: Request) -> dict[str, str]:
+    """Where the caller is, as a proxy writes it: what was said before, and the address that it came
+    from. A gateway that trusts this service counts refused credentials against the caller, so one
+    caller's wrong ones keep nobody else from signing in."""
+    if request.client is None:
+        return {}
+    return {
+        "x-forwarded-for": ", ".join(
+            [*request.headers.getlist("x-forwarded-for"), request.client.host]
+        )
+    }
 
 
 def _digest(shown: dict[str, str]) -> bytes:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-from pipelines.view import queries
+from typing import Any, Final, NamedTuple, Protocol
 
 STEPS_MIN: Final = (1, 2, 5, 10, 30, 60, 180, 360, 720, 1_440)
 MAX_POINTS: Final = 180
@@ -17,8 +13,6 @@ MAX_MINUTES: Final = 60 * 24 * 31
 LATEST_MS: Final = 1 << 42  # in the year 2109
 KEPT_S: Final = 5.0
 MAX_KEPT: Final = 16
-LOCKED_S: Final = 3.0
-_PAUSE_S: Final = 0.05
 _MINUTE_MS: Final = 60_000
 
 
@@ -28,6 +22,10 @@ class NoStore(Exception):
 
 class StoreBusy(Exception):
     """Another process has the file open."""
+
+
+class StoreUnavailable(Exception):
+    """The server does not answer, or not in time. The text says it to a person."""
 
 
 class Range(NamedTuple):
@@ -55,60 +53,21 @@ def range_of(since_ms: int, until_ms: int) -> Range:
     return Range(since_ms // step * step, -(-until_ms // step) * step, step)
 
 
-def read(path: Path, asked: Range) -> dict[str, Any]:
-    """The results of a range: `from`, `to` and `step` in ms, and of each result `columns` and
-    `rows`. Opens the file for as long as the queries take, and only to read.
+class Reader(Protocol):
+    """One store (`readers`)."""
 
-    Raises:
-        NoStore
-        StoreBusy
-    """
-    try:
-        import duckdb  # an extra: only analytics need it
-    except ImportError:
-        raise NoStore("DuckDB is not installed (pip install 'tailrace[analytics]').") from None
-    if not path.is_file():
-        raise NoStore(f"There is no store at {path.name}: analytics have not run yet.")
-    db = _opened(duckdb, path)
-    try:
-        parameters = {
-            "since": _time(asked.since),
-            "until": _time(asked.until),
-            "step": asked.step,
-        }
-        results = {}
-        for name, (columns, query) in queries.RESULTS.items():
-            rows = db.execute(query, parameters).fetchall()
-            results[name] = {"columns": columns, "rows": [list(map(_plain, row)) for row in rows]}
-    except duckdb.CatalogException:
-        raise NoStore(f"{path.name} has no results of analytics.") from None
-    finally:
-        db.close()
-    return {"from": asked.since, "to": asked.until, "step": asked.step, "results": results}
+    def read(self, asked: Range) -> dict[str, Any]:
+        """The results of a range: `from`, `to` and `step` in ms, and of each result `columns` and
+        `rows`. Blocks.
 
+        Raises:
+            NoStore
+            StoreBusy
+            StoreUnavailable
+        """
 
-def _opened(duckdb: Any, path: Path) -> Any:
-    """The file, once no other process writes it. Raises StoreBusy, NoStore."""
-    end = time.monotonic() + LOCKED_S
-    while True:
-        try:
-            return duckdb.connect(str(path), read_only=True, config={"threads": 1})
-        except duckdb.IOException as error:
-            if "lock" not in str(error):
-                raise NoStore(f"{path.name} is not a store of analytics.") from error
-            if time.monotonic() > end:
-                raise StoreBusy from error
-        time.sleep(_PAUSE_S)
-
-
-def _time(ms: int) -> datetime:
-    """As the store has it: in UTC, without a zone."""
-    return datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
-
-
-def _plain(value: Any) -> Any:
-    """Sums are decimals or 128-bit integers in the database."""
-    return value if value is None or isinstance(value, str | int | float) else float(value)
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class Plots:
@@ -116,14 +75,17 @@ class Plots:
 
     Attributes:
         _kept: answers by range, with the time (monotonic seconds) until which they are given again.
-        _turn: held while the file is read.
+        _away: until when a store that did not answer is not asked again, and what was said of it;
+            None after an answer. Each try takes seconds, and callers would wait for each other's.
+        _turn: held while the store is read.
     """
 
-    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`path`: None where there is no store."""
-        self._path = path
+    def __init__(self, reader: Reader | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`reader`: None where there is no store."""
+        self._reader = reader
         self._clock = clock
         self._kept: dict[Range, tuple[float, dict[str, Any]]] = {}
+        self._away: tuple[float, str] | None = None
         self._turn = asyncio.Lock()
 
     async def of(self, asked: Range) -> dict[str, Any]:
@@ -132,15 +94,28 @@ class Plots:
         Raises:
             NoStore
             StoreBusy
+            StoreUnavailable
         """
-        if self._path is None:
+        if self._reader is None:
             raise NoStore("No store of analytics was named: `serve` was started without --store.")
         async with self._turn:
             now = self._clock()
             self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now}
             if asked in self._kept:
                 return self._kept[asked][1]
-            found = await asyncio.to_thread(read, self._path, asked)
+            if self._away is not None and self._away[0] > now:
+                raise StoreUnavailable(self._away[1])
+            self._away = None
+            try:
+                found = await asyncio.to_thread(self._reader.read, asked)
+            except StoreUnavailable as error:
+                self._away = self._clock() + KEPT_S, str(error)
+                raise
             if len(self._kept) < MAX_KEPT:
                 self._kept[asked] = now + KEPT_S, found
             return found
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._reader is not None:
+            self._reader.close()

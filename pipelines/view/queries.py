@@ -1,17 +1,72 @@
 """What is asked of the store of analytics (pure).
 
-Of every query `$since` and `$until` bound the time, and `$step` is the step in ms. Each one groups
-by it and keeps the five largest names only; the others are one more, whose name is null. So what
-comes of it is bounded, whatever the range and however large the store.
+Of every query SINCE and UNTIL bound the time, and STEP is the step in ms. Each one groups by it and
+keeps the five largest names only; the others are one more, whose name is null. So what comes of it
+is bounded, whatever the range and however large the store.
+
+A query is one text for both databases; `written` puts the words of one of them in place of those in
+capitals. All its parameters are whole numbers: `since`, `until` and `step`, in ms.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
+class Dialect(NamedTuple):
+    """How a database writes what differs.
+
+    Attributes:
+        rows_of: of a table, each key once.
+        ms: of a column of times, in ms since the epoch.
+        step_of: the same, at the begin of its step.
+        words: of parameters.
+    """
+
+    rows_of: str
+    ms: str
+    step_of: str
+    words: Mapping[str, str]
+
+
+DUCKDB: Final = Dialect(
+    r"\1",
+    r"epoch_ms(\1)",
+    r"epoch_ms(\1) // $step * $step",
+    {
+        "SINCE": "epoch_ms($since::BIGINT)",
+        "UNTIL": "epoch_ms($until::BIGINT)",
+        "STEP": "$step",
+    },
+)
+CLICKHOUSE: Final = Dialect(
+    # Without it rows that were replaced or deleted count, until the server has merged them.
+    r"\1 FINAL",
+    r"toUnixTimestamp64Milli(\1)",
+    r"intDiv(toUnixTimestamp64Milli(\1), {step:Int64}) * {step:Int64}",
+    {
+        "SINCE": "fromUnixTimestamp64Milli({since:Int64})",
+        "UNTIL": "fromUnixTimestamp64Milli({until:Int64})",
+        "STEP": "{step:Int64}",
+    },
+)
+
+
+def written(query: str, dialect: Dialect) -> str:
+    """A query of RESULTS in the words of a database."""
+    for call, words in (
+        ("ROWS_OF", dialect.rows_of),
+        ("MS", dialect.ms),
+        ("STEP_OF", dialect.step_of),
+    ):
+        query = re.sub(rf"\b{call}\((\w+)\)", words, query)
+    return re.sub(r"\b(?:SINCE|UNTIL|STEP)\b", lambda found: dialect.words[found[0]], query)
+
+
 class Result(NamedTuple):
-    """One result. `columns`: names of what the query selects, in its order."""
+    """One result. `columns`: names of what the query selects, in its order; `query`: see above."""
 
     columns: tuple[str, ...]
     query: str
@@ -30,64 +85,64 @@ _USAGE_COLUMNS: Final = (
 # NAME is a column of the table.
 _USAGE: Final = """
 WITH largest AS (
-  SELECT NAME FROM usage_minutes WHERE minute >= $since AND minute < $until
+  SELECT NAME FROM ROWS_OF(usage_minutes) WHERE minute >= SINCE AND minute < UNTIL
   GROUP BY NAME ORDER BY sum(input_tokens + output_tokens) DESC, NAME LIMIT 5
 )
 SELECT
-  epoch_ms(minute) // $step * $step AS time,
+  STEP_OF(minute) AS time,
   CASE WHEN NAME IN (SELECT NAME FROM largest) THEN NAME END AS series,
   sum(responses), sum(input_tokens), sum(output_tokens), sum(cached_tokens), sum(cost_nano),
   sum(priced)
-FROM usage_minutes WHERE minute >= $since AND minute < $until
+FROM ROWS_OF(usage_minutes) WHERE minute >= SINCE AND minute < UNTIL
 GROUP BY 1, 2 ORDER BY 1, 2 NULLS LAST
 """
 
 _REQUESTS: Final = """
 SELECT
-  epoch_ms(minute) // $step * $step AS time, sum(responses), sum(failed),
-  sum(responses) * 1000.0 / $step, max(peak)
-FROM request_minutes WHERE minute >= $since AND minute < $until
+  STEP_OF(minute) AS time, sum(responses), sum(failed),
+  sum(responses) * 1000.0 / STEP, max(peak)
+FROM ROWS_OF(request_minutes) WHERE minute >= SINCE AND minute < UNTIL
 GROUP BY 1 ORDER BY 1
 """
 
 # Percentiles of minutes do not add up: of a longer step it is the highest one.
 _LATENCY: Final = """
 WITH largest AS (
-  SELECT model FROM latency_minutes WHERE minute >= $since AND minute < $until
+  SELECT model FROM ROWS_OF(latency_minutes) WHERE minute >= SINCE AND minute < UNTIL
   GROUP BY model ORDER BY sum(first_tokens) DESC, model LIMIT 5
 )
 SELECT
-  epoch_ms(minute) // $step * $step AS time, model,
+  STEP_OF(minute) AS time, model,
   max(first_token_p50_ms), max(first_token_p95_ms), max(first_token_p99_ms),
   max(inter_token_p50_ms), max(inter_token_p95_ms), max(inter_token_p99_ms)
-FROM latency_minutes
-WHERE minute >= $since AND minute < $until AND model IN (SELECT model FROM largest)
+FROM ROWS_OF(latency_minutes)
+WHERE minute >= SINCE AND minute < UNTIL AND model IN (SELECT model FROM largest)
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 _SESSIONS: Final = """
-SELECT epoch_ms(began) // $step * $step AS time, count(*)
-FROM sessions WHERE began >= $since AND began < $until
+SELECT STEP_OF(began) AS time, count(*)
+FROM ROWS_OF(sessions) WHERE began >= SINCE AND began < UNTIL
 GROUP BY 1 ORDER BY 1
 """
 
 _LATEST_SESSIONS: Final = """
 SELECT
-  epoch_ms(began), epoch_ms(latest), issuer, tenant, subject, responses, input_tokens,
+  MS(began), MS(latest), issuer, tenant, subject, responses, input_tokens,
   output_tokens, cost_nano
-FROM sessions WHERE latest >= $since AND began < $until AND $step > 0
-ORDER BY latest DESC, subject, began LIMIT 50
+FROM ROWS_OF(sessions) WHERE latest >= SINCE AND began < UNTIL AND STEP > 0
+ORDER BY latest DESC, subject, began, issuer, tenant LIMIT 50
 """
 
 _ANSWERS: Final = """
 WITH named AS (
-  SELECT minute, pipeline || ': ' || label AS name, answers FROM answer_minutes
-  WHERE minute >= $since AND minute < $until
+  SELECT minute, pipeline || ': ' || label AS name, answers FROM ROWS_OF(answer_minutes)
+  WHERE minute >= SINCE AND minute < UNTIL
 ), largest AS (
   SELECT name FROM named GROUP BY name ORDER BY sum(answers) DESC, name LIMIT 5
 )
 SELECT
-  epoch_ms(minute) // $step * $step AS time,
+  STEP_OF(minute) AS time,
   CASE WHEN name IN (SELECT name FROM largest) THEN name END AS series, sum(answers)
 FROM named GROUP BY 1, 2 ORDER BY 1, 2 NULLS LAST
 """

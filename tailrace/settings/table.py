@@ -650,8 +650,8 @@ VARIABLES: Final = (
         "",
         (COMMAND,),
         kinds.Text(),
-        "where `python -m pipelines.analytics.store` keeps results: a file of DuckDB, or the "
-        "http(s) URL of a database of ClickHouse",
+        "where `python -m pipelines.analytics.store` keeps results, and `tailrace pipelines serve` "
+        "reads them: a file of DuckDB, or the http(s) URL of a database of ClickHouse",
     ),
     Variable(
         "TAILRACE_RUN",

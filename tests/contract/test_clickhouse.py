@@ -1,4 +1,5 @@
-"""The store of results in ClickHouse, and the table of a sink: statements, on its own engine.
+"""The store of results in ClickHouse, what the admin page reads of it, and the table of a sink:
+statements, on its own engine.
 
 On a server that runs (`TAILRACE_TEST_CLICKHOUSE`, a URL as in TAILRACE_ANALYTICS_STORE, with a
 database that may be filled), or on the engine embedded behind a small front
@@ -8,11 +9,14 @@ database that may be filled), or on the engine embedded behind a small front
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import aiokafka
@@ -23,7 +27,8 @@ from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
 from pipelines.sinks import clickhouse as sink_tables
 from pipelines.sinks.outputs import Output
-from tests.support import chdb_front_process, waiting
+from pipelines.view import plots, readers
+from tests.support import chdb_front_process, view_results, waiting
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, change, row
 
 URL: Final = os.environ.get("TAILRACE_TEST_CLICKHOUSE", "")
@@ -120,6 +125,59 @@ def test_a_table_of_a_sink_keeps_the_latest_output_of_a_row(
     table.write([old])
     assert opened.ask(query) == wanted
     table.close()
+
+
+def test_the_admin_page_reads_the_same_out_of_a_file(
+    opened: clickhouse.ClickHouse, url: str, tmp_path: Path
+) -> None:
+    """Older rows of a key, which the server has not merged away, count in neither."""
+    embedded = pytest.importorskip("pipelines.analytics.embedded")
+    opened.positions()
+    for result in jobs.RESULTS:
+        opened.run(f"SYSTEM STOP MERGES {result.name}")
+    path = str(tmp_path / "a.duckdb")
+    file = embedded.Store(path)
+    for store in (file, opened):
+        view_results.fill(store)
+    file.close()
+    [[there]] = opened.ask("SELECT count() FROM usage_minutes")
+    [[kept]] = opened.ask("SELECT count() FROM usage_minutes FINAL")
+    assert there > kept
+    with contextlib.closing(readers.opened(url)) as server:
+        for asked in view_results.RANGES:
+            wanted, found = readers.opened(path).read(asked), server.read(asked)
+            for name, result in wanted["results"].items():
+                assert found["results"][name] == result, name
+                assert result["rows"] or asked is view_results.EMPTY
+            assert json.dumps(found) == json.dumps(wanted)
+
+
+def test_the_admin_page_says_what_is_missing(
+    opened: clickhouse.ClickHouse, url: str, front: chdb_front_process.ChdbFront
+) -> None:
+    """The engine's codes are those that have words."""
+    for target, words in (
+        (url, "has no results of analytics"),
+        (url.replace("/analytics?", "/nowhere?"), "has no database"),
+    ):
+        with (
+            contextlib.closing(readers.opened(target)) as server,
+            pytest.raises(plots.NoStore, match=words),
+        ):
+            server.read(view_results.HOUR)
+
+
+def test_a_query_that_takes_too_long_ends(
+    opened: clickhouse.ClickHouse, url: str, front: chdb_front_process.ChdbFront
+) -> None:
+    """With the code that has words, and no row of it."""
+    with pytest.raises((servers.Unavailable, servers.Refused)) as ended:
+        opened.ask(
+            "SELECT sum(cityHash64(number)) FROM numbers({n:Int64})",
+            {"n": 1 << 50},
+            {"max_execution_time": "1"},
+        )
+    assert ended.value.code == 159
 
 
 def test_the_password_is_read_again(

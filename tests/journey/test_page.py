@@ -20,7 +20,7 @@ from playwright import sync_api
 from tailrace.local import ports
 from tests.journey import conftest
 from tests.journey.conftest import ROOT, Stack
-from tests.support import fed_page, local, page_events
+from tests.support import accessibility, fed_page, local, page_events
 from tests.support import gateway_process as gp
 from worker.engines import scripted
 
@@ -1463,3 +1463,94 @@ def test_notices_fit_a_phone(browser: sync_api.Browser) -> None:
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
     context.close()
+
+
+# ---- what axe-core finds (the services are a script: no screen needs a deployment)
+
+RICH = """# A title
+
+Text with *emphasis*, `code`, a [link](https://example.com/) and ~~what was deleted~~.
+
+## A smaller one
+
+- [x] done
+- [ ] not yet
+
+1. first
+2. second
+
+> quoted
+
+| a | b |
+|---|---|
+| 1 | {wide} |
+
+| c | d |
+|---|---|
+| 3 | 4 |
+
+```python
+for each in range(3):  # a comment
+    print(f"{{each}}", "{wide}")
+```
+
+![a picture](https://example.com/a.png)
+
+---
+
+The end.
+""".format(wide="wide " * 60)
+
+
+def test_axe_finds_nothing_on_any_screen(browser: sync_api.Browser) -> None:
+    context = browser.new_context(**DESKTOP)
+    context.set_default_timeout(30_000)
+    services = fed_page.Services(context)
+    chat = Fed(context)
+    page, screens = chat.page, accessibility.Screens(chat.page)
+
+    page.route("**/v1/session", lambda route: route.fulfill(json={"subject": None}))
+    page.goto(f"{fed_page.ORIGIN}/#credential=a.e30.c")
+    page.get_by_role("button", name="Do not sign in").wait_for()
+    screens.look("a link that signs in")
+    page.get_by_role("button", name="Do not sign in").click()
+    page.get_by_label("Credential").wait_for()
+    screens.look("signed out")
+    page.unroute("**/v1/session")
+    page.reload()
+    chat.connected()
+    page.locator(".welcome").wait_for()
+    screens.look("welcome")
+
+    chat.ask("What is the weather?")
+    services.feed(ITEMS[: number_of("reasoning_text.delta") + 1])
+    chat.thinking.wait_for()
+    screens.look("an answer that begins")
+    services.feed(ITEMS[number_of("reasoning_text.delta") + 1 :])
+    chat.status("completed")
+    chat.thinking.locator("summary").click()
+    services.next_response()
+    chat.ask("Think again.")
+    services.feed(ITEMS)
+    chat.status("completed")
+    chat.thinking.locator("summary").click()
+    services.next_response()
+    chat.ask("And now at length.")
+    services.feed(
+        page_events.spoken(
+            ("small", RICH[:90]), ("tiny", RICH[90:]), reason="length", asked=page_events.SHORTENED
+        )
+    )
+    chat.status("incomplete")
+    sync_api.expect(chat.turn.locator("table")).to_have_count(2)
+    services.refusals = [(400, "invalid_value", "0")]
+    chat.ask("Refuse this.")
+    chat.status("unsent")
+    screens.look("answers, and a question that was refused")
+    page.set_viewport_size(MOBILE["viewport"])
+    screens.look("the same on a phone", ["light"])
+    page.get_by_role("button", name="Conversations").click()
+    page.get_by_role("navigation", name="Conversations").wait_for()
+    screens.look("the list of conversations on a phone", ["light"])
+    context.close()
+    screens.check()

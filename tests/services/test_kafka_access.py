@@ -1,5 +1,6 @@
 """The Kafka users of a deployment, on a real broker with TLS, SCRAM and an authorizer: the rights
-are the ones in k8s/base/users.yaml, and the clients are the product's own."""
+are the ones in k8s/base/users.yaml and k8s/overlays/pipelines, and the clients are the product's
+own."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from k8s.gate import render
 from k8s.gate.manifests import Manifests
+from pipelines import counts, definition, progress
 from tailrace import log
 from tailrace.local import kafka_broker, ports
 from tailrace.log import address as kafka_address
@@ -37,7 +39,7 @@ SERVICES = ("gateway", "push", "worker", "operator")
 DENIED_S = (
     2.0  # what a reader without rights may take to prove it; readers with rights are given as long
 )
-_KINDS = {"topic": 2, "group": 3}
+_KINDS = {"topic": 2, "group": 3, "transactionalId": 5}
 _OPERATIONS = {
     "Read": 3,
     "Write": 4,
@@ -47,7 +49,8 @@ _OPERATIONS = {
     "Describe": 8,
     "DescribeConfigs": 10,
 }
-_LITERAL, _ALLOW = 3, 3
+_PATTERNS = {"literal": 3, "prefix": 4}
+_ALLOW = 3
 
 
 def _key() -> ec.EllipticCurvePrivateKey:
@@ -171,14 +174,12 @@ async def _grant(inside: str, manifests: Manifests) -> None:
     try:
         for user in manifests.kind("KafkaUser"):
             for acl in user["spec"]["authorization"]["acls"]:
-                kind, name, principal = (
-                    _KINDS[acl["resource"]["type"]],
-                    acl["resource"]["name"],
-                    f"User:{user['metadata']['name']}",
-                )
+                resource, principal = acl["resource"], f"User:{user['metadata']['name']}"
+                kind, pattern = _KINDS[resource["type"]], _PATTERNS[resource["patternType"]]
                 for operation in acl["operations"]:
                     request = CreateAclsRequest(
-                        kind, name, _LITERAL, principal, "*", _OPERATIONS[operation], _ALLOW
+                        *(kind, resource["name"], pattern, principal, "*"),
+                        *(_OPERATIONS[operation], _ALLOW),
                     )
                     answer = await admin._send_to_controller(request)
                     assert "error_code=0" in str(answer), answer
@@ -204,14 +205,21 @@ async def _make_topics(inside: str, names: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def manifests() -> Manifests:
-    return render.render(render.HERE / "base")
+    return render.render(render.HERE / "overlays" / "pipelines")
+
+
+@pytest.fixture(scope="module")
+def pipeline(manifests: Manifests) -> definition.Pipeline:
+    return manifests.pipelines()["pipeline-reviews"]
 
 
 TABLE = topics.table(["default"])
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> Iterator[Cluster]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, manifests: Manifests, pipeline: definition.Pipeline
+) -> Iterator[Cluster]:
     """A broker as Strimzi sets it up from the manifests, and the log named by the job."""
     folder = tmp_path_factory.mktemp("guarded")
     users = {u["metadata"]["name"]: secrets.token_hex(8) for u in manifests.kind("KafkaUser")}
@@ -241,7 +249,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, manifests: Manifests) -> I
         # says so.
         with pytest.raises(log.LogUnavailable):
             asyncio.run(log.apply_topics(started.address("operator"), ["default"]))
-        asyncio.run(_make_topics(started.inside, [topics.META]))
+        of_pipeline = [pipeline.input.topic, *pipeline.outputs]
+        asyncio.run(_make_topics(started.inside, [topics.META, *of_pipeline]))
         assert asyncio.run(log.apply_topics(started.address("operator"), ["default"])) == []
         yield started
     finally:
@@ -388,6 +397,38 @@ async def test_the_autoscaler_sees_the_lag(cluster: Cluster) -> None:
         await offsets.committed(topics.group("default"))
     finally:
         await offsets.stop()
+
+
+async def test_the_admin_page_sees_how_far_a_pipeline_is_and_no_record(
+    cluster: Cluster, pipeline: definition.Pipeline
+) -> None:
+    """The runner's user commits, as a runner does; that of the page may only ask."""
+    topic, page = pipeline.input.topic, cluster.address("admin-page")
+    async with writer(cluster.inside) as producer:
+        for each in [topic, topic, *pipeline.outputs]:
+            await producer.send_and_wait(each, b"{}", partition=0)
+    consumer = aiokafka.AIOKafkaConsumer(
+        **kafka_address.options(cluster.address("pipeline-reviews")), group_id=pipeline.group
+    )
+    await consumer.start()
+    try:
+        place = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([place])
+        done = counts.Counts(read=1, answered=1).encoded()
+        await consumer.commit({place: aiokafka.structs.OffsetAndMetadata(1, done)})
+    finally:
+        await consumer.stop()
+    offsets = log.Offsets(page)
+    try:
+        found = await progress.look(pipeline, offsets)
+        assert (found.lag, found.done.answered) == (1, 1)
+        # This tells a topic that is missing from a broker that is away.
+        assert await offsets.there([topic, *pipeline.outputs, topics.TOKENS]) == {topic}
+    finally:
+        await offsets.stop()
+    for each in (topic, pipeline.output.topic):
+        assert not await may_read(page, each)
+        assert not await may_write(page, each)
 
 
 @pytest.mark.parametrize("wrong", ["password", "user", "authority", "plain"])

@@ -24,8 +24,8 @@ from tailrace.local import paths, ports
 from tailrace.protocol import topics
 from tests.journey.test_page import CHROMIUM_ARGS
 from tests.pipelines import trial
+from tests.support import accessibility, waiting
 from tests.support import gateway_process as gp
-from tests.support import waiting
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -110,6 +110,7 @@ class Parts:
             (jobs.USAGE_MINUTES, twins.usage_minutes(bills)),
             (jobs.REQUEST_MINUTES, twins.request_minutes(bills)),
             (jobs.LATENCY_MINUTES, twins.latency_minutes(bills)),
+            (jobs.SESSIONS, twins.sessions(bills, jobs.GAP_S)),
         ):
             changes = [results.Change(0, at, *row) for at, row in enumerate(rows.items())]
             made.fold(result, f"a.{result.name}", 0, changes, len(changes))
@@ -160,6 +161,7 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     pipeline, keys = parts.pipeline, parts.gateway.keys
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    screens = accessibility.Screens(page)
     aside(log.create_topics(parts.kafka, [pipeline.input.topic, *pipeline.outputs], partitions=2))
     generated = data.GENERATORS["reviews"](ROWS, 4)
     aside(samples.write(parts.kafka, pipeline.input.topic, generated))
@@ -167,10 +169,13 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     page.goto(parts.url)
 
     # A user without the right is told so, and asked for another credential.
+    page.locator("dialog[open] textarea").wait_for()
+    screens.look("signed out")
     sign_in(page, keys.token("ann"))
     refused = page.locator("#pipelines .trouble")
     sync_api.expect(refused).to_contain_text("does not have the scope `admin`")
     assert page.locator("tr[data-name]").count() == 0
+    screens.look("refused")
     refused.get_by_role("button").click()
     sign_in(page, keys.token("root", scopes=["admin"]))
 
@@ -178,6 +183,7 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     row = page.locator('tr[data-name="view"]')
     sync_api.expect(row.locator(".state")).to_contain_text(f"0 of {ROWS} rows, 0 %")
     sync_api.expect(page.locator("#analytics .trouble")).to_contain_text("have not run yet")
+    screens.look("pipelines, and no store")
     parts.start("run")
     sync_api.expect(row.locator(".state")).to_contain_text(f"{ROWS} of {ROWS} rows, 100 %")
     sync_api.expect(row).to_have_attribute("data-state", "done")
@@ -199,6 +205,10 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     }
 
     # The plots' figures are the store's.
+    embedded.Store(parts.store).close()
+    page.select_option("#range", "360")
+    sync_api.expect(page.locator("#plot-rate .nothing")).to_be_visible()
+    screens.look("a store without results")
     parts.fold()
     page.select_option("#range", "15")
     for plot in ("input", "rate"):
@@ -215,8 +225,25 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     kept.close()
     assert usage
     assert {models for _, _, models in usage} == {1}
+    screens.look("plots and tables")
     assert table(page, "input") == [[str(time), f"{tokens:,}"] for time, tokens, _ in usage]
     assert [(r[0], r[2]) for r in table(page, "rate")] == [(str(t), f"{p:,}") for t, p in requests]
+
+    # Behind TLS a browser names another host. The cookie is of this host and for TLS alone, and a
+    # page of another origin has no use of it.
+    at = "admin.tailrace.example"
+    asked = {"host": at, "origin": f"https://{at}", "sec-fetch-site": "same-origin"}
+    with httpx.Client(base_url=parts.url, headers=asked) as browser:
+        given = {"credential": keys.token("root", scopes=["admin"])}
+        begun = browser.post("/v1/session", json=given)
+        session = begun.headers["set-cookie"]
+        assert session.startswith("__Host-tailrace=")
+        assert {"Secure", "HttpOnly", "Path=/", "SameSite=strict"} <= set(session.split("; "))
+        cookie = {"cookie": session.partition(";")[0]}
+        assert browser.get("/v1/pipelines", headers=cookie).status_code == 200
+        for other in ({"origin": "https://elsewhere.example"}, {"sec-fetch-site": "cross-site"}):
+            answer = browser.get("/v1/pipelines", headers={**cookie, **other})
+            assert answer.status_code == 403, answer.text
 
     # A session that is over takes the figures; a service that is away leaves them.
     page.context.clear_cookies()
@@ -228,4 +255,6 @@ def test_the_page_shows_what_topics_and_store_have(parts: Parts, page: sync_api.
     assert view.wait(30) == 0
     sync_api.expect(refused).to_contain_text("cannot be reached")
     sync_api.expect(row.locator('[data-title="Answered"]')).to_have_text(str(answered))
+    screens.look("a service that is away")
+    screens.check()
     assert complaints == []

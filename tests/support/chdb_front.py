@@ -40,20 +40,28 @@ class Front(BaseHTTPRequestHandler):
         ):
             self._answer(403, "", 516)
             return
+        with self.one:
+            said = self._run(given, body)
+        self._answer(*said)
+
+    def _run(self, given: dict[str, str], body: str) -> tuple[int, str, int]:
+        """The status, the text and the code of the engine's answer."""
+        database, query = given.pop("database"), given.pop("query")
+        given.pop("wait_end_of_query")  # of the interface, not of the engine
         try:
-            self.engine.query(f"USE {given.pop('database')}")
-            query = given.pop("query")
-            given.pop("wait_end_of_query")  # of the interface, not of the engine
+            self.engine.query(f"USE {database}")
             for name, value in given.items():
-                self.engine.query(f"SET {name} = {value}")
-            text = str(self.engine.query(f"{query}\n{body}", "JSONCompactEachRow"))
+                self.engine.query(f"SET {name} = '{value}'")
+            return 200, str(self.engine.query(f"{query}\n{body}", "JSONCompactEachRow")), 0
         except Exception as error:
             found = re.search(r"Code: (\d+)", str(error))
             code = int(found[1]) if found else 0
             status = 400 if code in BAD_REQUEST else 404 if code in NOT_FOUND else 500
-            self._answer(status, str(error), code)
-        else:
-            self._answer(200, text, 0)
+            return status, str(error), code
+        finally:
+            # They are this request's, and the session lasts.
+            for name in given:
+                self.engine.query(f"SET {name} = DEFAULT")
 
     def _answer(self, status: int, text: str, code: int) -> None:
         self.send_response(status)

@@ -28,6 +28,7 @@ class DatabaseServer:
         rows: (version, document or row) by id or source.
         written: how many documents or rows were kept, each replacement too.
         answer: given as it is instead of that of a bulk request.
+        code: of ClickHouse, in the errors.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class DatabaseServer:
         self.rows: dict[str, tuple[int, Any]] = {}
         self.written = 0
         self.answer: bytes | None = None
+        self.code = 241
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,7 +51,7 @@ class DatabaseServer:
                 said = SECRET if status != 200 else outer._done(asked)
                 self.send_response(status)
                 if status != 200:
-                    self.send_header("X-ClickHouse-Exception-Code", "241")
+                    self.send_header("X-ClickHouse-Exception-Code", str(outer.code))
                 self.send_header("Content-Length", str(len(said)))
                 self.end_headers()
                 self.wfile.write(said)

@@ -25,7 +25,7 @@ export type Tag =
   | "strong" | "em" | "del" | "code" | "pre" | "a" | "span" | "div" | "button" | "input"
   | "table" | "thead" | "tbody" | "tr" | "th" | "td";
 
-export type Attribute = "class" | "href" | "title" | "start" | "type" | "disabled" | "checked" | "rel" | "target" | "aria-label" | "tabindex" | "role";
+export type Attribute = "class" | "href" | "title" | "start" | "type" | "disabled" | "checked" | "rel" | "target" | "aria-label" | "aria-level" | "tabindex" | "role";
 
 export interface El {
   readonly tag: Tag;
@@ -86,7 +86,7 @@ function block(token: Token): Node[] {
     case "def":
       return [];
     case "heading":
-      return [el(`h${Math.min(6, Math.max(1, (token as Tokens.Heading).depth))}` as Tag, inline(token.tokens))];
+      return [heading(token as Tokens.Heading)];
     case "paragraph":
       return [el("p", inline(token.tokens))];
     case "text":
@@ -108,6 +108,12 @@ function block(token: Token): Node[] {
     default:
       return [el("p", inline([token]))];
   }
+}
+
+// It looks as the model meant it, and lies below the page's own heading over the answer (of level 2).
+function heading(token: Tokens.Heading): El {
+  const depth = Math.min(6, Math.max(1, token.depth));
+  return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 2)) });
 }
 
 function inline(tokens: readonly Token[] | undefined): Node[] {
@@ -184,7 +190,7 @@ function firstIsBox(token: Token): boolean {
 }
 
 function checkbox(checked: boolean): El {
-  return el("input", [], { type: "checkbox", disabled: "", ...(checked ? { checked: "" } : {}) });
+  return el("input", [], { type: "checkbox", disabled: "", "aria-label": checked ? "done" : "not done", ...(checked ? { checked: "" } : {}) });
 }
 
 function table(token: Tokens.Table): El {
@@ -194,7 +200,7 @@ function table(token: Tokens.Table): El {
     el("thead", [el("tr", cells(token.header, "th"))]),
     el("tbody", token.rows.map((row) => el("tr", cells(row, "td")))),
   ]);
-  return el("div", [grid], { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
+  return el("div", [grid], { class: "table", tabindex: "0", role: "group", "aria-label": "Table" });
 }
 
 function codeBlock(token: Tokens.Code): El {

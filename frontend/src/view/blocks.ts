@@ -68,7 +68,7 @@ function same(a: Part["seams"], b: Part["seams"]): boolean {
 class Reasoning implements Block {
   readonly kind = "reasoning";
   readonly element: HTMLDetailsElement;
-  private readonly thoughts = new Growing(h("div", { class: "thoughts", tabindex: "0", role: "region", "aria-label": "Thinking" }));
+  private readonly thoughts = new Growing(h("div", { class: "thoughts", tabindex: "0", role: "group", "aria-label": "Thinking" }));
   private readonly rest = h("p", { class: "rest" });
   private chosen = false;
 

@@ -57,8 +57,8 @@ export class TurnView {
       actions.more(this.turn.id);
     };
     this.continue = h("button", { type: "button", class: "continue", hidden: true, onclick: more }, "Continue");
-    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue), this.foot);
-    this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h3", { class: "sr-only" }, "You asked"), this.question, answer);
+    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h2", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue), this.foot);
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h2", { class: "sr-only" }, "You asked"), this.question, answer);
   }
 
   /** Returns true when more is to be drawn later than now. */

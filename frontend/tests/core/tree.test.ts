@@ -13,7 +13,7 @@ function draw(source: string): Node[] {
   return new MarkdownTree().render(source, false);
 }
 
-const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "tabindex", "role"]);
+const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role"]);
 
 describe("markup in an answer is text", () => {
   it.each([
@@ -68,6 +68,16 @@ describe("Markdown", () => {
   it("is drawn with its structure", () => {
     const drawn = all(draw("# T\n\np **b** *i* ~~d~~ `c`\nline\n\n> q\n\n- a\n  1. b\n\n---\n\n|h|\n|--|\n|c|\n\n```python\nx = 1\n```")).map((element) => element.tag);
     for (const tag of ["h1", "p", "strong", "em", "del", "code", "br", "blockquote", "ul", "ol", "li", "hr", "table", "th", "td", "pre"]) expect(drawn).toContain(tag);
+  });
+
+  it("has its headings below the page's own heading over the answer", () => {
+    const levels = all(draw("# a\n\n## b\n\n###### c")).filter((element) => /^h\d$/.test(element.tag)).map((element) => [element.tag, element.attributes["aria-level"]]);
+    expect(levels).toEqual([["h1", "3"], ["h2", "4"], ["h6", "6"]]);
+  });
+
+  it("says whether a task is done", () => {
+    const boxes = all(draw("- [x] a\n- [ ] b")).filter((element) => element.tag === "input");
+    expect(boxes.map((box) => box.attributes["aria-label"])).toEqual(["done", "not done"]);
   });
 
   it("colours known languages and leaves unknown ones plain", () => {

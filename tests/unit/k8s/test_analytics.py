@@ -1,4 +1,5 @@
-"""The overlay with Flink's jobs and the store of results: what the gate does not let pass."""
+"""The overlay with Flink's jobs, the store of results, and their place on the page for
+administrators: what the gate does not let pass."""
 
 from __future__ import annotations
 
@@ -59,6 +60,24 @@ def of(m: Manifests, kind: str, name: str | None) -> Doc:
         for acl in acls(m)
         if (acl["resource"]["type"], acl["resource"].get("name")) == (kind, name)
     )
+
+
+def page(m: Manifests) -> Doc:
+    workload = m.workload("admin-page")
+    assert workload is not None
+    return workload.containers[0]
+
+
+def page_store(m: Manifests) -> Doc:
+    [entry] = [each for each in page(m)["env"] if each["name"] == "TAILRACE_ANALYTICS_STORE"]
+    found: Doc = entry
+    return found
+
+
+def reads(m: Manifests, old: str, new: str) -> None:
+    entry = page_store(m)
+    assert old in entry["value"]
+    entry["value"] = entry["value"].replace(old, new)
 
 
 BREAKS: dict[str, tuple[Break, str]] = {
@@ -152,6 +171,30 @@ BREAKS: dict[str, tuple[Break, str]] = {
     "a setting that nothing reads": (
         lambda m: template(m)["containers"][0]["env"].append({"name": "X", "value": "1"}),
         "unknown X",
+    ),
+    "the page may change results": (
+        lambda m: reads(m, "tailrace-reader@", "tailrace@"),
+        "reads as tailrace, who may change results",
+    ),
+    "the page reads another database": (
+        lambda m: reads(m, ":8443/tailrace", ":8443/other"),
+        "reads clickhouse.clickhouse/other, the store fills clickhouse.clickhouse/tailrace",
+    ),
+    "the page has no store": (
+        lambda m: page(m)["env"].remove(page_store(m)),
+        "missing TAILRACE_ANALYTICS_STORE",
+    ),
+    "the page with a Secret that nothing makes": (
+        lambda m: next(
+            volume
+            for volume in m.workload("admin-page").pod["volumes"]  # type: ignore[union-attr]
+            if volume["name"] == "clickhouse"
+        )["secret"].update(secretName="clickhouse-reader"),
+        "nothing makes Secret clickhouse-reader",
+    ),
+    "no way from the page to ClickHouse": (
+        lambda m: m.docs.remove(named(m, "NetworkPolicy", "admin-page-to-clickhouse")),
+        "is needed and closed",
     ),
     "a volume that is not there": (
         lambda m: m.docs.remove(named(m, "PersistentVolumeClaim", "analytics-state")),

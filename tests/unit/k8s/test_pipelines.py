@@ -1,4 +1,5 @@
-"""The overlay with runners of a pipeline: what its checks would not let pass."""
+"""The overlay with runners of a pipeline and the page for administrators: what its checks would not
+let pass."""
 
 from __future__ import annotations
 
@@ -29,6 +30,24 @@ def acls(m: Manifests) -> list[Doc]:
     user = named(m, "KafkaUser", "tailrace-pipeline-reviews")
     found: list[Doc] = user["spec"]["authorization"]["acls"]
     return found
+
+
+def page(m: Manifests) -> Doc:
+    workload = m.workload("admin-page")
+    assert workload is not None
+    return workload.containers[0]
+
+
+def page_rights(m: Manifests) -> list[Doc]:
+    user = named(m, "KafkaUser", "tailrace-admin-page")
+    found: list[Doc] = user["spec"]["authorization"]["acls"]
+    return found
+
+
+def told(m: Manifests, old: str, new: str) -> None:
+    command = page(m)["command"]
+    assert old in command
+    command[command.index(old)] = new
 
 
 def other_file(m: Manifests, old: str, new: str) -> None:
@@ -62,6 +81,73 @@ BREAKS: dict[str, tuple[Break, str]] = {
         "is needed and closed",
     ),
     "no metrics": (lambda m: m.docs.remove(named(m, "PodMonitor", "pipelines")), "is not scraped"),
+    "the page may read records": (
+        lambda m: page_rights(m)[0]["operations"].append("Read"),
+        "topic shop.reviews: has Describe+Read, needs Describe",
+    ),
+    "the page may not see offsets": (
+        lambda m: page_rights(m).pop(),
+        "group tailrace.pipelines.reviews: has nothing, needs Describe",
+    ),
+    "the page sees another topic": (
+        lambda m: page_rights(m)[0]["resource"].update(name="llm.usage"),
+        "topic llm.usage: has Describe, needs nothing",
+    ),
+    "the page without its user": (
+        lambda m: m.docs.remove(named(m, "KafkaUser", "tailrace-admin-page")),
+        "is missing",
+    ),
+    "the page on the loopback": (
+        lambda m: told(m, "--host=0.0.0.0", "--host=127.0.0.1"),
+        "listens on 127.0.0.1:8090",
+    ),
+    "the page at another port": (
+        lambda m: told(m, "--port=8090", "--port=8091"),
+        "listens on 0.0.0.0:8091, sent to {'8090'}",
+    ),
+    "a folder without the page": (
+        lambda m: told(m, "--page=/app/frontend/dist-admin", "--page=/app/frontend/admin"),
+        "no image has a page at /app/frontend/admin",
+    ),
+    "a file that is not mounted": (
+        lambda m: told(m, "/etc/tailrace/reviews/pipeline.yaml", "/etc/tailrace/other.yaml"),
+        "/etc/tailrace/other.yaml is in no config map",
+    ),
+    "a pipeline that is not shown": (
+        lambda m: page(m)["command"].remove("/etc/tailrace/reviews/pipeline.yaml"),
+        "does not show the pipelines that run, ['reviews']",
+    ),
+    "a credential in the page's pod": (
+        lambda m: page(m)["env"].append({"name": "TAILRACE_CREDENTIAL_FILE", "value": "/c"}),
+        "unknown TAILRACE_CREDENTIAL_FILE",
+    ),
+    "a page that no gateway lets in": (
+        lambda m: m.docs.remove(named(m, "NetworkPolicy", "gateway-from-admin-page")),
+        "is needed and closed",
+    ),
+    "a page that all may reach": (
+        lambda m: named(m, "NetworkPolicy", "admin-page")["spec"]["ingress"][0].pop("from"),
+        "is open and should not be",
+    ),
+    "a page that Strimzi keeps out": (
+        lambda m: named(m, "Kafka", "kafka")["spec"]["kafka"]["listeners"][0][
+            "networkPolicyPeers"
+        ].pop(),
+        "lets in",
+    ),
+    "a page without TLS": (
+        lambda m: named(m, "Ingress", "admin-page")["spec"].pop("tls"),
+        "without TLS: ['admin.tailrace.example.com']",
+    ),
+    "a page without probes": (lambda m: page(m).pop("readinessProbe"), "no readinessProbe"),
+    "a page as root": (
+        lambda m: page(m)["securityContext"].update(runAsUser=0),
+        "may run as root",
+    ),
+    "a page that writes": (
+        lambda m: page(m)["securityContext"].update(readOnlyRootFilesystem=False),
+        "its root file system is writable",
+    ),
 }
 
 

@@ -101,6 +101,16 @@ def test_the_view_says_what_keeps_it_from_starting(tmp_path: Path) -> None:
     code, said = served(str(good), "--page", str(tmp_path))
     assert code == 2
     assert "npm run build" in said
+    for store, why in (
+        ("https://ada:secret@h/d", "the password is in the file"),
+        ("clickhouse://h/d", "expected http or https://"),
+        ("https://h/d?ca_file=/none/ca", "No such file"),
+    ):
+        code, said = served(str(good), "--store", store)
+        assert code == 2
+        assert said.startswith("pipelines: --store: ")
+        assert why in said
+        assert "secret" not in said
     (tmp_path / "admin.html").write_text("page")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

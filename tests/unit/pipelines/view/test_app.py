@@ -136,6 +136,7 @@ async def test_other_ranges_are_refused(
     [
         (plots.NoStore("It has not run."), 404, "no_store", "It has not run."),
         (plots.StoreBusy(), 503, "store_busy", "Another program"),
+        (plots.StoreUnavailable("It is away."), 503, "store_unavailable", "It is away."),
         (RuntimeError("secret"), 500, "server_error", "The service failed"),
     ],
 )

@@ -42,7 +42,14 @@ def request(method: str = "GET", body: bytes = b"", **headers: str) -> Request:
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return Request(
-        {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": raw},
+        {
+            "type": "http",
+            "method": method,
+            "path": "/",
+            "query_string": b"",
+            "headers": raw,
+            "client": ("10.0.0.9", 4711),
+        },
         receive,
     )
 
@@ -73,6 +80,9 @@ async def test_the_gateway_is_asked_once_for_a_while(admin: tuple[Callers, FakeG
     assert len(gateway.asked) == 2
     clock[0] += callers.KNOWN_S
     await found.admit(request(authorization="Bearer a"))
+    assert len(gateway.asked) == 3
+    # A caller whose address changes is the same one.
+    await found.admit(request(authorization="Bearer a", x_forwarded_for="192.0.2.8"))
     assert len(gateway.asked) == 3
 
 
@@ -149,14 +159,15 @@ async def test_a_session_is_the_gateways_with_its_cookie_alone() -> None:
             host="127.0.0.1:8090",
             cookie="theirs=1; tailrace-8090=old; __Host-tailrace=x",
             content_type="application/json",
-            x_forwarded_for="10.0.0.1",
+            x_forwarded_for="192.0.2.7, 10.0.0.1",
         )
     )
     [asked] = gateway.asked
     assert (asked.method, asked.url.path, asked.content) == ("POST", "/v1/session", body)
     assert asked.headers["host"] == "127.0.0.1:8090"
     assert asked.headers["cookie"] == "tailrace-8090=old; __Host-tailrace=x"
-    assert "x-forwarded-for" not in asked.headers
+    # Its own hop is the last one: a gateway believes what stands before it of its proxies only.
+    assert asked.headers["x-forwarded-for"] == "192.0.2.7, 10.0.0.1, 10.0.0.9"
     assert answer.headers["set-cookie"] == "tailrace-8090=v; HttpOnly"
     await found.close()
 
