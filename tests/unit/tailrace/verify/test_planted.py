@@ -1563,7 +1563,7 @@ def test_a_planted_history_is_caught_by_its_check(name: str) -> None:
     assert out.results[check].counterexamples[0].what
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_all_planted_histories_are_caught_n_of_n(seed: int) -> None:
     caught = 0
     for name, (check, planting) in PLANTED.items():
