@@ -51,15 +51,19 @@ class Embedder:
     async def embed(
         self, principal: Principal, texts: Sequence[str], *, later: str = ""
     ) -> list[bytes]:
-        """The vectors, in little-endian float32, charged to `principal`. `later`: an idempotency
-        key of work that nobody waits for. It waits behind what somebody waits for, and is paid once
-        for each key.
+        """The vectors, in little-endian float32, charged to `principal`. Of a text that is too long
+        for the model, that of its beginning. `later`: an idempotency key of work that nobody waits
+        for. It waits behind what somebody waits for, and is paid once for each key.
 
         Raises:
             errors.ApiError: as `POST /v1/embeddings`; 503, the log lost one.
         """
         pool = self._pool
-        body: dict[str, Any] = {"model": self.model, "input": list(texts)}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "input": list(texts),
+            "truncate_prompt_tokens": -1,
+        }
         if later and "batch" in pool.classes:
             body["service_tier"] = "flex"
         asked = [

@@ -26,7 +26,7 @@ PART_BYTES: Final = 1 << 19
 Encoding = Literal["float", "base64"]
 Input = str | list[int]
 
-# Of vLLM's own server. Null, and what is listed, ask for what happens anyway.
+# Of vLLM's own server. Null, and what is listed, is taken.
 _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "stream": (False,),
     "add_special_tokens": (True,),
@@ -34,6 +34,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "normalize": (),
     "use_activation": (),
     "embed_dtype": ("float32",),
+    "truncate_prompt_tokens": (-1,),
     "endianness": ("little", "native"),
 }
 
@@ -71,8 +72,12 @@ def parse(body: Body, catalog: Catalog) -> Asked:
     fields = read(body, Fields)
     if fields.dimensions is not None and fields.dimensions < 1:
         raise errors.invalid_value("dimensions", "Invalid 'dimensions': expected at least 1.")
-    inputs = _inputs(body, pool)
-    parts = list(_parts(inputs, fields.dimensions))
+    truncate = body.get("truncate_prompt_tokens") is not None
+    inputs = _inputs(body, pool, truncate=truncate)
+    parts = [
+        msgspec.structs.replace(part, truncate=truncate)
+        for part in _parts(inputs, fields.dimensions)
+    ]
     create = Create(
         model=model,
         pool=pool.name,
@@ -100,26 +105,28 @@ def _encoding(value: str | None) -> Encoding:
     raise errors.unsupported_value("encoding_format", "Supported values are: float, base64.")
 
 
-def _inputs(body: Body, pool: Pool) -> list[Input]:
+def _inputs(body: Body, pool: Pool, *, truncate: bool) -> list[Input]:
     value: Any = body.get("input")
     if value is None:
         raise errors.missing_required_parameter("input")
     if isinstance(value, str):
-        return [_input(value, "input", pool)]
+        return [_input(value, "input", pool, truncate=truncate)]
     if not isinstance(value, list):
         raise errors.invalid_type("input", "a string or an array")
     if not value:
         raise errors.invalid_value("input", "Invalid 'input': an array is not empty.")
     if type(value[0]) is int:  # one input
-        return [_input(value, "input", pool)]
+        return [_input(value, "input", pool, truncate=truncate)]
     if len(value) > MAX_INPUTS:
         raise errors.invalid_value(
             "input", f"Invalid 'input': expected at most {MAX_INPUTS} inputs."
         )
-    return [_input(each, f"input[{index}]", pool) for index, each in enumerate(value)]
+    return [
+        _input(each, f"input[{index}]", pool, truncate=truncate) for index, each in enumerate(value)
+    ]
 
 
-def _input(value: Any, where: str, pool: Pool) -> Input:
+def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
     if not isinstance(value, str | list):
         raise errors.invalid_type(where, "a string or an array of token ids")
     if not value:
@@ -131,7 +138,7 @@ def _input(value: Any, where: str, pool: Pool) -> Input:
         for index, each in enumerate(value):
             if type(each) is not int or not 0 <= each < 2**32:
                 raise errors.invalid_type(f"{where}[{index}]", "a token id")
-    if len(value) > longest:
+    if len(value) > longest and not truncate:
         raise errors.context_length_exceeded(pool.max_model_len, where)
     return value
 

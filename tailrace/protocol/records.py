@@ -116,11 +116,12 @@ class ToolChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 class Embed(msgspec.Struct, frozen=True, omit_defaults=True):
     """Inputs to be embedded, each a text or token ids. `dimensions`: None for all that the model
     has. `first`: the number that the first one has in the client's list, of which this may be a
-    part."""
+    part. `truncate`: of an input that is too long for the model, embed the beginning."""
 
     inputs: list[str | list[TokenId]]
     dimensions: Count | None = None
     first: Count = 0
+    truncate: bool = False
 
     @property
     def characters(self) -> int:

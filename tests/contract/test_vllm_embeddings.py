@@ -160,6 +160,18 @@ if engine_environment.HERE:
             await engine.encode_inputs(ask(inputs, **more))
         assert refused.value.code == code
 
+    async def test_of_what_is_too_long_the_beginning_if_it_shall_be_cut(engine: vllm.VLLM) -> None:
+        long = "word " * 400
+        text, ids, short = await engine.encode_inputs(
+            ask([long, [7] * (LONGEST + 1), "word"], truncate=True)
+        )
+        assert text == (await engine.token_ids(long))[:LONGEST]
+        assert ids == [7] * LONGEST
+        assert short == await engine.token_ids("word")
+        assert await engine.encode_inputs(ask(["word"])) == [short]
+        with pytest.raises(base.Refused):  # the tokenizer keeps no bound
+            await engine.encode_inputs(ask([long]))
+
     @pytest.mark.parametrize("values", [[[1.0]], [1.0, math.nan], [math.inf]], ids=str)
     async def test_what_is_no_vector_of_numbers_is_not_written(values: list[Any]) -> None:
         import torch

@@ -31,6 +31,8 @@ def encode(embed: records.Embed, max_model_len: int) -> list[list[int]]:
     found = []
     for index, each in enumerate(embed.inputs, embed.first):
         ids = text_ids(each) if isinstance(each, str) else list(each)
+        if embed.truncate:
+            ids = ids[:max_model_len]
         base.check_input(index, len(ids), max_model_len)
         found.append(ids)
     return found

@@ -37,26 +37,31 @@ async def warm_up(llm: Any) -> frozenset[Feature]:
 
 
 def encode(
-    request: records.Request, tokenize: Callable[[str], Sequence[int]], model_config: Any
+    request: records.Request, tokenize: Callable[..., Sequence[int]], model_config: Any
 ) -> list[list[int]]:
-    """The ids of each input. Takes time; call it in a thread.
+    """The ids of each input. Takes time; call it in a thread. `tokenize`: of the model's tokenizer,
+    with markers.
 
     Raises:
         Refused: an input is too long or has no tokens, or the vectors do not fit into a record.
     """
     assert request.embed is not None
     lower = (model_config.encoder_config or {}).get("do_lower_case", False)
+    longest, options = model_config.max_model_len, {}
+    if request.embed.truncate:
+        # By the tokenizer, because a marker may have to stand behind the last token.
+        options = {"truncation": True, "max_length": longest}
     found = []
     for index, each in enumerate(request.embed.inputs, request.embed.first):
         if isinstance(each, str):
-            ids = list(tokenize(each.lower() if lower else each))
+            ids = list(tokenize(each.lower() if lower else each, **options))
         else:
-            ids = each
+            ids = each[:longest] if request.embed.truncate else each
             if max(ids, default=0) >= model_config.get_vocab_size():
                 raise base.Refused(
                     "invalid_prompt", f"'input[{index}]' has a token that the model does not have."
                 )
-        base.check_input(index, len(ids), model_config.max_model_len)
+        base.check_input(index, len(ids), longest)
         found.append(ids)
     dimensions = request.embed.dimensions
     _check_dimensions(dimensions, model_config)

@@ -100,6 +100,15 @@ class TestCreate:
         assert refused.value.param == param
         assert says in refused.value.message
 
+    async def test_of_what_is_too_long_the_beginning_if_the_client_wants_it(
+        self, client: openai.AsyncOpenAI
+    ) -> None:
+        found = await client.embeddings.create(
+            model=gp.MODEL, input=["b" * 20_000, "a"], extra_body={"truncate_prompt_tokens": -1}
+        )
+        assert [each.embedding for each in found.data] == expected("b" * 4 * 4096, "a")
+        assert found.usage.prompt_tokens == 4096 + 1
+
     async def test_nobody_reads_them_as_a_response(
         self, client: openai.AsyncOpenAI, gateway: gp.Gateway
     ) -> None:

@@ -181,6 +181,25 @@ async def test_what_has_no_text_is_refused_and_without_a_database_all_is(
             await without.vector_stores.create()
 
 
+async def test_a_chunk_that_is_too_long_for_the_model_is_found_by_its_beginning(
+    client: openai.AsyncOpenAI,
+) -> None:
+    """Symptom: a file whose script needs more tokens than its characters say failed as a whole."""
+    store = await client.vector_stores.create()
+    dense = "川" * 16_000  # 12,000 tokens in one chunk, of which the model takes 4,096
+    made = await client.vector_stores.files.create_and_poll(
+        await uploaded(client, "dense.txt", dense.encode()),
+        vector_store_id=store.id,
+        chunking_strategy=StaticFileChunkingStrategyObjectParam(
+            type="static", static={"max_chunk_size_tokens": 4_000, "chunk_overlap_tokens": 0}
+        ),
+        poll_interval_ms=100,
+    )
+    assert (made.status, made.last_error) == ("completed", None)
+    (hit,) = (await client.vector_stores.search(store.id, query="川", max_num_results=3)).data
+    assert hit.content[0].text == dense
+
+
 async def test_files_that_are_added_together(client: openai.AsyncOpenAI) -> None:
     store = await client.vector_stores.create()
     files = [await uploaded(client, f"{n}.txt", f"Text {n}".encode()) for n in range(3)]

@@ -58,6 +58,15 @@ def test_all_fields() -> None:
     assert asked.encoding == "base64"
 
 
+@pytest.mark.parametrize("given", ["b" * 16 * LONGEST + "b", [1] * (LONGEST + 1), ["a", [1]]])
+def test_inputs_that_are_too_long_may_be_cut(given: Any) -> None:
+    (create,) = parse({"input": given, "truncate_prompt_tokens": -1}).creates
+    assert create.embed is not None
+    assert create.embed.truncate
+    (plain,) = parse({"input": "a", "truncate_prompt_tokens": None}).creates
+    assert plain.embed == records.Embed(["a"])
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
