@@ -1,6 +1,6 @@
 """What the vLLM engine does beyond the contract of all engines, on a toy model that knows tools.
 
-The last test runs this module again in the engine environment, once for each way in which the
+The last test runs this module again in the engine environment, with each way in which the
 engine reads vLLM's output (tests/contract/test_engines.py).
 """
 
@@ -609,7 +609,5 @@ if engine_environment.HERE:
 
 @pytest.mark.engine
 @pytest.mark.skipif(engine_environment.HERE, reason="this is the engine environment")
-@pytest.mark.parametrize("way", WAYS)
-async def test_vllm_does_this_in_its_own_environment(way: str) -> None:
-    these = way if way == "vllm_public_api" else "not vllm_public_api"
-    await engine_environment.run_again("tests/contract/test_vllm.py", "-k", these)
+async def test_vllm_does_this_in_its_own_environment() -> None:
+    await engine_environment.run_again("tests/contract/test_vllm.py")

@@ -48,15 +48,17 @@ if engine_environment.HERE:
         yield made
         await made.shutdown()
 
-    async def said(engine: vllm.VLLM, model: str, before: Sequence[int] = ()) -> list[int]:
+    async def said(
+        engine: vllm.VLLM, model: str, before: Sequence[int] = (), length: int = LENGTH
+    ) -> list[int]:
         """All ids of an answer, the given ones included."""
         messages = [{"role": "user", "content": "Tell a story about the sea."}]
-        sampling = records.Sampling(LENGTH, temperature=0.0, ignore_eos=True)
+        sampling = records.Sampling(length, temperature=0.0, ignore_eos=True)
         owner = records.Owner("i", "s")
         request = records.Request("resp_x", owner, model, messages, sampling, {})
         found, prompt = list(before), await engine.encode(request)
         job = base.GenerationInput(
-            request, os.urandom(16).hex(), prompt, list(before), LENGTH - len(before)
+            request, os.urandom(16).hex(), prompt, list(before), length - len(before)
         )
 
         def keep(step: base.Step) -> bool:
@@ -77,7 +79,8 @@ if engine_environment.HERE:
         for order in itertools.permutations(range(3)):
             tasks = []
             for which in order:
-                tasks.append(asyncio.create_task(said(engine, names[which])))
+                answer = said(engine, names[which], length=SURE + 4)
+                tasks.append(asyncio.create_task(answer))
                 await asyncio.sleep(0.02)
             together = await asyncio.gather(*tasks)
             assert [ids[:SURE] for ids in together] == [begin[which] for which in order]
