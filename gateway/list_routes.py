@@ -13,7 +13,7 @@ from gateway import chat_completions, completion_routes, request_body
 from gateway.parsing import chat_api, json_body, shared_fields
 from gateway.response_routes import limit_of
 from tailrace import log, telemetry
-from tailrace.archive import reader
+from tailrace.archive import fold, reader
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import archived
 from tailrace.log import interfaces
@@ -50,12 +50,12 @@ class ListRoutes:
         if after is not None:
             rids = chat_completions.response_ids(after, chat_api.MAX_CHOICES)
             after = rids[0] if rids else after
-        return await self._listed(request, reader.CHAT, after, chat_completions.completion)
+        return await self._listed(request, fold.CHAT, after, chat_completions.completion)
 
     async def responses(self, request: Request) -> Response:
         """`GET /v1/responses`; an extension."""
         after = request.query_params.get("after")
-        return await self._listed(request, reader.RESPONSE, after, lambda group: group[0])
+        return await self._listed(request, fold.RESPONSE, after, lambda group: group[0])
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/chat/completions/{id}`: other metadata."""

@@ -11,7 +11,8 @@ and loses nothing.
     fold           one record -> what it changes for one response; pure
     folding        a batch of records -> one transaction
     follower       the topics -> batches, and tombstones of what was erased -> the topic
-    reader         rows -> histories and lists, for gateway and push
+    reader         what gateway and push ask; needs no database library
+    sql_reader     rows -> histories and lists: the answers
 
 Only this room touches SQLAlchemy and Alembic (an import contract says so). It never decides who may
 read: callers hand in the owner, and rows of others are not found. It holds texts of users, so no

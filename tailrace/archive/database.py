@@ -23,10 +23,6 @@ ERRORS: Final = (
 )
 
 
-class ArchiveUnavailable(Exception):
-    """The archive does not answer, or has no tables yet. The text says why."""
-
-
 def address(url: str) -> sa.URL:
     """The URL as SQLAlchemy takes it: `sqlite:///PATH`, or
     `postgresql://user:password@host:port/name`, with `?ca_file=PATH` for TLS.

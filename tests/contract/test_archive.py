@@ -27,6 +27,7 @@ from tailrace.archive import (
     follower,
     migration,
     reader,
+    sql_reader,
     tables,
 )
 from tailrace.protocol import history, records, topics
@@ -47,10 +48,10 @@ async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1, "Some words here.", metadata={"a": "b"})
     folded = await Fold(engine).all(log_.history(whole))
     assert (folded.rows, folded.garbage) == (1, 0)
-    found = await reader.Reader(engine).find(whole.rid, ALICE.key)
+    found = await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key)
     assert found == reader.Archived(whole, {"a": "b"})
-    assert await reader.Reader(engine).find(whole.rid, BOB.key) is None
-    assert await reader.Reader(engine).find(rid(2), ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, BOB.key) is None
+    assert await sql_reader.SqlReader(engine).find(rid(2), ALICE.key) is None
 
 
 async def test_one_of_many_records_is_there_when_all_of_them_are(
@@ -60,7 +61,7 @@ async def test_one_of_many_records_is_there_when_all_of_them_are(
     log_, whole = Topics(), history_of(1, "word " * 1_000)
     cut = [log_.put(topics.HISTORY, 0, key, value) for key, value in history.parts(whole)]
     assert len(cut) > 3
-    folding_, reading = Fold(engine), reader.Reader(engine)
+    folding_, reading = Fold(engine), sql_reader.SqlReader(engine)
     for record in cut[:-1]:
         await folding_.all([record])
         assert await reading.find(whole.rid, ALICE.key) is None
@@ -86,7 +87,7 @@ async def test_a_deletion_counts_in_either_order_and_only_its_owners(
     mine, others = history_of(1), history_of(2)
     histories = log_.history(mine, others)
     deletions = [_deleted(log_, mine.rid, ALICE), _deleted(log_, others.rid, BOB)]
-    folding_, reading = Fold(engine), reader.Reader(engine)
+    folding_, reading = Fold(engine), sql_reader.SqlReader(engine)
     for batch in (histories, deletions) if first == "history" else (deletions, histories):
         await folding_.all(batch)
     assert await reading.find(mine.rid, ALICE.key) is None
@@ -99,10 +100,10 @@ async def test_one_that_comes_back_is_erased_again(engine: AsyncEngine) -> None:
     folding_ = Fold(engine, log_)
     await folding_.all([*log_.history(whole), _deleted(log_, whole.rid, ALICE)])
     await folding_.all(log_.records[-2:])  # the tombstones
-    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key) is None
     folding_.erased.clear()
     await folding_.all(log_.history(whole))
-    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key) is None
     assert whole.rid in folding_.erased
 
 
@@ -110,9 +111,9 @@ async def test_a_tombstone_alone_erases_also_what_comes_behind_it(engine: AsyncE
     log_, whole = Topics(), history_of(1)
     folding_ = Fold(engine)
     await folding_.all([*log_.history(whole), log_.put(topics.HISTORY, 0, whole.rid, None)])
-    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key) is None
     await folding_.all(log_.history(whole))
-    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key) is None
     assert folding_.erased == [whole.rid]
 
 
@@ -127,7 +128,7 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
             log_.metadata(others.rid, BOB, now="mine"),
         ]
     )
-    reading = reader.Reader(engine)
+    reading = sql_reader.SqlReader(engine)
     found = [await reading.find(each.rid, ALICE.key) for each in (early, late, others)]
     assert [each.metadata for each in found if each] == [
         {"now": "early"},
@@ -144,7 +145,7 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
 
 
 async def test_pieces_of_files_are_kept_until_their_tombstone(engine: AsyncEngine) -> None:
-    log_, reading = Topics(), reader.Reader(engine)
+    log_, reading = Topics(), sql_reader.SqlReader(engine)
     key = history.file_key(ALICE.cache_scope, "ab" * 32, 0)
     await Fold(engine).all([log_.put(topics.HISTORY, 0, key, b"\0bytes")])
     assert await reading.file(key) == b"\0bytes"
@@ -166,8 +167,8 @@ async def test_garbage_and_forged_records_change_nothing(engine: AsyncEngine) ->
     ]
     folded = await Fold(engine).all(batch)
     assert (folded.rows, folded.garbage) == (1, 5)
-    assert await reader.Reader(engine).find(whole.rid, ALICE.key) is not None
-    assert await reader.Reader(engine).find(rid(6), ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key) is not None
+    assert await sql_reader.SqlReader(engine).find(rid(6), ALICE.key) is None
 
 
 def _chat(number: int, *, of: int = 1, **more: Any) -> list[history.History]:
@@ -195,7 +196,7 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     ]
     random.Random(1).shuffle(everything)
     await Fold(engine).all(log_.history(*everything))
-    reading = reader.Reader(engine)
+    reading = sql_reader.SqlReader(engine)
     rids = [[h.rid for h in c] for c in chats]
 
     async def listed(**wanted: Any) -> list[list[str]]:
@@ -299,7 +300,7 @@ async def test_a_batch_behind_a_gap_is_left_alone(engine: AsyncEngine) -> None:
     batch = log_.history(history_of(1), history_of(2))
     folded = await Fold(engine).apply(batch[1:], {(topics.HISTORY, 0): 1})
     assert folded.next == {(topics.HISTORY, 0): 0}
-    assert await reader.Reader(engine).find(rid(2), ALICE.key) is None
+    assert await sql_reader.SqlReader(engine).find(rid(2), ALICE.key) is None
 
 
 async def test_dropped_under_its_process_it_is_built_again_without_new_records(
@@ -315,7 +316,7 @@ async def test_dropped_under_its_process_it_is_built_again_without_new_records(
             broker.put(topics.HISTORY, partition, key.encode(), value)
     readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
     running = follower.Follower(engine, INCARNATION, readers, broker.offsets(), broker.writer())
-    made, wanted = reader.Reader(engine), [rid(1), rid(2, 1)]
+    made, wanted = sql_reader.SqlReader(engine), [rid(1), rid(2, 1)]
 
     async def there() -> bool:
         try:
@@ -425,7 +426,7 @@ async def test_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path / 'none.sqlite3'}", "postgresql://a@127.0.0.1:1/none"):
         made = database.engine(url)
         with pytest.raises(reader.ArchiveUnavailable):
-            await reader.Reader(made).find(rid(1), ALICE.key)
+            await sql_reader.SqlReader(made).find(rid(1), ALICE.key)
         await made.dispose()
     assert not (tmp_path / "none.sqlite3").exists()
 
@@ -435,7 +436,7 @@ async def test_one_that_is_behind_says_so(
 ) -> None:
     log_ = Topics()
     await Fold(engine).all(log_.history(history_of(1)))
-    await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
-    monkeypatch.setattr(reader, "BEHIND_S", 0.2)
+    await sql_reader.SqlReader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
+    monkeypatch.setattr(sql_reader, "BEHIND_S", 0.2)
     with pytest.raises(reader.ArchiveUnavailable, match="behind"):
-        await reader.Reader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 2})
+        await sql_reader.SqlReader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 2})

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import migration, reader
+from tailrace.archive import migration, reader, sql_reader
 from tailrace.protocol import conversations, ids, topics
 from tests.support.archive_rows import Fold, dump
 from tests.support.histories import ALICE, BOB, INCARNATION, Topics
@@ -43,7 +43,9 @@ def turn(n: int, node: str, parent: str | None = None, **more: Any) -> conversat
 
 
 async def found(engine: AsyncEngine, n: int) -> conversations.Conversation:
-    read, _ = await reader.Reader(engine).conversation(name(n), INCARNATION, P, contents=True)
+    read, _ = await sql_reader.SqlReader(engine).conversation(
+        name(n), INCARNATION, P, contents=True
+    )
     return read
 
 
@@ -62,7 +64,7 @@ async def test_it_is_read_as_the_log_says(engine: AsyncEngine) -> None:
         conversations.Removed(name(1), ALICE, "i"),
         conversations.Removed(name(1), ALICE, "msg_of_a_turn"),
     )
-    read = reader.Reader(engine)
+    read = sql_reader.SqlReader(engine)
     assert await read.conversation(name(1), INCARNATION, P) == (
         conversations.Conversation(name(1)),
         None,
@@ -97,7 +99,7 @@ async def test_lists_are_those_of_an_owner_the_last_active_first(engine: AsyncEn
     batch = [r._replace(timestamp=1_000 + r.offset) for r in batch]
     other = put(into, conversations.Created(name(9), BOB, 1))
     await Fold(engine).all([*batch, *other])
-    read = reader.Reader(engine)
+    read = sql_reader.SqlReader(engine)
     rows = await read.conversations(ALICE.key, None, 3)
     assert [each.id for each in rows] == [name(n) for n in (2, 5, 4, 3)]
     rows = await read.conversations(ALICE.key, name(4), 3)

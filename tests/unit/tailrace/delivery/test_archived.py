@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tailrace import log
-from tailrace.archive import reader
+from tailrace.archive import reader, sql_reader
 from tailrace.delivery import archived, delivery
 from tailrace.protocol import errors, history, ids, records, topics
 from tests.support import archive_rows, memory_delivery, memory_log
@@ -144,7 +144,7 @@ async def test_an_archive_that_is_behind_is_no_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await archive_rows.build(url, broker)
-    monkeypatch.setattr(reader, "BEHIND_S", 0.2)
+    monkeypatch.setattr(sql_reader, "BEHIND_S", 0.2)
     rid = _old(broker)
     partition = history.partition(rid, topics.partitions_of(topics.HISTORY))
     broker.put(topics.HISTORY, partition, rid.encode(), b"{}")
