@@ -24,7 +24,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
+.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long services-long bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -67,6 +67,13 @@ clients-lock: install
 faults-long: install
 	@$(BIN)/python scripts/test_tools.py faults
 	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest tests/faults -q -s --durations=0
+
+# Real engines behind services (images, embeddings, vLLM's own server), and what `make test` runs with less.
+services-long: install
+	@$(BIN)/python scripts/test_tools.py services
+	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest -q -s --durations=0 tests/services/test_worker_images.py \
+	  tests/services/test_worker_embeddings.py tests/services/test_worker_openai_vllm.py tests/services/test_archive_rebuilt.py \
+	  tests/services/gateway/test_many_passages.py tests/services/gateway/test_outlived.py
 
 # Workers with the real engine, killed in mid-answer KILLS times (about 40 s each: an engine starts after every one).
 faults-engine: install

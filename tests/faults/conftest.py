@@ -9,13 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import drill, stage
+from tests.support import long_runs
 
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "1"))
 ATTEMPTS = 3
-LONG = pytest.mark.skipif(
-    os.environ.get("TAILRACE_TEST_LONG") != "1",
-    reason="long fault scenarios run with TAILRACE_TEST_LONG=1 (make faults-long)",
-)
+LONG = long_runs.only_by("faults-long")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,8 @@ from tailrace.archive import database, tables
 from tailrace.protocol import history, ids, topics
 from tests.support import gateway_process as gp
 from tests.support import histories, local, postgres
+from tests.support.long_runs import LONG
 
-LONG = os.environ.get("TAILRACE_TEST_LONG") == "1"
 RESPONSES = 20_000 if LONG else 400
 TEXT = " ".join(f"word{n}" for n in range(60))
 BUILT_S = 600.0 if LONG else 100.0

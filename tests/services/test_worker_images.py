@@ -13,7 +13,7 @@ import pytest
 
 from gateway.parsing import images
 from tailrace.protocol import files, records, topics
-from tests.support import engine_environment, pictures, workers
+from tests.support import engine_environment, long_runs, pictures, workers
 
 BOOT_S = 300.0
 ANSWER_S = 90.0
@@ -22,6 +22,7 @@ APART = 2  # the picture whose file is kept beside its request
 
 pytestmark = [
     pytest.mark.engine,
+    long_runs.only_by("services-long"),
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import sqlite3
 import time
@@ -28,8 +27,8 @@ from tailrace.protocol import history, topics
 from tests.faults import wants
 from tests.support import archive_parts, archive_rows, pictures, waiting
 from tests.support import gateway_process as gp
+from tests.support.long_runs import LONG
 
-LONG = os.environ.get("TAILRACE_TEST_LONG") == "1"
 RESPONSES = 1_000 if LONG else 45
 AT_ONCE = 8
 SEED = 14

@@ -186,12 +186,12 @@ async def test_a_chunk_that_is_too_long_for_the_model_is_found_by_its_beginning(
 ) -> None:
     """Symptom: a file whose script needs more tokens than its characters say failed as a whole."""
     store = await client.vector_stores.create()
-    dense = "川" * 16_000  # 12,000 tokens in one chunk, of which the model takes 4,096
+    dense = "川" * 12_000  # 9,000 tokens in one chunk, of which the model takes 4,096
     made = await client.vector_stores.files.create_and_poll(
         await uploaded(client, "dense.txt", dense.encode()),
         vector_store_id=store.id,
         chunking_strategy=StaticFileChunkingStrategyObjectParam(
-            type="static", static={"max_chunk_size_tokens": 4_000, "chunk_overlap_tokens": 0}
+            type="static", static={"max_chunk_size_tokens": 3_000, "chunk_overlap_tokens": 0}
         ),
         poll_interval_ms=100,
     )
