@@ -27,9 +27,9 @@ TIERS = ("unit", "contract", "services", "attacks", "faults", "journey")
 TIER_S = {
     "unit": 900,
     "contract": 2100,
-    "services": 1800,
-    "attacks": 900,
-    "faults": 900,
+    "services": 2100,
+    "attacks": 1200,
+    "faults": 1200,
     "journey": 1500,
 }
 # Unit tests use every core. Tests of services, faults and journeys mostly wait (for starts,
