@@ -318,7 +318,7 @@ def vllm_server(
         "--port",
         str(port),
         "--dtype",
-        "auto" if install_engine.has_gpu() else vllm_cpu.dtype(),
+        "auto" if install_engine.has_gpu() else vllm_cpu.native_dtype(),
         "--enforce-eager",
         "--enable-prefix-caching",
     ]

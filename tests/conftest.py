@@ -78,11 +78,8 @@ def chromium() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _scrubbed_environment() -> Iterator[None]:
     """A developer's own settings must not reach a test; `TAILRACE_TEST_…` are the tests' own
-    switches.
-
-    Whom the machine trusts is nothing to a test either: with all authorities of the world each HTTP
-    client takes 50 ms to make, and an ordinary user of the attacks half a core.
-    """
+    switches. Nor must the certificate authorities that the machine trusts: to read them takes 50 ms
+    of processor time for each HTTP client, and no server of a test has a certificate of theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(NO_AUTHORITY))
         for name in list(os.environ):

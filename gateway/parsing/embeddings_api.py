@@ -138,8 +138,10 @@ def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
         for index, each in enumerate(value):
             if type(each) is not int or not 0 <= each < 2**32:
                 raise errors.invalid_type(f"{where}[{index}]", "a token id")
-    if len(value) > longest and not truncate:
-        raise errors.context_length_exceeded(pool.max_model_len, where)
+    if len(value) > longest:
+        if not truncate:
+            raise errors.context_length_exceeded(pool.max_model_len, where)
+        value = value[:longest]  # no more of it can count
     return value
 
 

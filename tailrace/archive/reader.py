@@ -1,7 +1,7 @@
 """What services that answer clients ask of an archive, and the words of it.
 
-Nothing here needs the database's library, which takes a quarter of the time that a service starts
-in: one that has no archive does without it.
+Nothing here imports the database library: that takes a quarter of a gateway's start, and services
+without an archive do not need it.
 """
 
 from __future__ import annotations

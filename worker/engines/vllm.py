@@ -130,7 +130,7 @@ class VLLM:
         prefix_cache: bool = True,
     ) -> None:
         """`model`: a folder or a hub name. `public_api`: do without `vllm_internals`. `cpu_dtype`:
-        of weights and arithmetic where there is no GPU, by default `vllm_cpu.dtype`.
+        of weights and arithmetic where there is no GPU, by default `native_dtype`.
         `tool_parser`, `reasoning_parser`: names of vLLM, `AUTO` or `NONE`. `engine_args`: further
         arguments for vLLM. `adapters`: LoRA adapters, name -> folder or hub name. `prefix_cache`:
         keep the beginnings of prompts."""
@@ -146,7 +146,7 @@ class VLLM:
         self._model = model
         self.max_model_len = max_model_len
         self._public_api = public_api
-        self._cpu_dtype = cpu_dtype or vllm_cpu.dtype()
+        self._cpu_dtype = cpu_dtype or vllm_cpu.native_dtype()
         self._wanted_parsers = (tool_parser, reasoning_parser)
         self._given = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
         self._sources = adapters

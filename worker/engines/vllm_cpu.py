@@ -19,11 +19,11 @@ PARALLEL: Final = frozenset(
 )
 
 
-def dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The type in which this machine's processors compute fastest, weights included.
+def native_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The data type of weights and arithmetic that fits this machine's processors.
 
-    A processor without instructions for bfloat16 emulates them: prompts and batches then take two
-    to three times as long as in float32.
+    One without instructions for bfloat16 emulates them: prompts and batches then take two to three
+    times as long as in float32.
     """
     return "bfloat16" if "bf16" in cpuinfo.read_text() else "float32"
 

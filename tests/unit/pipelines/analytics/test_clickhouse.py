@@ -16,13 +16,6 @@ from tests.support.results_contract import RESULT, TOPIC, T, change
 
 
 @pytest.fixture
-def server() -> Iterator[DatabaseServer]:
-    made = DatabaseServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def opened(server: DatabaseServer, tmp_path: Path) -> Iterator[clickhouse.ClickHouse]:
     (tmp_path / "password").write_text("first\n")
     url = f"http://ada@{server.host}/results?password_file={tmp_path / 'password'}"

@@ -21,13 +21,6 @@ PIPELINE = definition.decoded(samples.file("reviews"))
 TOPIC, GROUP = "out", "g"
 
 
-@pytest.fixture
-def server() -> Iterator[DatabaseServer]:
-    made = DatabaseServer()
-    yield made
-    made.close()
-
-
 @pytest.fixture(params=["opensearch+http", "http"])
 def target(request: pytest.FixtureRequest, server: DatabaseServer) -> Iterator[Target]:
     made = sink.opened(f"{request.param}://{server.host}/name", PIPELINE, "output")

@@ -18,13 +18,6 @@ from tests.support.database_server import SECRET, DatabaseServer
 
 
 @pytest.fixture
-def server() -> Iterator[DatabaseServer]:
-    made = DatabaseServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def index(server: DatabaseServer, tmp_path: Path) -> Iterator[opensearch.Index]:
     (tmp_path / "password").write_text("first\n")
     url = f"opensearch+http://ada@{server.host}/re%2Bviews?password_file={tmp_path / 'password'}"

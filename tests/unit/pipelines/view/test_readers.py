@@ -181,13 +181,6 @@ def test_a_folder_waits_for_a_reader(path: Path, held: subprocess.Popen[str]) ->
 
 
 @pytest.fixture
-def server() -> Iterator[DatabaseServer]:
-    made = DatabaseServer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def url(server: DatabaseServer, tmp_path: Path) -> str:
     (tmp_path / "password").write_text("hidden\n")
     return f"http://ada@{server.host}/results?password_file={tmp_path / 'password'}"

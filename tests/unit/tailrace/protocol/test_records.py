@@ -215,6 +215,7 @@ USES_VERSION_2: list[tuple[Decode, records.Record, tuple[str, ...]]] = [
             {"raw": True},
             {"embed": records.Embed(["a", "b"])},
             {"embed": records.Embed([[1, 2]], 8, 32)},
+            {"embed": records.Embed(["a"], truncate=True)},
             {"fork": records.Fork("resp_x", 0)},
             {"truncate": True},
             {"continue_final": True},

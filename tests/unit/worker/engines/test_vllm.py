@@ -67,7 +67,7 @@ def test_without_instructions_for_bfloat16_a_cpu_computes_in_float32(tmp_path: P
         ("Features : asimd i8mm bf16", "bfloat16"),
     ):
         (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-        assert vllm_cpu.dtype(tmp_path / "cpuinfo") == dtype
+        assert vllm_cpu.native_dtype(tmp_path / "cpuinfo") == dtype
 
 
 def test_answers_are_repeated_only_where_it_is_known_what_makes_the_prompt() -> None:
