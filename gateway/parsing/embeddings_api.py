@@ -142,7 +142,8 @@ def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
         if not truncate:
             raise errors.context_length_exceeded(pool.max_model_len, where)
         value = value[:longest]  # no more of it can count
-    return value
+    checked: Input = value
+    return checked
 
 
 def _parts(inputs: Sequence[Input], dimensions: int | None) -> Iterator[records.Embed]:
