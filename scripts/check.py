@@ -116,13 +116,16 @@ def perform(gate: Gate) -> Outcome:
     )
 
 
-def main() -> int:
+def run(*, tests: bool) -> list[Outcome]:
+    """Run every gate and say what each found.
+
+    Returns:
+        Those that failed.
+    """
     began = time.monotonic()
     failed: list[Outcome] = []
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
-        for running in as_completed(
-            [pool.submit(perform, gate) for gate in gates(tests="--no-tests" not in sys.argv)]
-        ):
+        for running in as_completed([pool.submit(perform, gate) for gate in gates(tests=tests)]):
             outcome = running.result()
             print(
                 (
@@ -139,7 +142,11 @@ def main() -> int:
         f"\nmake check: {f'{len(failed)} failed' if failed else 'all passed'} in "
         f"{time.monotonic() - began:.1f} s"
     )
-    return 1 if failed else 0
+    return failed
+
+
+def main() -> int:
+    return 1 if run(tests="--no-tests" not in sys.argv) else 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from scripts import test_tools
+from scripts import check, test_tools
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -50,6 +50,7 @@ class Result:
 
     Attributes:
         code: pytest's exit code.
+        failures: names of the tests that failed.
         skips: reason -> number of tests.
         left_out: why none of it ran; empty if it ran.
     """
@@ -58,7 +59,7 @@ class Result:
     code: int = 0
     elapsed_s: float = 0.0
     passed: int = 0
-    failed: int = 0
+    failures: list[str] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
     left_out: str = ""
 
@@ -70,7 +71,7 @@ class Result:
         skipped = sum(self.skips.values())
         outcome = "ok" if self.code == 0 else "FAILED"
         return (
-            f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {self.failed} "
+            f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {len(self.failures)} "
             f"failed, {skipped} skipped in {self.elapsed_s:.0f} s"
         )
 
@@ -82,7 +83,7 @@ def read_report(result: Result, text: str) -> None:
         if skipped is not None:
             result.skips[skipped.get("message") or "no reason given"] += 1
         elif case.find("failure") is not None or case.find("error") is not None:
-            result.failed += 1
+            result.failures.append(f"{case.get('classname')}.{case.get('name')}")
         else:
             result.passed += 1
 
@@ -120,7 +121,7 @@ def perform(tier: str, options: list[str]) -> Result:
         read_report(result, report.read_text())
     if result.code == 5:  # pytest: nothing was collected
         result.left_out, result.code = "no test of it was selected", 0
-    elif result.passed + result.failed == 0 and result.skips:
+    elif not result.passed and not result.failures and result.skips:
         result.left_out = "; ".join(result.skips)
     return result
 
@@ -152,12 +153,10 @@ def main(arguments: list[str]) -> int:
     tiers = [tier for tier in TIERS if tier in chosen or not chosen]
     began = time.monotonic()
     RESULTS.mkdir(exist_ok=True)
-    gates = 0
+    gates: list[check.Outcome] = []
     if not chosen:
         header("gates")
-        gates = subprocess.run(
-            [str(PYTHON), "scripts/check.py", "--no-tests"], cwd=ROOT, check=False
-        ).returncode
+        gates = check.run(tests=False)
     missing = test_tools.prepare(tiers)
     results = []
     for tier in tiers:
@@ -166,13 +165,13 @@ def main(arguments: list[str]) -> int:
         header(f"tier {tier}")
         results.append(perform(tier, options))
     summarise(results, gates, missing)
-    failed = sum(result.failed for result in results)
+    failed = sum(len(result.failures) for result in results)
     counts = [f"{failed} failed"] if failed else []
     counts += [
         f"{sum(result.passed for result in results)} passed",
         f"{sum(sum(result.skips.values()) for result in results)} skipped",
     ]
-    bad = gates != 0 or any(result.code != 0 for result in results)
+    bad = bool(gates) or any(result.code != 0 for result in results)
     print(
         f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in "
         f"{time.monotonic() - began:.2f}s ====="
@@ -180,15 +179,24 @@ def main(arguments: list[str]) -> int:
     return 1 if bad else 0
 
 
-def summarise(results: list[Result], gates: int, missing: list[str]) -> None:
-    """One line per tier, per reason of a skip, and per tool that could not be installed."""
+def summarise(results: list[Result], gates: list[check.Outcome], missing: list[str]) -> None:
+    """Say what failed and what was left out. CI shows the end of the output, so all of it is here.
+
+    Args:
+        gates: those that failed.
+        missing: tools that could not be installed, a sentence for each.
+    """
     header("summary")
     for line in missing:
         print(line)
-    if gates:
-        print("gates          FAILED")
+    for outcome in gates:
+        print(f"gate {outcome.gate.name:<9} FAILED")
+        for line in outcome.output.strip().splitlines()[-5:]:
+            print(f"     {line}")
     for result in results:
         print(result.line)
+        for name in result.failures:
+            print(f"     failed: {name}")
         if not result.left_out:
             for reason, count in result.skips.most_common():
                 print(f"     {count} skipped: {reason}")
