@@ -28,7 +28,7 @@ def said(response: dict[str, object]) -> str:
     return str(output[0]["content"][0]["text"])
 
 
-def sdk(gateway: gp.Gateway, subject: str = "alice") -> openai.AsyncOpenAI:
+def sdk(gateway: gp.Gateway, subject: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         api_key=gateway.keys.token(subject), base_url=gateway.api, max_retries=0, timeout=60
     )
@@ -40,7 +40,8 @@ def shows(file_id: str) -> dict[str, object]:
 
 
 async def test_openais_client_uploads_names_and_deletes(gateway: gp.Gateway) -> None:
-    async with sdk(gateway) as client, sdk(gateway, "bob") as bob:
+    # People whom no other test knows: what is listed are all files of one.
+    async with sdk(gateway, "uploader") as client, sdk(gateway, "stranger") as stranger:
         made = await client.files.create(
             file=("photo.png", PHOTOGRAPH),
             purpose="vision",
@@ -55,7 +56,7 @@ async def test_openais_client_uploads_names_and_deletes(gateway: gp.Gateway) -> 
         assert await client.files.wait_for_processing(made.id) == made
         notes = await client.files.create(file=Path(__file__), purpose="user_data")
         assert [each.id async for each in client.files.list()] == [notes.id, made.id]
-        assert [each async for each in bob.files.list()] == []
+        assert [each async for each in stranger.files.list()] == []
         assert (await client.files.content(made.id)).content == PHOTOGRAPH
         seen = await client.responses.create(
             model=gp.MODEL,
@@ -79,7 +80,7 @@ async def test_openais_client_uploads_names_and_deletes(gateway: gp.Gateway) -> 
         )
         assert f"with images {NAME}" in str(chatted.choices[0].message.content)
         with pytest.raises(openai.BadRequestError, match="was not found"):
-            await bob.responses.create(**shows(made.id))  # type: ignore[call-overload]
+            await stranger.responses.create(**shows(made.id))  # type: ignore[call-overload]
         for each in (made, notes):
             assert (await client.files.delete(each.id)).deleted
         with pytest.raises(openai.NotFoundError):
