@@ -1,12 +1,13 @@
 """Whole stacks as a user has them: `tailrace up`, then only public addresses.
 
 `stack` runs the real engine (vLLM) where the engine environment exists, which is what `make
-install` sets up; `scripted_stack` runs the scripted engine for faults and load. Each is started
-once per run and stopped by `tailrace down`.
+install` sets up; `scripted_stack` runs the scripted engine for faults and load, once per run. Each
+is stopped by `tailrace down`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -175,37 +176,36 @@ def stop(stack: Stack) -> None:
     )
 
 
-def engine_environment() -> bool:
-    """Whether the real engine can run here."""
-    return (ROOT / ".venv-engine" / "bin" / "python").exists()
+@contextlib.contextmanager
+def running(folder: Path, *options: str, engine: str) -> Iterator[Stack]:
+    """What `make up` starts with these options.
+
+    A fixture ends it with the last test that uses it: on two cores, the others miss what an idle
+    deployment takes.
+    """
+    if engine == "vllm" and not (ROOT / ".venv-engine" / "bin" / "python").exists():
+        pytest.skip("the engine environment is not installed (make install)")
+    started = start(folder / "data", *options, engine=engine)
+    try:
+        yield started
+    finally:
+        stop(started)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """The product as `make up` starts it, with the real model."""
-    if not engine_environment():
-        pytest.skip("the engine environment is not installed (make install)")
-    started = start(tmp_path_factory.mktemp("stack") / "data", engine="vllm")
-    yield started
-    stop(started)
+    with running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
 def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two workers, two gateways and two pushes on the scripted engine, whose tokens describe
     themselves."""
-    started = start(
-        tmp_path_factory.mktemp("scripted") / "data",
-        "--workers",
-        "2",
-        "--gateways",
-        "2",
-        "--pushes",
-        "2",
-        engine="scripted",
-    )
-    yield started
-    stop(started)
+    two = ("--workers", "2", "--gateways", "2", "--pushes", "2")
+    with running(tmp_path_factory.mktemp("scripted"), *two, engine="scripted") as started:
+        yield started
 
 
 def wait_for(condition: Any, what: str, deadline_s: float = 30.0) -> Any:

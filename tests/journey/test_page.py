@@ -266,6 +266,11 @@ class TestRealModel:
     """What a newcomer does after `make up`. The model's own words, so only their identity is
     judged."""
 
+    @pytest.fixture(scope="class")
+    def stack(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+        with conftest.running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
+            yield started
+
     def test_a_question_is_answered_while_it_streams(
         self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path
     ) -> None:
@@ -426,17 +431,11 @@ def test_a_second_tab_shows_the_answer_live_and_can_stop_it(
 
 
 @pytest.fixture
-def shrinking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def shrinking_stack(tmp_path: Path) -> Iterator[Stack]:
     """Two push services to lose. A stack of its own: nothing brings them back."""
-    started = conftest.start(
-        tmp_path_factory.mktemp("shrinking") / "data",
-        "--pushes",
-        "2",
-        "--no-restart",
-        engine="scripted",
-    )
-    yield started
-    conftest.stop(started)
+    options = ("--pushes", "2", "--no-restart")
+    with conftest.running(tmp_path, *options, engine="scripted") as started:
+        yield started
 
 
 @pytest.mark.slow
@@ -811,7 +810,7 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(chat: Chat) -> None:
 
 
 def test_the_reader_can_look_back_while_it_streams(chat: Chat) -> None:
-    slowly(chat, 1000, 12)
+    slowly(chat, 5000, 12)
     chat.ask("Tell me very much.")
     chat.page.wait_for_function("() => document.querySelector('.scroll').scrollTop > 300")
     chat.page.mouse.move(700, 300)

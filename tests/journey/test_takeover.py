@@ -23,16 +23,11 @@ from worker.engines import scripted
 pytestmark = pytest.mark.timeout(700)
 
 
-@pytest.fixture(scope="module")
-def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+@pytest.fixture
+def two_workers(tmp_path: Path) -> Iterator[Stack]:
     """Two real engines; sessions short enough that a death is noticed in seconds."""
-    if not conftest.engine_environment():
-        pytest.skip("the engine environment is not installed (make install)")
-    started = conftest.start(
-        tmp_path_factory.mktemp("two") / "data", "--workers", "2", engine="vllm"
-    )
-    yield started
-    conftest.stop(started)
+    with conftest.running(tmp_path, "--workers", "2", engine="vllm") as started:
+        yield started
 
 
 class Watcher(threading.Thread):
