@@ -19,7 +19,7 @@ from tailrace.protocol import ids, records, topics
 from tests.faults import archived, drill, stage
 
 CREATES = 30
-CREATE_TOKENS = 200  # a second: a CANCEL that follows a claim in the log comes before the end
+CREATE_TOKENS = 600  # three seconds: a CANCEL that follows a claim in the log comes before the end
 CREATES_FAIL_S = 16.0  # longer than a create takes to fail
 REDIS_STOPPED_S = 2.0  # more than one call of a service waits
 WARM_UP_S = 3.0  # undisturbed, so that responses stream when the first fault comes
