@@ -198,6 +198,7 @@ def test_nothing_of_a_killed_supervisor_is_left_and_everybody_says_so(tmp_path: 
     assert scratch.is_dir()
     until(lambda: deployment.rows() == [], "nothing runs", 30)
     deployment.call(*deployment.up, "--detach", "--workers", "0")
+    assert all(r["ready"] for r in deployment.rows())
     assert not scratch.exists(), "the next start removes the sockets of killed engines"
     deployment.call("down")
     last = state.load(paths.Data(deployment.data).state)

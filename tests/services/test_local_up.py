@@ -27,6 +27,15 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One that runs, for tests that change nothing of it."""
+    made = Deployment(tmp_path_factory.mktemp("running") / "data")
+    made.call(*made.up, "--detach")
+    yield made
+    made.close()
+
+
 def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
     deployment: Deployment,
 ) -> None:
@@ -61,28 +70,31 @@ def test_detached_it_returns_when_everything_is_ready_and_down_ends_all_of_it(
     assert "nothing runs here" in deployment.call("down")
 
 
-def test_a_second_up_on_the_same_folder_says_that_it_runs_already(deployment: Deployment) -> None:
-    deployment.call(*deployment.up, "--detach")
-    said = deployment.call(*deployment.up, code=1)
+def test_a_second_up_on_the_same_folder_says_that_it_runs_already(running: Deployment) -> None:
+    said = running.call(*running.up, code=1)
     assert "already running" in said
-    assert f":{deployment.port}" in said
-    assert f"tailrace down --data {deployment.data}`" in said
+    assert f":{running.port}" in said
+    assert f"tailrace down --data {running.data}`" in said
     assert "make up ARGS='--port" in said
-    assert all(row["ready"] for row in deployment.rows())
+    assert all(row["ready"] for row in running.rows())
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])  # SIGTERM is what `down` sends
-def test_a_signal_ends_everything_in_order(deployment: Deployment, signum: signal.Signals) -> None:
-    process = deployment.foreground()
-    said = read_until(process, "ready: every part is up")
-    assert f"page      http://127.0.0.1:{deployment.port}" in said
-    everyone = deployment.identities()
+def ends_in_order(
+    process: subprocess.Popen[str], signum: signal.Signals, everyone: list[processes.Identity]
+) -> None:
     process.send_signal(signum)
     rest, _ = process.communicate(timeout=90)
     assert process.returncode == 0, rest
     assert "everything is stopped" in rest
     assert "is killed" not in rest
     assert not [who for who in everyone if processes.alive(who)]
+
+
+def test_when_its_terminal_is_closed_everything_ends_in_order(deployment: Deployment) -> None:
+    process = deployment.foreground()
+    said = read_until(process, "ready: every part is up")
+    assert f"page      http://127.0.0.1:{deployment.port}" in said
+    ends_in_order(process, signal.SIGHUP, deployment.identities())
 
 
 def test_a_signal_while_things_start_ends_them_too(deployment: Deployment) -> None:
@@ -92,20 +104,6 @@ def test_a_signal_while_things_start_ends_them_too(deployment: Deployment) -> No
     process.communicate(timeout=90)
     assert process.returncode == 0
     assert processes.marked(deployment.run) == []
-
-
-def test_when_the_supervisor_is_killed_everything_dies_and_the_next_up_starts_clean(
-    deployment: Deployment,
-) -> None:
-    deployment.call(*deployment.up, "--detach")
-    everyone = deployment.identities()
-    supervisor = next(row["pid"] for row in deployment.rows() if row["role"] == "supervisor")
-    os.kill(supervisor, signal.SIGKILL)
-    assert processes.wait_gone(everyone, 30), [
-        processes.command(who.pid) for who in everyone if processes.alive(who)
-    ]
-    deployment.call(*deployment.up, "--detach")
-    assert all(row["ready"] for row in deployment.rows())
 
 
 def test_down_ends_what_a_killed_supervisor_left_behind(deployment: Deployment) -> None:
@@ -129,11 +127,12 @@ def test_down_ends_what_a_killed_supervisor_left_behind(deployment: Deployment) 
         left.kill()
 
 
-def test_without_restarts_a_killed_worker_stays_ended_and_the_others_go_on(
+def test_without_restarts_a_killed_worker_stays_ended_and_the_others_go_on_until_control_c(
     deployment: Deployment,
 ) -> None:
     process = deployment.foreground("--workers", "2", "--no-restart")
     read_until(process, "ready: every part is up")
+    everyone = deployment.identities()
     victim = next(row["pid"] for row in deployment.rows() if row["name"] == "worker-1")
     os.kill(victim, signal.SIGKILL)
     said = read_until(process, "--no-restart")
@@ -144,9 +143,7 @@ def test_without_restarts_a_killed_worker_stays_ended_and_the_others_go_on(
     assert all(row["ready"] for name, row in rows.items() if name != "worker-1")
     report = deployment.call("doctor", code=1)
     assert f"tailrace up --engine scripted --port {deployment.port}" in report
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=90)
-    assert process.returncode == 0
+    ends_in_order(process, signal.SIGINT, everyone)
 
 
 def test_the_log_is_kept_over_a_restart_and_forgotten_with_fresh(deployment: Deployment) -> None:
@@ -227,17 +224,15 @@ def test_token_prints_a_credential_and_nothing_else(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_chat_asks_and_shows_the_whole_answer(deployment: Deployment) -> None:
-    deployment.call(*deployment.up, "--detach")
-    said = deployment.call("chat", "Say something.")
+def test_chat_asks_and_shows_the_whole_answer(running: Deployment) -> None:
+    said = running.call("chat", "Say something.")
     assert "tokens/s)" in said
 
 
-def test_one_service_alone_joins_what_runs(deployment: Deployment) -> None:
-    deployment.call(*deployment.up, "--detach")
+def test_one_service_alone_joins_what_runs(running: Deployment) -> None:
     port = ports.free_port()
     alone = subprocess.Popen(
-        deployment.command("gateway", "--port", str(port)),
+        running.command("gateway", "--port", str(port)),
         cwd=paths.ROOT,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -252,7 +247,7 @@ def test_one_service_alone_joins_what_runs(deployment: Deployment) -> None:
             )
 
         until(answers, "the second gateway is ready")
-        credential = deployment.call("token").strip()
+        credential = running.call("token").strip()
         models = httpx.get(
             f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {credential}"}
         ).json()
