@@ -8,9 +8,9 @@ import { isRunning, newAnswer, type Answer } from "./core/answer";
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
 import { readMessage, type Place } from "./core/protocol";
-import { Watchlist, type WatchCommand } from "./core/watchlist";
+import { REPLAY_MS, Watchlist, type WatchCommand } from "./core/watchlist";
 import { againWords, askProblem, continueProblem, isPassing } from "./core/messages";
-import { ApiError, type Ask, type Engine } from "./edge/api";
+import { ApiError, UNREACHABLE, type Ask, type Engine } from "./edge/api";
 import type { Store } from "./edge/store";
 
 export interface ControllerParts {
@@ -22,6 +22,8 @@ export interface ControllerParts {
   /** Resolves after `ms`; a test makes it pass at once. */
   pause(ms: number): Promise<void>;
   later(run: () => void, ms: number): () => void;
+  /** Whether the browser says that it has a network. */
+  online(): boolean;
   /** Names this tab, also after its reload. */
   tab: string;
   warn(words: string): void;
@@ -33,6 +35,9 @@ const ENGINE_EVERY_MS = 2500;
 const SILENCE_CHECK_MS = 5000;
 /** After this time a question that another tab is still sending counts as abandoned by that tab. */
 const ABANDONED_MS = 60_000;
+/** So long a question that can be sent is left to the tab in which it was asked. Its key is the same in each. */
+const TAKE_OVER_MS = 5_000;
+const TRY_EVERY_MS = 15_000;
 
 export class Controller {
   private readonly held = new Map<string, Conversation>();
@@ -45,6 +50,8 @@ export class Controller {
   /** turn id → why its question waits to be sent again; empty while none does. */
   private readonly refused = new Map<string, string>();
   private writeSoon = false;
+  private started = false;
+  private owner: string | null = null;
   private engineAsked = false;
   /** null until known, and while no turn waits for an answer. */
   engine: Engine | null = null;
@@ -54,19 +61,27 @@ export class Controller {
 
   constructor(private readonly parts: ControllerParts) {}
 
-  /** What this browser knows, to be shown before anything is asked of the network. */
-  load(): void {
+  /** What this browser keeps for a user (null: nobody), to be shown before anything is asked of the network. What is
+      shown of another one goes. */
+  load(owner: string | null): void {
+    this.flush();
+    // What was asked before it was known who asks is theirs.
+    const unowned = this.owner === null ? [...this.held.values()] : [];
+    if (unowned.length === 0) for (const id of [...this.held.keys()]) this.drop(id);
+    this.owner = owner;
+    this.parts.store.use(owner);
+    for (const { id } of unowned) this.write(id);
     for (const conversation of this.parts.store.all()) {
       this.stored.add(conversation.id);
-      this.held.set(conversation.id, conversation);
+      this.put(conversation);
     }
-    this.parts.store.onChange((id, conversation) => this.heard(id, conversation));
+    if (this.started) this.pickUpAll();
   }
 
   start(): void {
-    for (const conversation of [...this.held.values()]) {
-      for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
-    }
+    this.started = true;
+    this.parts.store.onChange((id, conversation) => this.heard(id, conversation));
+    this.pickUpAll();
     const checkSilence = (): void => {
       if (this.watchlist.isSilent(this.parts.now())) this.parts.watchSocket.replace();
       this.parts.later(checkSilence, SILENCE_CHECK_MS);
@@ -85,24 +100,49 @@ export class Controller {
     return this.held.get(id) ?? null;
   }
 
-  /** Asks in the given conversation or in a new one, whose id is returned. */
+  /** Asks in the given conversation or in a new one, whose id is returned. What comes while an answer runs is sent when
+      that has ended. */
   ask(conversationId: string | null, question: string, model: string | null): string {
     const now = this.parts.now();
     const known = conversationId === null ? undefined : this.held.get(conversationId);
     const conversation = known ?? conversations.newConversation(this.parts.newId(), now);
-    const turn = conversations.newTurn(this.parts.newId(), question, model, this.parts.tab, now);
-    this.put(conversations.withTurn(conversation, turn));
+    const last = conversations.shown(conversation).at(-1) ?? null;
+    const turn = conversations.newTurn(this.parts.newId(), last?.id ?? null, question, model, this.parts.tab, now);
+    const waits = last !== null && (conversations.isBusy(last) || last.phase === "next");
+    this.put(conversations.withTurn(conversation, waits ? { ...turn, phase: "next" } : turn));
     this.write(conversation.id);
-    void this.post(conversation.id, turn.id);
+    if (!waits) void this.post(conversation.id, turn.id);
     return conversation.id;
   }
 
+  /** Asks once more. Where there is an answer, it is kept, and the new one is a version beside it. */
   retry(conversationId: string, turnId: string): void {
     const turn = this.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
-    this.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
+    if (turn.answer !== null) this.beside(conversationId, turn, {});
+    else this.sendAgain(conversationId, turn);
+  }
+
+  /** Asks in other words; what was asked before is kept as a version beside it. */
+  edit(conversationId: string, turnId: string, question: string): void {
+    const turn = this.turn(conversationId, turnId);
+    if (turn !== null) this.beside(conversationId, turn, { question });
+  }
+
+  /** Asks once more, without the messages that are too many for the model. */
+  trim(conversationId: string, turnId: string): void {
+    const turn = this.turn(conversationId, turnId);
+    if (turn === null || conversations.isBusy(turn)) return;
+    if (turn.answer !== null) this.beside(conversationId, turn, { trimmed: true });
+    else this.sendAgain(conversationId, { ...turn, trimmed: true });
+  }
+
+  /** Shows this version. */
+  choose(conversationId: string, turnId: string): void {
+    const [conversation, turn] = [this.held.get(conversationId), this.turn(conversationId, turnId)];
+    if (conversation === undefined || turn === null) return;
+    this.put(conversations.choosing(conversation, turn, this.parts.now()));
     this.write(conversationId);
-    void this.post(conversationId, turnId);
   }
 
   /** More of an answer that was cut short, as a part of the same answer. */
@@ -117,9 +157,10 @@ export class Controller {
   /** Takes a question that was not accepted back; returns it for the composer. */
   withdraw(conversationId: string, turnId: string): string {
     const turn = this.turn(conversationId, turnId);
-    if (turn === null || turn.phase !== "unsent" || turn.before.length > 0) return "";
+    if (turn === null || (turn.phase !== "unsent" && turn.phase !== "next") || turn.before.length > 0) return "";
     this.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
     this.write(conversationId);
+    this.sendNext(conversationId);
     return turn.question;
   }
 
@@ -130,6 +171,22 @@ export class Controller {
     this.write(conversationId);
     // Without an answer there is nothing to cancel yet: `post` cancels once the question was accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
+  }
+
+  private beside(conversationId: string, turn: Turn, changes: Partial<Turn>): void {
+    const conversation = this.held.get(conversationId);
+    if (conversation === undefined) return;
+    const now = this.parts.now();
+    const made = { ...conversations.newTurn(this.parts.newId(), turn.parent, turn.question, turn.model, this.parts.tab, now), trimmed: turn.trimmed, ...changes };
+    this.put(conversations.choosing(conversations.withTurn(conversation, made), made, now));
+    this.write(conversationId);
+    void this.post(conversationId, made.id);
+  }
+
+  private sendAgain(conversationId: string, turn: Turn): void {
+    this.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
+    this.write(conversationId);
+    void this.post(conversationId, turn.id);
   }
 
   remove(conversationId: string): Conversation | null {
@@ -148,6 +205,51 @@ export class Controller {
 
   socketOpened(): void {
     this.send(this.watchlist.opened(this.parts.now()));
+    if (this.catchingUp) this.parts.later(() => this.redraw(), REPLAY_MS);
+    this.redraw();
+    for (const conversation of [...this.held.values()]) for (const turn of conversation.turns) this.sendWaiting(conversation.id, turn);
+  }
+
+  /** Whether what came while there was no connection is still on its way. */
+  get catchingUp(): boolean {
+    return this.watchlist.isCatchingUp(this.parts.now());
+  }
+
+  private redraw(): void {
+    for (const id of this.held.keys()) this.onChange(id);
+  }
+
+  // A connection is there, so whoever asked is signed in.
+  private sendWaiting(conversationId: string, turn: Turn): void {
+    if (turn.phase !== "unsent" || turn.problem?.waits !== true) return;
+    this.mineFirst(turn, () => {
+      const now = this.turn(conversationId, turn.id);
+      if (now?.phase === "unsent" && now.problem?.waits === true) this.sendAgain(conversationId, now);
+    });
+  }
+
+  /** Sends what waited for the end of an answer. */
+  private sendNext(conversationId: string): void {
+    for (const turn of this.held.get(conversationId)?.turns ?? []) {
+      if (this.canBeSent(conversationId, turn.id)) {
+        this.mineFirst(turn, () => {
+          const now = this.turn(conversationId, turn.id);
+          if (now !== null && this.canBeSent(conversationId, turn.id)) this.sendAgain(conversationId, now);
+        });
+      }
+    }
+  }
+
+  private canBeSent(conversationId: string, turnId: string): boolean {
+    const [conversation, turn] = [this.held.get(conversationId), this.turn(conversationId, turnId)];
+    if (conversation === undefined || turn?.phase !== "next") return false;
+    const last = conversations.before(conversation, turn).at(-1);
+    return last === undefined || (last.phase === "accepted" && !conversations.isBusy(last));
+  }
+
+  private mineFirst(turn: Turn, send: () => void): void {
+    if (turn.tab === this.parts.tab) send();
+    else this.parts.later(send, TAKE_OVER_MS);
   }
 
   socketClosed(): void {
@@ -183,8 +285,15 @@ export class Controller {
     for (const id of [...this.unwritten]) this.write(id);
   }
 
+  private pickUpAll(): void {
+    for (const conversation of [...this.held.values()]) {
+      for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+    }
+  }
+
   private pickUp(conversationId: string, turn: Turn): void {
     if (turn.answer !== null && isRunning(turn.answer)) this.follow(conversationId, turn, false);
+    this.sendNext(conversationId);
     if (turn.phase !== "sending") return;
     if (turn.tab === this.parts.tab) void this.post(conversationId, turn.id);
     else if (this.parts.now() - turn.sentAt > ABANDONED_MS) {
@@ -204,7 +313,8 @@ export class Controller {
       } catch (error) {
         const { status, fault, retryAfterMs } =
           error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
-        if (!isPassing(status) || tries >= ASK_TRIES || (retryAfterMs ?? 0) > 10_000) {
+        const offline = status === 0 && !this.parts.online();
+        if (!isPassing(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > 10_000) {
           this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, retryAfterMs));
           return;
         }
@@ -222,7 +332,7 @@ export class Controller {
   private async submit(conversation: Conversation, turn: Turn): Promise<string> {
     const context = conversations.context(conversation, turn.id);
     const key = conversations.idempotencyKey(turn);
-    const ask = { model: turn.model, key, metadata: { conversation: conversation.id, turn: turn.id } };
+    const ask = { model: turn.model, key, trimmed: turn.trimmed, metadata: { conversation: conversation.id, turn: turn.id } };
     try {
       return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
@@ -245,8 +355,11 @@ export class Controller {
   }
 
   private fail(conversationId: string, turn: Turn, problem: conversations.Problem): void {
-    this.change(conversationId, { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem });
+    const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
+    this.change(conversationId, unsent);
     this.write(conversationId);
+    // Whoever is not signed in is asked for that; of a connection that is back nobody may be told.
+    if (problem.waits === true && problem.code === UNREACHABLE) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
   }
 
   private async cancel(conversationId: string, turnId: string, responseId: string): Promise<void> {
@@ -279,7 +392,10 @@ export class Controller {
     if (place === undefined || turn?.answer?.responseId !== answer.responseId) return;
     this.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
     if (isRunning(answer)) this.writeLater(place.conversation);
-    else this.write(place.conversation);
+    else {
+      this.write(place.conversation);
+      this.sendNext(place.conversation);
+    }
   }
 
   private moved(responseId: string): void {
@@ -306,6 +422,7 @@ export class Controller {
       } else if (isRunning(turn.answer)) this.follow(id, turn, false);
     }
     if (conversations.knowsMore(joined, theirs)) this.writeLater(id);
+    this.sendNext(id);
   }
 
   private drop(id: string): void {

@@ -36,6 +36,10 @@ function watchAddresses(config: Config, chance: number): string[] {
   return [...new Set(addresses)];
 }
 
+/** The user whose conversations this browser shows; gone when that user signs out. */
+const USER = "tailrace.user";
+const PROBE_MS = 3000;
+
 async function begin(): Promise<void> {
   const fragment = takeFragment(location, history);
   const local = storageOf("localStorage");
@@ -46,7 +50,7 @@ async function begin(): Promise<void> {
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
     void session.signOut().then((done) => {
-      if (done) signIn.ask("You are signed out. Your chats are still kept in this browser.");
+      if (done) signIn.ask("You are signed out. This browser keeps your chats, and shows them when you sign in again.");
       else app.toast("The server cannot be reached, so you are still signed in.");
     });
   });
@@ -55,8 +59,11 @@ async function begin(): Promise<void> {
     storage: local,
     wanted: () => signIn.ask("This server needs a credential that it accepts."),
     switches: (who, instead) => linkSignIn.ask(who, instead),
+    left: () => local?.removeItem(USER),
     changed: (who) => {
       account.show(who);
+      if (who !== null) belong(who);
+      else if ((local?.getItem(USER) ?? null) === null) belong(null);
       if (!begun) return;
       // What is open was opened for another user.
       watchSocket.stop();
@@ -96,41 +103,59 @@ async function begin(): Promise<void> {
     chance: () => Math.random(),
     onState: (state) => {
       if (state.kind !== "open") controller.socketClosed();
-      app.setConnection(navigator.onLine || state.kind === "open" ? state : { kind: "offline" });
+      app.setConnection(navigator.onLine || state.kind === "open" || state.kind === "refused" ? state : { kind: "offline" });
     },
     onOpen: () => controller.socketOpened(),
     onMessage: (raw) => controller.socketMessage(raw),
   });
+  const store = new BrowserStore(local);
   const controller = new Controller({
-    store: new BrowserStore(local),
+    store,
     api,
     watchSocket: { send: (message) => watchSocket.send(message), replace: () => watchSocket.replace(), draining: (afterMs) => watchSocket.draining(afterMs), expiring: () => void watchSocket.expiring() },
     now: () => Date.now(),
     newId,
     pause: (ms) => new Promise((done) => setTimeout(done, ms)),
     later,
+    online: () => navigator.onLine,
     tab: tabName(storageOf("sessionStorage")),
     warn: (words) => console.warn(words),
   });
 
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no #app");
-  const app = new App(root, controller, local, () => watchSocket.hurry(), account.element);
+  const app = new App(root, controller, store, local, () => watchSocket.hurry(), account.element);
   document.body.append(signIn.element, linkSignIn.element);
 
-  window.addEventListener("online", () => watchSocket.hurry());
-  window.addEventListener("offline", () => {
-    if (!watchSocket.isOpen) app.setConnection({ kind: "offline" });
-  });
+  let owner = local?.getItem(USER) ?? null;
+  const belong = (who: string | null): void => {
+    if (who === owner) return;
+    owner = who;
+    try {
+      if (who !== null) local?.setItem(USER, who);
+    } catch {
+      // A full storage: after a reload the server is asked who this is.
+    }
+    controller.load(who);
+    app.start();
+  };
+
+  // What the browser says of the network is not always so: a server of this very machine can be reached without one.
+  const probe = async (): Promise<void> => {
+    if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
+    else watchSocket.hurry();
+  };
+  window.addEventListener("online", () => void probe());
+  window.addEventListener("offline", () => void probe());
   window.addEventListener("storage", (event) => session.heard(event));
   window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "hidden") controller.flush();
-    else watchSocket.hurry();
+    else void probe();
   });
 
   // First what this browser knows, then the network.
-  controller.load();
+  controller.load(owner);
   app.start();
   await session.start(fragment);
   begun = true;

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { chain, shown, type Conversation, type Turn } from "../src/core/conversation";
+import { chain, shown, versions, type Conversation, type Turn } from "../src/core/conversation";
 import { ApiError } from "../src/edge/api";
 import { parts, type Answer } from "../src/core/answer";
 import { said } from "../src/core/reading";
@@ -202,7 +202,7 @@ describe("an answer that was cut short", () => {
     expect(server.asks).toHaveLength(2);
   });
 
-  it("is replaced as a whole by another answer", async () => {
+  it("is kept as a whole beside another answer", async () => {
     const one = tab();
     const id = await cut(one);
     one.controller.more(id, only(one).id);
@@ -213,6 +213,192 @@ describe("an answer that was cut short", () => {
     server.stream(server.last, PIECES);
     expect(server.asks[2]).toMatchObject({ input: "Count.", previousResponseId: null });
     expect(text(one)).toBe(WHOLE);
+    const [former] = versions(one.controller.get(id) as Conversation, only(one));
+    expect(chain(former as Turn).map(({ responseId }) => responseId)).toEqual(["resp_1", "resp_2"]);
+  });
+});
+
+describe("another version", () => {
+  const questions = (one: Tab, id: string): string[] => shown(one.controller.get(id) as Conversation).map(({ question }) => question);
+
+  async function answered(pieces = PIECES): Promise<void> {
+    await settled();
+    server.stream(server.last, pieces);
+  }
+
+  it("leaves the first answer alone, also when it is stopped", async () => {
+    const [one, two] = [tab("a"), tab("b")];
+    const id = await ask(one);
+    await answered();
+    const first = only(one);
+    one.controller.retry(id, first.id);
+    await settled();
+    server.stream(server.last, ["Un"], 5);
+    one.controller.stop(id, only(one).id);
+    await settled();
+    server.stream(server.last, ["Un"], Infinity, { type: "response.incomplete", status: "cancelled" });
+    expect(server.cancelled).toEqual(["resp_2"]);
+    expect(only(one).answer?.responseId).toBe("resp_2");
+    one.controller.choose(id, first.id);
+    for (const each of [one, two]) expect(only(each)).toMatchObject({ id: first.id, answer: { status: "completed", text: WHOLE } });
+    expect(new Set(server.asks.map(({ key }) => key)).size).toBe(2);
+  });
+
+  it("of an earlier question begins a path of its own, and the former one is still there", async () => {
+    const one = tab();
+    const id = await ask(one);
+    await answered();
+    one.controller.ask(id, "And then?", null);
+    await answered(["five"]);
+    const first = shown(one.controller.get(id) as Conversation)[0] as Turn;
+    one.controller.edit(id, first.id, "Count down.");
+    await answered(["two one"]);
+    expect(questions(one, id)).toEqual(["Count down."]);
+    one.controller.ask(id, "Zero?", null);
+    await answered(["zero"]);
+    expect(server.asks.at(-1)).toMatchObject({ input: "Zero?", previousResponseId: "resp_3" });
+    one.controller.choose(id, first.id);
+    expect(questions(one, id)).toEqual(["Count.", "And then?"]);
+    expect(questions(new Tab(server, storage, clock, "c").begin(), id)).toEqual(["Count.", "And then?"]);
+  });
+
+  it("that is sent without the oldest messages says so to the server", async () => {
+    const one = tab();
+    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "context_length_exceeded", message: "too long" }, null) });
+    const id = await ask(one);
+    expect(only(one).problem).toMatchObject({ code: "context_length_exceeded", again: false });
+    one.controller.trim(id, only(one).id);
+    await answered();
+    expect(server.asks.map(({ trimmed }) => trimmed)).toEqual([false, true]);
+    expect(only(one).answer?.text).toBe(WHOLE);
+    server.log.clear();
+    one.controller.trim(id, only(one).id);
+    await settled();
+    expect(server.asks.at(-1)).toMatchObject({ trimmed: true });
+  });
+});
+
+describe("a question that is asked while an answer runs", () => {
+  async function queued(one: Tab): Promise<string> {
+    const id = await ask(one);
+    server.stream(server.last, PIECES, 4);
+    one.controller.ask(id, "And then?", null);
+    one.controller.ask(id, "And at last?", null);
+    await settled();
+    expect(server.asks).toHaveLength(1);
+    return id;
+  }
+
+  it("is sent when it has ended, one after the other", async () => {
+    const one = tab();
+    const id = await queued(one);
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(server.asks.slice(1)).toMatchObject([{ input: "And then?", previousResponseId: "resp_1" }]);
+    server.stream(server.last, ["five"]);
+    await settled();
+    expect(server.asks.slice(2)).toMatchObject([{ input: "And at last?", previousResponseId: "resp_2" }]);
+    expect(shown(one.controller.get(id) as Conversation)).toHaveLength(3);
+  });
+
+  it("can be taken back, and what follows it moves up", async () => {
+    const one = tab();
+    const id = await queued(one);
+    const waiting = shown(one.controller.get(id) as Conversation)[1] as Turn;
+    expect(one.controller.withdraw(id, waiting.id)).toBe("And then?");
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(server.asks.slice(1)).toMatchObject([{ input: "And at last?", previousResponseId: "resp_1" }]);
+  });
+
+  it("is sent after a reload, and by another tab when its own is gone", async () => {
+    const [one, two] = [tab("a"), tab("b")];
+    await queued(one);
+    one.kill(storage);
+    server.stream(server.last, PIECES);
+    await settled();
+    expect(server.asks).toHaveLength(1);
+    await clock.pass(6000);
+    expect(server.asks.slice(1)).toMatchObject([{ input: "And then?" }]);
+    two.kill(storage);
+    server.stream(server.last, ["five"]);
+    tab("a");
+    await clock.pass(6000);
+    expect(server.asks.slice(2)).toMatchObject([{ input: "And at last?" }]);
+    expect(new Set(server.asks.map(({ key }) => key)).size).toBe(3);
+  });
+});
+
+describe("a question that is asked without a connection", () => {
+  it("is sent by itself when there is one, under the same key", async () => {
+    const one = tab();
+    one.cut();
+    one.online = false;
+    server.mishaps.push({ kind: "refuse", error: unreachable });
+    await ask(one);
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { waits: true } });
+    expect(server.asks).toHaveLength(1);
+    one.online = true;
+    one.connect();
+    await settled();
+    server.stream(server.last, PIECES);
+    expect(only(one).answer?.text).toBe(WHOLE);
+    expect(new Set(server.asks.map(({ key }) => key)).size).toBe(1);
+  });
+
+  it("or without being signed in, waits for that, also through a reload", async () => {
+    const one = tab();
+    server.mishaps.push({ kind: "refuse", error: new ApiError(401, { code: "invalid_api_key", message: "no" }, null) });
+    await ask(one);
+    expect(only(one).problem).toMatchObject({ waits: true, words: expect.stringContaining("not signed in") as string });
+    one.kill(storage);
+    const again = tab("a");
+    await settled();
+    expect(server.asks).toHaveLength(2);
+    expect(only(again).phase).toBe("accepted");
+  });
+
+  it("and refused for another reason is not sent again", async () => {
+    const one = tab();
+    server.mishaps.push({ kind: "refuse", error: new ApiError(413, { code: "too_large", message: "no" }, null) });
+    await ask(one);
+    one.cut();
+    one.connect();
+    await clock.pass(10_000);
+    expect(server.asks).toHaveLength(1);
+  });
+});
+
+describe("a connection that comes back", () => {
+  it("catches up until the first of what was missed is there", async () => {
+    const one = tab();
+    await ask(one);
+    expect(one.controller.catchingUp).toBe(false);
+    server.stream(server.last, PIECES, 4);
+    one.cut();
+    expect(one.controller.catchingUp).toBe(false);
+    one.connect();
+    expect(one.controller.catchingUp).toBe(true);
+    server.stream(server.last, PIECES, 5);
+    await settled();
+    expect(one.controller.catchingUp).toBe(false);
+    one.cut();
+    one.connect();
+    await clock.pass(1500); // nothing was missed
+    expect(one.controller.catchingUp).toBe(false);
+  });
+});
+
+describe("another user", () => {
+  it("sees nothing of the one before, whose answer is followed no more", async () => {
+    const one = tab();
+    const id = await ask(one);
+    server.stream(server.last, PIECES, 4);
+    storage.written.clear(); // the store has no conversation under the other name
+    one.controller.load("bob");
+    expect(one.controller.list()).toEqual([]);
+    expect(one.controller.get(id)).toBeNull();
+    expect(one.sent.at(-1)).toEqual({ type: "unwatch", response_id: "resp_1" });
   });
 });
 

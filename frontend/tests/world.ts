@@ -62,6 +62,7 @@ export class SharedStorage {
       for (const { store, heard } of this.tabs) if (store !== from) heard(id, raw === null ? null : readConversation(raw));
     };
     const store: Store = {
+      use: () => undefined,
       all: () => [...this.written.values()].map(readConversation).filter((found) => found !== null),
       read: (id) => readConversation(this.written.get(id) ?? "null-is-not-a-conversation"),
       write: (conversation) => {
@@ -149,6 +150,7 @@ export class Tab {
   /** Response ids that this tab's socket watches. */
   private watching = new Set<string>();
   open = false;
+  online = true;
   /** What a delay before another try takes. */
   pause = (): Promise<void> => Promise.resolve();
   /** Swallows the next so many events, as a broken server might. */
@@ -170,6 +172,7 @@ export class Tab {
       newId: () => `${name}${(ids += 1)}-${clock.now}`,
       pause: () => this.pause(),
       later: clock.later,
+      online: () => this.online,
       tab: name,
       warn: (words) => this.warnings.push(words),
     });
@@ -177,7 +180,7 @@ export class Tab {
   }
 
   begin(): this {
-    this.controller.load();
+    this.controller.load("alice");
     this.controller.start();
     this.connect();
     return this;

@@ -13,15 +13,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from playwright import sync_api
 
 from tailrace.local import ports
+from tests.journey.chat_page import CHROMIUM_ARGS, DESKTOP, RECORD, Chat, Opener
 from tests.support import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,6 +208,39 @@ def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     two = ("--workers", "2", "--gateways", "2", "--pushes", "2")
     with running(tmp_path_factory.mktemp("scripted"), *two, engine="scripted") as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[sync_api.Browser]:
+    if not (ROOT / "frontend" / "dist" / "index.html").exists():
+        pytest.skip("the page is not built (make install)")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
+    """A browser profile on a stack: each call of what it returns opens one more tab of the same
+    profile."""
+    contexts: list[sync_api.BrowserContext] = []
+
+    def profile(stack: Stack, **options: Any) -> Opener:
+        context = browser.new_context(**(options or DESKTOP))
+        context.add_init_script(RECORD)
+        context.set_default_timeout(30_000)
+        contexts.append(context)
+        return lambda: Chat(context.new_page(), stack)
+
+    yield profile
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def chat(tabs: Callable[..., Opener], scripted_stack: Stack) -> Chat:
+    return tabs(scripted_stack)().open()
 
 
 def wait_for(condition: Any, what: str, deadline_s: float = 30.0) -> Any:

@@ -19,6 +19,15 @@ from playwright import sync_api
 
 from tailrace.local import ports
 from tests.journey import conftest
+from tests.journey.chat_page import (
+    DESKTOP,
+    MOBILE,
+    Chat,
+    Opener,
+    briefly,
+    slowly,
+    squeezed,
+)
 from tests.journey.conftest import ROOT, Stack
 from tests.support import accessibility, fed_page, local, page_events
 from tests.support import gateway_process as gp
@@ -27,227 +36,6 @@ from worker.engines import scripted
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 QUESTION = "Explain quantum entanglement."
-# Chromium tries to reach its maker's hosts at every start; in a closed network that only costs
-# time.
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 820}, "color_scheme": "light"}
-MOBILE: dict[str, Any] = {
-    "viewport": {"width": 390, "height": 844},
-    "is_mobile": True,
-    "has_touch": True,
-    "device_scale_factor": 2,
-}
-# Keeps every text that the last answer ever showed, so that a moment between two looks of the test
-# counts too.
-RECORD = """
-window.shown = [];
-new MutationObserver(() => {
-  const all = document.querySelectorAll('.turn .prose');
-  const text = all.length ? all[all.length - 1].textContent : '';
-  if (text !== window.shown.at(-1)) window.shown.push(text);
-}).observe(document, { subtree: true, childList: true, characterData: true });
-"""
-
-
-class Chat:
-    """One tab, and what a person does in it."""
-
-    def __init__(self, page: sync_api.Page, stack: Stack) -> None:
-        self.page = page
-        self.stack = stack
-        self.complaints: list[str] = []
-        page.on(
-            "console",
-            lambda m: self.complaints.append(m.text) if m.type in ("warning", "error") else None,
-        )
-        page.on("pageerror", lambda e: self.complaints.append(str(e)))
-
-    def open(self, path: str = "/") -> Chat:
-        self.page.goto(self.stack.url + path)
-        self.connected()
-        return self
-
-    @property
-    def complained(self) -> list[str]:
-        """What the page itself found wrong, without what the browser says of addresses that do not
-        answer."""
-        return [
-            c for c in self.complaints if "net::ERR" not in c and "Failed to load resource" not in c
-        ]
-
-    def connected(self, timeout: float = 30_000) -> None:
-        self.page.wait_for_selector('.status[data-state="open"]', timeout=timeout)
-
-    def ask(self, question: str) -> None:
-        """Asks and waits until the question stands on the page: before that the last turn, and its
-        status, is the question before."""
-        asked = self.page.locator(".turn").count()
-        self.page.fill("#question", question)
-        self.page.press("#question", "Enter")
-        sync_api.expect(self.page.locator(".turn")).not_to_have_count(asked)
-
-    @property
-    def turn(self) -> sync_api.Locator:
-        """The last question with its answer."""
-        return self.page.locator(".turn").last
-
-    @property
-    def shown(self) -> str:
-        """The answer's text as drawn."""
-        return self.turn.locator(".prose").text_content() or ""
-
-    def status(self, *wanted: str, timeout: float = 240_000) -> None:
-        selector = ", ".join(f'.turn:last-child[data-status="{s}"]' for s in wanted)
-        self.page.wait_for_selector(selector, timeout=timeout)
-
-    def streaming(self, characters: int = 1) -> None:
-        """Until so much of the answer is drawn; it must not be over by then."""
-        self.page.wait_for_function(
-            (
-                "n => (document.querySelector('.turn:last-child .prose')?.textContent ?? "
-                "'').length >= n"
-            ),
-            arg=characters,
-        )
-        assert self.turn.get_attribute("data-status") == "in_progress"
-
-    def kept(self) -> dict[str, Any]:
-        """The last turn as this browser keeps it."""
-        found: dict[str, Any] = self.page.evaluate(
-            """() => {
-                const id = new URLSearchParams(location.hash.slice(1)).get('c');
-                const kept = localStorage.getItem('tailrace.1.conversation.' + id);
-                return JSON.parse(kept).turns.at(-1);
-            }"""
-        )
-        return found
-
-    def server_says(self) -> dict[str, Any]:
-        """The Response object behind the last answer, asked for with this browser's session. Where
-        the page has seen the end, so has the Response: the gateway may learn of it a moment later
-        than the push service that told the page."""
-        answer = self.kept()["answer"]
-        for _ in range(100):
-            got = self.page.request.get(f"{self.stack.api}/responses/{answer['responseId']}")
-            assert got.status == 200, got.text()
-            found: dict[str, Any] = got.json()
-            if found["status"] not in RUNNING or answer["status"] in RUNNING:
-                return found
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"the gateway does not see the end: {found}")
-
-    def check_exact(self) -> str:
-        """What is kept is the server's text to the letter; what is drawn says the same. Returns the
-        text."""
-        truth = self.server_says()
-        text = "".join(part["text"] for item in truth["output"] for part in item["content"])
-        kept = self.kept()["answer"]
-        assert kept["status"] == truth["status"]
-        assert kept["text"] == text
-        return text
-
-    @property
-    def notices(self) -> sync_api.Locator:
-        """Where another model goes on with the last answer."""
-        return self.turn.locator(".prose .seam")
-
-    @property
-    def read(self) -> str:
-        """The answer's text as drawn, without the notices in it."""
-        found: str = self.turn.locator(".prose").evaluate(
-            """prose => {
-                const copy = prose.cloneNode(true);
-                for (const notice of copy.querySelectorAll('.seam')) notice.remove();
-                return copy.textContent;
-            }"""
-        )
-        return found
-
-    def copied(self) -> str:
-        """What the button for the whole answer copies."""
-        self.turn.get_by_role("button", name="Copy answer").click()
-        sync_api.expect(self.turn.get_by_role("button", name="Copied")).to_be_visible()
-        found: str = self.page.evaluate("navigator.clipboard.readText()")
-        return found
-
-    def check_plain(self) -> str:
-        """The same, and letter by letter on the page, for text without any Markdown in it."""
-        text = self.check_exact()
-        assert squeezed(self.shown) == squeezed(text)
-        return text
-
-
-RUNNING = ("queued", "in_progress")
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", " ", text).strip()
-
-
-def slowly(chat: Chat, tokens: int, pace_ms: int = 15) -> None:
-    """The scripted engine answers what this tab asks with so many tokens at such a pace."""
-
-    def cue(route: sync_api.Route) -> None:
-        body: Any = route.request.post_data_json
-        body["metadata"] |= {"script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
-        route.continue_(post_data=json.dumps(body))
-
-    chat.page.route("**/v1/responses", cue)
-
-
-def briefly(chat: Chat, tokens: int = 150) -> None:
-    """Answers to what this tab asks end after so many tokens: the real model shares two cores with
-    two tabs of a browser."""
-
-    def limit(route: sync_api.Route) -> None:
-        body: Any = route.request.post_data_json
-        route.continue_(post_data=json.dumps(body | {"max_output_tokens": tokens}))
-
-    chat.page.route("**/v1/responses", limit)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[sync_api.Browser]:
-    if not (ROOT / "frontend" / "dist" / "index.html").exists():
-        pytest.skip("the page is not built (make install)")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
-        yield started
-        started.close()
-
-
-Opener = Callable[..., Chat]
-
-
-@pytest.fixture
-def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
-    """A browser profile on a stack: each call of what it returns opens one more tab of the same
-    profile."""
-    contexts: list[sync_api.BrowserContext] = []
-
-    def profile(stack: Stack, **options: Any) -> Opener:
-        context = browser.new_context(**(options or DESKTOP))
-        context.add_init_script(RECORD)
-        context.set_default_timeout(30_000)
-        contexts.append(context)
-        return lambda: Chat(context.new_page(), stack)
-
-    yield profile
-    for context in contexts:
-        context.close()
-
-
-@pytest.fixture
-def chat(tabs: Callable[..., Opener], scripted_stack: Stack) -> Chat:
-    return tabs(scripted_stack)().open()
 
 
 def only_grew(texts: list[str]) -> None:
@@ -1319,8 +1107,8 @@ def more_id(chat: Chat) -> str:
     found: str = chat.page.evaluate(
         """() => {
             const id = new URLSearchParams(location.hash.slice(1)).get('c');
-            const kept = localStorage.getItem('tailrace.1.conversation.' + id);
-            return JSON.parse(kept).turns.at(-2).answer.responseId;
+            const key = Object.keys(localStorage).find(k => k.endsWith('.conversation.' + id));
+            return JSON.parse(localStorage.getItem(key)).turns.at(-2).answer.responseId;
         }"""
     )
     return found

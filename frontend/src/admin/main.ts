@@ -54,6 +54,7 @@ async function begin(): Promise<void> {
       signIn.ask(WANTED);
     },
     switches: (who, instead) => linkSignIn.ask(who, instead),
+    left: () => undefined,
     changed: (who) => {
       account.show(who);
       if (who === null) app.clear(NOBODY, true);

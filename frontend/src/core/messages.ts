@@ -8,8 +8,9 @@ import { firstModel, type Seam } from "./reading";
 /** `status` 0: the server was not reached. `retryAfterMs`: the delay that the server asked for. */
 export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
   const code = fault.code;
-  if (status === 0) return { code, again: true, words: "The server can't be reached, so your question was not sent. Check the connection and try again." };
-  if (status === 401) return { code, again: true, words: "Your credential was not accepted. Sign in and try again." };
+  if (status === 0) return { code, again: true, waits: true, words: "The server can't be reached. Your question is kept here and is sent when the connection is back." };
+  if (status === 401) return { code, again: true, waits: true, words: "You are not signed in. Your question is kept here and is sent when you are." };
+  if (code === TOO_LONG) return { code, again: false, words: tooLongWords };
   if (status === 403) return { code, again: true, words: "This address or credential may not ask here." };
   if (status === 413) return { code, again: false, words: "The question is too long for this server. Shorten it and ask again." };
   if (status === 429) {
@@ -19,6 +20,10 @@ export function askProblem(status: number, fault: Fault, retryAfterMs: number | 
   if (status >= 500) return { code, again: true, words: "The server failed to take the question. Try again." };
   return { code, again: false, words: fault.message };
 }
+
+/** The code of what is more than the model takes. */
+export const TOO_LONG = "context_length_exceeded";
+const tooLongWords = "This chat is longer than the model can read. Go on without its oldest messages, or begin a new chat.";
 
 function delayWords(ms: number | null): string {
   return ms === null ? "in a moment" : `in ${Math.max(1, Math.ceil(ms / 1000))} s`;
@@ -55,6 +60,7 @@ function durationWords(seconds: number): string {
 const FAILURES: Record<string, string> = {
   expired: "The question waited too long in the queue and was dropped.",
   attempts_exhausted: "Several workers tried to answer and failed.",
+  [TOO_LONG]: tooLongWords,
 };
 
 /** Who or what answered, where it is not just the model that was asked. */

@@ -45,6 +45,8 @@ interface Followed {
   askedAgainAt: number | null;
   asks: number;
   heardAt: number;
+  /** Nothing was heard of it since it was asked for. */
+  behind: boolean;
   place: Place | null;
 }
 
@@ -56,7 +58,7 @@ export class Watchlist {
   follow(answer: Answer, asked: boolean, now: number): WatchCommand[] {
     const known = this.followed.get(answer.responseId);
     if (known !== undefined || !isRunning(answer)) return [];
-    const followed = { answer, replayUntil: 0, fresh: asked, askedAgainAt: null, asks: 0, heardAt: now, place: null };
+    const followed = { answer, replayUntil: 0, fresh: asked, askedAgainAt: null, asks: 0, heardAt: now, behind: false, place: null };
     this.followed.set(answer.responseId, followed);
     return this.open ? [this.watch(followed, now)] : [];
   }
@@ -97,6 +99,11 @@ export class Watchlist {
     return silent;
   }
 
+  /** Whether the replay of a running answer has not come yet. */
+  isCatchingUp(now: number): boolean {
+    return this.open && [...this.followed.values()].some(({ behind, replayUntil }) => behind && now < replayUntil);
+  }
+
   receive(message: Incoming, now: number): Effects {
     const effects: Effects = { send: [], changed: [], moved: [], reconnect: false, warnings: [] };
     if (message.kind === "draining" || message.kind === "expiring" || message.kind === "renewed") return effects;
@@ -106,6 +113,7 @@ export class Watchlist {
     }
     if (followed === undefined) return effects;
     followed.heardAt = now;
+    followed.behind = false;
     if (message.kind === "events") this.take(followed, message.events, now, effects);
     else if (message.kind === "done") this.finish(followed, now, effects);
     else this.refuse(followed, message.status, message.fault, effects);
@@ -169,6 +177,7 @@ export class Watchlist {
 
   private watch(followed: Followed, now: number): WatchCommand {
     followed.replayUntil = followed.fresh ? 0 : now + REPLAY_MS;
+    followed.behind = !followed.fresh;
     followed.fresh = false;
     const { responseId, lastSeq } = followed.answer;
     const command: WatchCommand = { type: "watch", response_id: responseId };

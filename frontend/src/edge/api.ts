@@ -19,6 +19,8 @@ export interface Ask {
   model: string | null;
   input: Context["input"];
   previousResponseId: string | null;
+  /** Older messages may be left out where all are too many for the model. */
+  trimmed: boolean;
   /** The same key for the same question, so that asking twice is answered once. */
   key: string;
   metadata: Record<string, string>;
@@ -41,6 +43,8 @@ export interface SessionHeaders {
   renew(): Promise<boolean>;
 }
 
+/** The code of a request that did not reach the gateway. */
+export const UNREACHABLE = "unreachable";
 const TIMEOUT_MS = 15_000;
 
 export class Api {
@@ -69,12 +73,21 @@ export class Api {
     return { state, detail: typeof engine["detail"] === "string" ? engine["detail"] : "" };
   }
 
+  /** Whether the gateway answers within `ms`, whatever it says. */
+  async isReachable(ms: number): Promise<boolean> {
+    return fetch(`${this.base}/ready`, { signal: AbortSignal.timeout(ms), cache: "no-store" }).then(
+      () => true,
+      () => false,
+    );
+  }
+
   /** Resolves with the id of the accepted response. */
   async ask(ask: Ask): Promise<string> {
     const body = await this.authorized("/v1/responses", {
       ...(ask.model === null ? {} : { model: ask.model }),
       input: ask.input,
       ...(ask.previousResponseId === null ? {} : { previous_response_id: ask.previousResponseId }),
+      ...(ask.trimmed ? { truncation: "auto" } : {}),
       background: true,
       store: true,
       metadata: ask.metadata,
@@ -115,7 +128,7 @@ export class Api {
       });
       parsed = await answer.json().catch(() => null);
     } catch {
-      throw new ApiError(0, { code: "unreachable", message: "The server cannot be reached." }, null);
+      throw new ApiError(0, { code: UNREACHABLE, message: "The server cannot be reached." }, null);
     }
     if (answer.ok && parsed !== null) return record(parsed);
     const fault = readFault(record(parsed)["error"]) ?? { code: "http_error", message: `The server answered ${answer.status}.` };

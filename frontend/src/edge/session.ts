@@ -15,6 +15,8 @@ export interface SessionParts {
   wanted(): void;
   /** Whether the reader wants to be `who` from now on, as a link says; `instead` is the user signed in now, if there is one. */
   switches(who: string, instead: string | null): Promise<boolean>;
+  /** The reader signs out: from now on nothing of theirs is shown. */
+  left(): void;
   /** The user signed in now; null: none. Called only when it changes. */
   changed(who: string | null): void;
 }
@@ -60,6 +62,7 @@ export class Session {
     // Another tab may have signed in since, which changes the token.
     this.take(await this.ask("GET"));
     if ((await this.ask("DELETE")) === "away") return false;
+    this.parts.left();
     this.take("nobody");
     this.tell();
     return true;

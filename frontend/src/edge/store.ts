@@ -1,11 +1,17 @@
-/* Conversations in this browser's storage, one key each, shared by all tabs. localStorage because a write is whole or not
-   at all, is there after a crash of the tab, and is announced to the other tabs. */
+/* Conversations in this browser's storage, one key each, shared by all tabs, under the name of their user: another user of
+   this browser sees none of them. localStorage because a write is whole or not at all, is there after a crash of the tab,
+   and is announced to the other tabs. */
 
 import { readConversation, type Conversation } from "../core/conversation";
 
-const PREFIX = "tailrace.1.conversation.";
+/** Where former versions of the page kept them, for whoever sat there. */
+const FORMER = "tailrace.1.conversation.";
+const DRAFT = "draft.";
+const CONVERSATION = "conversation.";
 
 export interface Store {
+  /** From now on it is about the conversations of this user; null: of nobody, and it is empty. */
+  use(owner: string | null): void;
   all(): Conversation[];
   read(id: string): Conversation | null;
   /** false: there is no room, or no storage at all. */
@@ -16,26 +22,47 @@ export interface Store {
 }
 
 export class BrowserStore implements Store {
+  private prefix: string | null = null;
+
   constructor(private readonly storage: Storage | null) {}
 
+  use(owner: string | null): void {
+    this.prefix = owner === null ? null : `tailrace.2.${encodeURIComponent(owner).replace(/\./g, "%2E")}.`;
+    for (const key of this.keys(FORMER)) this.adopt(key);
+  }
+
   all(): Conversation[] {
-    const found: Conversation[] = [];
-    for (let place = 0; place < (this.storage?.length ?? 0); place += 1) {
-      const key = this.storage?.key(place) ?? "";
-      const conversation = key.startsWith(PREFIX) ? this.read(key.slice(PREFIX.length)) : null;
-      if (conversation !== null) found.push(conversation);
+    const prefix = this.conversation("");
+    return prefix === null ? [] : this.keys(prefix).flatMap((key) => this.read(key.slice(prefix.length)) ?? []);
+  }
+
+  /** What was written in a conversation (null: in a new one) and not sent. */
+  draft(id: string | null): string {
+    return this.prefix === null ? "" : (this.storage?.getItem(this.prefix + DRAFT + (id ?? "")) ?? "");
+  }
+
+  keepDraft(id: string | null, words: string): void {
+    if (this.prefix === null) return;
+    const key = this.prefix + DRAFT + (id ?? "");
+    try {
+      if (words === "") this.storage?.removeItem(key);
+      else this.storage?.setItem(key, words);
+    } catch {
+      // A full storage: it is there until the reload.
     }
-    return found;
   }
 
   read(id: string): Conversation | null {
-    const raw = this.storage?.getItem(PREFIX + id) ?? null;
+    const key = this.conversation(id);
+    const raw = key === null ? null : (this.storage?.getItem(key) ?? null);
     return raw === null ? null : readConversation(raw);
   }
 
   write(conversation: Conversation): boolean {
+    const key = this.conversation(conversation.id);
+    if (key === null) return true; // until it is known whose it is
     try {
-      this.storage?.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
+      this.storage?.setItem(key, JSON.stringify(conversation));
       return this.storage !== null;
     } catch {
       return false;
@@ -43,14 +70,43 @@ export class BrowserStore implements Store {
   }
 
   remove(id: string): void {
-    this.storage?.removeItem(PREFIX + id);
+    const key = this.conversation(id);
+    if (key !== null) this.storage?.removeItem(key);
+    this.keepDraft(id, "");
   }
 
   onChange(heard: (id: string, conversation: Conversation | null) => void): void {
     window.addEventListener("storage", ({ key, newValue, storageArea }) => {
-      if (storageArea !== this.storage || !key?.startsWith(PREFIX)) return;
-      heard(key.slice(PREFIX.length), newValue === null ? null : readConversation(newValue));
+      const prefix = this.conversation("");
+      if (storageArea !== this.storage || prefix === null || !key?.startsWith(prefix)) return;
+      heard(key.slice(prefix.length), newValue === null ? null : readConversation(newValue));
     });
+  }
+
+  private conversation(id: string): string | null {
+    return this.prefix === null ? null : this.prefix + CONVERSATION + id;
+  }
+
+  private keys(prefix: string): string[] {
+    const found: string[] = [];
+    for (let place = 0; place < (this.storage?.length ?? 0); place += 1) {
+      const key = this.storage?.key(place) ?? "";
+      if (key.startsWith(prefix)) found.push(key);
+    }
+    return found;
+  }
+
+  // They become those of the first user who signs in.
+  private adopt(former: string): void {
+    const key = this.conversation(former.slice(FORMER.length));
+    const kept = this.storage?.getItem(former) ?? null;
+    if (key === null || kept === null) return;
+    this.storage?.removeItem(former); // first, because both at once may be too much
+    try {
+      this.storage?.setItem(key, kept);
+    } catch {
+      this.storage?.setItem(former, kept);
+    }
   }
 }
 

@@ -74,6 +74,16 @@ export class WatchSocket {
     void this.open();
   }
 
+  /** Gives up a connection that carries nothing any more, and looks for another one. */
+  drop(): void {
+    const old = this.current;
+    this.opening += 1;
+    this.current = null;
+    this.cancelStable();
+    this.missed();
+    old?.close(1000);
+  }
+
   draining(afterMs: number): void {
     const old = this.current;
     this.later(() => {

@@ -1,7 +1,7 @@
 /* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
 
 import { isRunning, parts, type Answer } from "../core/answer";
-import { busyTurn, chain, isBusy, shown, title, type Conversation, type Turn } from "../core/conversation";
+import { busyTurn, chain, isBusy, shown, title, versions, type Conversation, type Turn } from "../core/conversation";
 import { endNote, seamWords, servedWords } from "../core/messages";
 import type { ItemKind } from "../core/protocol";
 import { reading, said, type Seam } from "../core/reading";
@@ -39,7 +39,7 @@ export class App {
   private readonly turns = new Map<string, TurnView>();
   /** The conversation on show; null is a new one, not yet asked in. */
   private current: string | null = null;
-  private connected = false;
+  private connection: Connection = { kind: "starting" };
   private frame = 0;
   /** What was last said aloud about each turn, and how many models had gone on with it by then. */
   private readonly said = new Map<string, { stage: string; seams: number }>();
@@ -47,6 +47,7 @@ export class App {
   constructor(
     root: HTMLElement,
     private readonly controller: Controller,
+    private readonly drafts: { draft(id: string | null): string; keepDraft(id: string | null, words: string): void },
     private readonly storage: Storage | null,
     hurry: () => void,
     account: HTMLElement,
@@ -55,7 +56,7 @@ export class App {
     this.composer = new Composer({
       send: (question, model) => this.send(question, model),
       stop: () => this.stop(),
-      tooEarly: () => this.toast("The answer is still coming. Esc stops it."),
+      written: (words) => this.drafts.keepDraft(this.current, words),
     });
     this.side = new Side(
       { fresh: () => this.open(null), open: (id) => this.open(id), remove: (id) => this.remove(id) },
@@ -87,8 +88,7 @@ export class App {
   }
 
   setConnection(state: Connection): void {
-    this.connected = state.kind === "open";
-    this.status.set(state);
+    this.connection = state;
     this.banner.hidden = state.kind !== "refused";
     setText(this.banner, state.kind === "refused" ? state.words : "");
     this.drawSoon();
@@ -166,6 +166,7 @@ export class App {
   }
 
   private send(question: string, model: string | null): void {
+    this.drafts.keepDraft(this.current, "");
     const id = this.controller.ask(this.current, question, model);
     if (id !== this.current) this.open(id);
     this.follow.toEnd();
@@ -199,6 +200,7 @@ export class App {
       // A full storage: the next visit starts with a new chat.
     }
     this.drawer(false);
+    this.composer.write(this.drafts.draft(id), false);
     this.draw();
     this.follow.toEnd();
     if (record && matchMedia("(hover: hover)").matches) this.composer.field.focus();
@@ -227,7 +229,8 @@ export class App {
     }
     const conversation = this.conversation();
     const turns = conversation === null ? [] : shown(conversation);
-    this.drawTurns(turns);
+    this.status.set(this.connection.kind === "open" && this.controller.catchingUp ? { kind: "behind" } : this.connection);
+    this.drawTurns(turns, conversation);
     this.side.draw(this.controller.list(), this.current);
     this.composer.setBusy(turns.some(isBusy));
     const words = conversation === null ? "New chat" : title(conversation);
@@ -239,7 +242,7 @@ export class App {
     }
   }
 
-  private drawTurns(turns: readonly Turn[]): void {
+  private drawTurns(turns: readonly Turn[], conversation: Conversation | null): void {
     if (turns.length === 0) {
       if (this.welcome.parentElement === null) this.messages.replaceChildren(this.welcome);
       this.turns.clear();
@@ -260,8 +263,9 @@ export class App {
         engine: this.controller.engine,
         place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
         refusal: this.controller.refusal(turn.id),
-        connected: this.connected,
+        connected: this.connection.kind === "open",
         last: place === turns.length - 1,
+        versions: conversation === null ? [turn] : versions(conversation, turn),
       };
       later = view.update(turn, around, performance.now()) || later;
       this.say(turn);
@@ -275,8 +279,27 @@ export class App {
         if (this.current !== null) this.controller.retry(this.current, turnId);
         this.follow.toEnd();
       },
-      edit: (turnId: string) => {
+      takeBack: (turnId: string) => {
         if (this.current !== null) this.composer.write(this.controller.withdraw(this.current, turnId));
+      },
+      edit: (turnId: string, question: string) => {
+        if (this.current !== null) this.controller.edit(this.current, turnId, question);
+        this.composer.field.focus();
+      },
+      trim: (turnId: string) => {
+        if (this.current !== null) this.controller.trim(this.current, turnId);
+        this.follow.toEnd();
+      },
+      fresh: (question: string) => {
+        this.open(null);
+        this.composer.write(question);
+      },
+      choose: (turnId: string, button: string) => {
+        if (this.current === null) return;
+        this.controller.choose(this.current, turnId);
+        this.draw();
+        // Who leafs through the versions with the keyboard stays at the button.
+        this.turns.get(turnId)?.focus(button);
       },
       more: (turnId: string) => {
         if (this.current !== null) this.controller.more(this.current, turnId);

@@ -3,11 +3,11 @@ import { h, icon } from "./dom";
 export interface ComposerParts {
   send(question: string, model: string | null): void;
   stop(): void;
-  /** The reader wants to send while an answer still runs. */
-  tooEarly(): void;
+  /** What is written, at each change. */
+  written(words: string): void;
 }
 
-/** Enter sends, Shift+Enter starts a line; while an answer runs, the button stops it and the next question can be written. */
+/** Enter sends, Shift+Enter starts a line; while an answer runs, the button stops it, and what is sent waits for its end. */
 export class Composer {
   readonly element: HTMLFormElement;
   readonly field: HTMLTextAreaElement;
@@ -53,13 +53,14 @@ export class Composer {
     return this.models.value === "" ? null : this.models.value;
   }
 
-  write(question: string): void {
+  write(question: string, focus = true): void {
     this.field.value = question;
     this.changed();
-    this.field.focus();
+    if (focus) this.field.focus();
   }
 
   private changed(): void {
+    this.parts.written(this.field.value);
     this.field.style.height = "auto";
     this.field.style.height = `${this.field.scrollHeight}px`;
     this.draw();
@@ -69,13 +70,12 @@ export class Composer {
     // Enter that ends an input method's composition chooses a word, it does not send.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    if (!this.busy) this.sendNow();
-    else if (this.field.value.trim() !== "") this.parts.tooEarly();
+    this.sendNow();
   }
 
   private submitted(event: Event): void {
     event.preventDefault();
-    if (this.busy) this.parts.stop();
+    if (this.stops) this.parts.stop();
     else this.sendNow();
   }
 
@@ -86,13 +86,19 @@ export class Composer {
     this.parts.send(question, this.model);
   }
 
+  /** Whether the button stops the answer: nothing is written that it could send. */
+  private get stops(): boolean {
+    return this.busy && this.field.value.trim() === "";
+  }
+
   private draw(): void {
-    const label = this.busy ? "Stop" : "Send";
+    const stops = this.stops;
+    const label = stops ? "Stop" : this.busy ? "Send when the answer is complete" : "Send";
     if (this.button.getAttribute("aria-label") !== label) {
       this.button.setAttribute("aria-label", label);
-      this.button.title = this.busy ? "Stop (Esc)" : "Send (Enter)";
-      this.button.className = this.busy ? "send stop" : "send";
-      this.button.replaceChildren(icon(this.busy ? "stop" : "send"));
+      this.button.title = `${label} (${stops ? "Esc" : "Enter"})`;
+      this.button.className = stops ? "send stop" : "send";
+      this.button.replaceChildren(icon(stops ? "stop" : "send"));
     }
     this.button.disabled = !this.busy && this.field.value.trim() === "";
   }

@@ -1,4 +1,4 @@
-import { busyTurn, title, type Conversation } from "../core/conversation";
+import { isAnyBusy, title, type Conversation } from "../core/conversation";
 import { h, icon, setText } from "./dom";
 
 export interface SideParts {
@@ -36,7 +36,7 @@ export class Side {
       if (this.list.children[place] !== row) this.list.insertBefore(row, this.list.children[place] ?? null);
       setText(words, title(conversation));
       link.title = title(conversation);
-      row.dataset["busy"] = String(busyTurn(conversation) !== null);
+      row.dataset["busy"] = String(isAnyBusy(conversation));
       if (conversation.id === current) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     });

@@ -1,7 +1,7 @@
 import type { WatchSocketState } from "../edge/watchSocket";
 import { h, setText } from "./dom";
 
-export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" };
+export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" } | { kind: "behind" };
 
 /** The state of the watch socket, in a word or two, with a way to hurry it along. */
 export class Status {
@@ -27,8 +27,8 @@ export class Status {
     const words = statusWords(this.state, Date.now());
     setText(this.words, words);
     this.element.dataset["state"] = this.state.kind;
-    this.element.title = this.state.kind === "open" ? "Connected: answers arrive live" : `${words}. Press to try now.`;
-    this.element.disabled = this.state.kind === "open";
+    this.element.title = this.state.kind === "open" ? "Connected: answers arrive live" : this.state.kind === "behind" ? "What was missed is on its way" : `${words}. Press to try now.`;
+    this.element.disabled = this.state.kind === "open" || this.state.kind === "behind";
   }
 }
 
@@ -36,6 +36,8 @@ export function statusWords(state: Connection, now: number): string {
   switch (state.kind) {
     case "open":
       return "Connected";
+    case "behind":
+      return "Catching up…";
     case "starting":
     case "connecting":
       return "Connecting…";

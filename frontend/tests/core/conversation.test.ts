@@ -9,11 +9,11 @@ function answered(id: string, text: string, status: Answer["status"] = "complete
 }
 
 function turn(id: string, changes: Partial<Turn> = {}): Turn {
-  return { ...conversations.newTurn(id, `question ${id}`, null, "tab", Number(id)), phase: "accepted", ...changes };
+  return { ...conversations.newTurn(id, id === "1" ? null : String(Number(id) - 1), `question ${id}`, null, "tab", Number(id)), phase: "accepted", ...changes };
 }
 
 function conversation(...turns: Turn[]): Conversation {
-  return { id: "c", createdAt: 1, turns };
+  return { id: "c", createdAt: 1, turns, chosen: {} };
 }
 
 /** A repeatable stream of choices. */
@@ -136,11 +136,72 @@ describe("a question that is told with all that was said", () => {
 });
 
 describe("asking again", () => {
-  it("keeps the key of a question that was never accepted, and takes a new one for a new answer", () => {
+  it("keeps the key of a question that was never accepted, and takes another one without its oldest messages", () => {
     const unsent = turn("1", { phase: "unsent", problem: { words: "no", again: true, code: "x" } });
     expect(conversations.idempotencyKey(conversations.again(unsent, "tab", 5))).toBe(conversations.idempotencyKey(unsent));
-    const failed = turn("1", { answer: answered("r1", "", "failed") });
-    expect(conversations.idempotencyKey(conversations.again(failed, "tab", 5))).not.toBe(conversations.idempotencyKey(failed));
+    expect(conversations.idempotencyKey({ ...unsent, trimmed: true })).not.toBe(conversations.idempotencyKey(unsent));
+  });
+});
+
+describe("versions", () => {
+  const first = turn("1", { answer: answered("r1", "one") });
+  const second = turn("2", { answer: answered("r2", "two") });
+  const third = turn("3", { answer: answered("r3", "three") });
+  const other = turn("4", { parent: "1", question: "in other words", answer: answered("r4", "four") });
+  const talk = conversation(first, second, third, other);
+  const ids = (found: Conversation): string[] => conversations.shown(found).map(({ id }) => id);
+
+  it("of a question stand beside each other, and the newest one is shown", () => {
+    expect(ids(talk)).toEqual(["1", "4"]);
+    expect(conversations.versions(talk, second).map(({ id }) => id)).toEqual(["2", "4"]);
+    expect(conversations.versions(talk, other)).toBe(conversations.versions(talk, second));
+    expect(conversations.versions(talk, first)).toEqual([first]);
+  });
+
+  it("that are chosen bring back all that follows them", () => {
+    const before = conversations.choosing(talk, second, 10);
+    expect(ids(before)).toEqual(["1", "2", "3"]);
+    expect(ids(conversations.choosing(before, other, 11))).toEqual(["1", "4"]);
+  });
+
+  it("each continue what comes before them, whatever is shown", () => {
+    expect(conversations.context(talk, "4")).toEqual({ input: "in other words", previousResponseId: "r1" });
+    expect(conversations.context(talk, "3")).toEqual({ input: "question 3", previousResponseId: "r2" });
+    expect(conversations.wholeContext(talk, "3").map(({ content }) => content)).toEqual(["question 1", "one", "question 2", "two", "question 3"]);
+  });
+
+  it("that were chosen in two tabs: the latest choice holds in both", () => {
+    const [a, b] = [conversations.choosing(talk, second, 10), conversations.choosing(talk, other, 12)];
+    expect(conversations.join(a, b)).toEqual(conversations.join(b, a));
+    expect(ids(conversations.join(a, b))).toEqual(["1", "4"]);
+    expect(conversations.knowsMore(b, a)).toBe(true);
+    expect(conversations.knowsMore(a, b)).toBe(false);
+    expect(conversations.knowsMore(a, talk)).toBe(true);
+  });
+
+  it("follow what came before a question that was taken back", () => {
+    const back = conversation(first, { ...second, phase: "withdrawn" }, third);
+    expect(ids(back)).toEqual(["1", "3"]);
+    expect(conversations.context(back, "3")).toMatchObject({ previousResponseId: "r1" });
+  });
+
+  it("of an older version of this page, which kept one path, follow each other", () => {
+    const kept = JSON.parse(JSON.stringify(conversation(first, second, third))) as { turns: Record<string, unknown>[]; chosen?: unknown };
+    for (const each of kept.turns) {
+      delete each["parent"];
+      delete each["trimmed"];
+    }
+    delete kept.chosen;
+    const read = conversations.readConversation(JSON.stringify(kept));
+    expect(read).toEqual(conversation(first, second, third));
+  });
+
+  it("that were damaged in the store are shown without end nowhere", () => {
+    const round = conversation({ ...first, parent: "2" }, second);
+    expect(ids(round)).toEqual([]);
+    expect(conversations.before(round, second).map(({ id }) => id)).toEqual(["2", "1"]);
+    const gone = conversation({ ...first, parent: "9" }, second);
+    expect(ids(gone)).toEqual(["1", "2"]);
   });
 });
 

@@ -53,6 +53,7 @@ let asked: [string, string | null][];
 let who: (string | null)[];
 let wanted: number;
 let agrees: boolean;
+let left: number;
 
 function made(): Session {
   const parts: SessionParts = {
@@ -63,6 +64,7 @@ function made(): Session {
       asked.push([to, from]);
       return Promise.resolve(agrees);
     },
+    left: () => (left += 1),
     changed: (now) => who.push(now),
   };
   return new Session(parts);
@@ -72,6 +74,7 @@ beforeEach(() => {
   storage = new Memory();
   gateway = new Gateway();
   asked = [];
+  left = 0;
   who = [];
   wanted = 0;
   agrees = false;

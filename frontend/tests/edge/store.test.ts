@@ -1,0 +1,92 @@
+import { beforeEach, describe, expect, it } from "vitest";
+import { newConversation, newTurn, withTurn, type Conversation } from "../../src/core/conversation";
+import { BrowserStore } from "../../src/edge/store";
+
+/** The part of a browser's storage that is used. */
+class Memory {
+  readonly kept = new Map<string, string>();
+  full = false;
+
+  get length(): number {
+    return this.kept.size;
+  }
+
+  key(place: number): string | null {
+    return [...this.kept.keys()][place] ?? null;
+  }
+
+  getItem(key: string): string | null {
+    return this.kept.get(key) ?? null;
+  }
+
+  setItem(key: string, value: string): void {
+    if (this.full) throw new Error("no room");
+    this.kept.set(key, value);
+  }
+
+  removeItem(key: string): void {
+    this.kept.delete(key);
+  }
+}
+
+let memory: Memory;
+
+function store(owner: string | null): BrowserStore {
+  const made = new BrowserStore(memory as unknown as Storage);
+  made.use(owner);
+  return made;
+}
+
+function conversation(id: string): Conversation {
+  return withTurn(newConversation(id, 1), newTurn("t", null, `question of ${id}`, null, "tab", 1));
+}
+
+beforeEach(() => {
+  memory = new Memory();
+});
+
+describe("the store of a browser", () => {
+  it("shows each user their own conversations, and nobody any", () => {
+    const alice = store("alice");
+    alice.write(conversation("a"));
+    store("al").write(conversation("b"));
+    expect(alice.all()).toEqual([conversation("a")]);
+    expect(store("bob").all()).toEqual([]);
+    expect(store("bob").read("a")).toBeNull();
+    expect(store(null).all()).toEqual([]);
+    alice.use("al");
+    expect(alice.all()).toEqual([conversation("b")]);
+  });
+
+  it("takes names of any characters apart", () => {
+    store("a.conversation.x").write(conversation("1"));
+    store("a").write(conversation("2"));
+    expect(store("a").all().map(({ id }) => id)).toEqual(["2"]);
+  });
+
+  it("gives what an older version of the page kept for whoever sat there to the first user", () => {
+    memory.setItem("tailrace.1.conversation.old", JSON.stringify(conversation("old")));
+    expect(store(null).all()).toEqual([]);
+    expect(store("alice").all()).toEqual([conversation("old")]);
+    expect(store("bob").all()).toEqual([]);
+    expect([...memory.kept.keys()]).toEqual(["tailrace.2.alice.conversation.old"]);
+  });
+
+  it("keeps a draft for each conversation and for a new one, until it is sent or its conversation is deleted", () => {
+    const alice = store("alice");
+    alice.keepDraft("a", "half a");
+    alice.keepDraft(null, "a new one");
+    expect([store("alice").draft("a"), store("alice").draft(null), store("bob").draft("a")]).toEqual(["half a", "a new one", ""]);
+    alice.keepDraft(null, "");
+    alice.remove("a");
+    expect(memory.length).toBe(0);
+  });
+
+  it("says when there is no room, and keeps nothing before it is known whose it is", () => {
+    expect(store(null).write(conversation("a"))).toBe(true);
+    expect(memory.length).toBe(0);
+    memory.full = true;
+    expect(store("alice").write(conversation("a"))).toBe(false);
+    store("alice").keepDraft("a", "words");
+  });
+});
