@@ -77,7 +77,9 @@ export class App {
     controller.onChange = () => this.drawSoon();
   }
 
+  /** Shows what is kept for the user of now, and nothing of another one. */
   start(): void {
+    this.toasts.replaceChildren();
     const wanted = idInAddress() ?? this.storage?.getItem(CURRENT) ?? null;
     this.open(wanted !== null && this.controller.get(wanted) !== null ? wanted : null, false);
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
@@ -189,6 +191,7 @@ export class App {
     this.current = id;
     this.turns.clear();
     this.said.clear();
+    this.live.textContent = "";
     this.messages.replaceChildren();
     const address = id === null ? location.pathname + location.search : `#c=${encodeURIComponent(id)}`;
     if (record) history.pushState(null, "", address);
