@@ -48,16 +48,18 @@ def only_grew(texts: list[str]) -> None:
 # ---- the whole path on the real model
 
 
+@pytest.fixture(scope="class")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The product with the real model."""
+    with conftest.running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
+        yield started
+
+
 @pytest.mark.engine
 @pytest.mark.slow
 class TestRealModel:
     """What a newcomer does after `make up`. The model's own words, so only their identity is
     judged."""
-
-    @pytest.fixture(scope="class")
-    def stack(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-        with conftest.running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
-            yield started
 
     def test_a_question_is_answered_while_it_streams(
         self, tabs: Callable[..., Opener], stack: Stack, tmp_path: Path
