@@ -817,9 +817,9 @@ def test_what_was_cut_off_says_so_and_the_talk_goes_on(fed: FedPage) -> None:
         "Cut off: the length limit was reached."
     )
     first = chat.page.locator(".turn").first.locator(".call-state")
-    chat.ask("And now?")
+    with chat.page.expect_response("**/v1/responses"):
+        chat.ask("And now?")
     sync_api.expect(first).to_have_text(["No output was given", "Cut off"])
-    chat.status("queued")
     assert services.asked[1]["previous_response_id"] == "resp_1"
 
 
