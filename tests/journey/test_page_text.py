@@ -96,6 +96,7 @@ new MutationObserver(() => {
 Object.defineProperty(navigator, 'clipboard', {
   value: { writeText: async (text) => { window.copied = text; } },
 });
+addEventListener('copy', (event) => { window.copied = event.clipboardData.getData('text/plain'); });
 """
 
 
@@ -144,6 +145,14 @@ def test_formulas_are_drawn_as_they_come_and_copied_as_they_were_written(
     assert "It costs $5 and not $6." in chat.shown
     chat.turn.get_by_role("button", name="Copy answer").click()
     assert chat.page.evaluate("window.copied") == TEXT
+    chat.prose.evaluate("prose => getSelection().selectAllChildren(prose)")
+    chat.page.keyboard.press("Control+c")
+    selected = chat.page.evaluate("window.copied")
+    display = TEXT[TEXT.index(r"\[") : TEXT.index(r"\]") + 2]
+    assert (
+        f"has the roots1\n\n{display}\n\nso with $a = 1$ and some luck, $x_1 * x_2 = c$."
+        in selected
+    )
     chat.turn.get_by_role("button", name="Copy code").click()
     assert chat.page.evaluate("window.copied") == 'price = "$5"  # \\(no formula\\)'
     assert chat.complained == []
@@ -178,7 +187,7 @@ def test_axe_finds_nothing_in_maths_tables_footnotes_and_code(
     screens = accessibility.Screens(chat.page)
     screens.look("a text with everything")
     for scheme in ("dark", "light"):
-        chat.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        chat.page.emulate_media(color_scheme=scheme)
         for name, part in (("top", chat.turn), ("end", chat.prose.locator(".notes"))):
             part.scroll_into_view_if_needed()
             chat.page.screenshot(path=tmp_path / f"{scheme}-{name}.png")

@@ -183,7 +183,7 @@ export class MarkdownTree {
     const kind = display ? "math display" : "math";
     const one =
       made !== null && "nodes" in made
-        ? el("span", made.nodes, { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
+        ? el("span", [...made.nodes, el("span", [source], { class: "as-written", "aria-hidden": "true" })], { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
         : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(made === null ? {} : { title: `This formula cannot be drawn: ${made.problem}` }) });
     const counted = { ...one, counts: source.length };
     if (!open) this.formulas.set(key, counted);

@@ -48,6 +48,7 @@ class Message implements Block {
 
   constructor() {
     this.element.addEventListener("click", (event) => this.toNote(event.target as Element));
+    this.element.addEventListener("copy", (event) => this.copySelected(event));
   }
 
   update({ text, seams }: Part, { writing }: Around, now: number): boolean {
@@ -77,6 +78,17 @@ class Message implements Block {
   private readonly formulasCame = (): void => {
     if (this.drawnText !== null && this.element.isConnected) this.draw(this.drawnText);
   };
+
+  // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
+  private copySelected(event: ClipboardEvent): void {
+    const selected = getSelection();
+    const parts = [...this.element.getElementsByClassName("as-written")];
+    if (selected === null || !parts.some((part) => selected.containsNode(part, true))) return;
+    this.element.classList.add("copying");
+    event.clipboardData?.setData("text/plain", selected.toString());
+    this.element.classList.remove("copying");
+    event.preventDefault();
+  }
 
   // Back leads to where the reader came from, or to the first place that refers to the note.
   private toNote(target: Element): void {

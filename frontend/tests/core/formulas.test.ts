@@ -71,7 +71,11 @@ describe("a formula", () => {
   });
 
   it("on a line of its own has no line break beside it", () => {
-    expect(all(draw("so\n\\[ x \\]\nholds")).map(({ tag }) => tag)).toEqual(["p", "span"]);
+    expect(all(draw("so\n\\[ x \\]\nholds")).map(({ tag }) => tag)).not.toContain("br");
+  });
+
+  it("that is drawn is copied as it was written", () => {
+    expect(classed(draw("a \\(x\\) b"), "as-written").map(({ children }) => children)).toEqual([["\\(x\\)"]]);
   });
 
   it("that cannot be drawn is its source, and says why", () => {

@@ -2,8 +2,9 @@
 
 import type { El, Node } from "../../src/core/nodes";
 
+/** Without what is there to be copied only. */
 export function text(nodes: readonly Node[]): string {
-  return nodes.map((node) => (typeof node === "string" ? node : text(node.children))).join("");
+  return nodes.map((node) => (typeof node === "string" ? node : node.attributes.class === "as-written" ? "" : text(node.children))).join("");
 }
 
 export function all(nodes: readonly Node[]): El[] {
