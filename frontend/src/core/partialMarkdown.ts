@@ -3,16 +3,18 @@
    is open. So a list does not first look like a headline, and bold text does not first show its asterisks. It is for
    drawing only: a finished answer is drawn as it is. */
 
-const FENCE = /^[ \t]*(?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*(`{3,}|~{3,})/;
 /** A last line that so far is nothing but what a list, headline, quote, rule, fence or table may begin with. */
 const ONLY_MARKERS = /^[ \t>]*(?:[-+*_=#`~|:]+|\d{1,9}[.)]?|[-+*][ \t]+\[[ xX]?\]?)?[ \t]*$/;
 const OPENING_FENCE = /^[ \t]*(?:`{3,}[^`\n]*|~{3,}[^\n]*)$/;
+/** The address of a link, or what may become the head of a footnote. */
+const DEFINITION_SO_FAR = /^ {0,3}\[(?:[^\]\n^][^\]\n]*\]:|\^[^\]\s]*(?:\]:?[ \t]*)?$)/;
 const DELIMITER_SO_FAR = /^[ \t|:-]*$/;
 
 export function drawable(text: string): string {
   const start = text.lastIndexOf("\n") + 1;
   const lastLine = text.slice(start);
   if (insideFence(text.slice(0, start))) return FENCE_END.test(lastLine) ? text.slice(0, start) : text;
+  if (DEFINITION_SO_FAR.test(lastLine)) return closeInline(text.slice(0, start));
   const head = tableHeadStart(text);
   if (head !== null) return closeInline(text.slice(0, head));
   return closeInline(ONLY_MARKERS.test(lastLine) || OPENING_FENCE.test(lastLine) ? text.slice(0, start) : text);
@@ -21,12 +23,37 @@ export function drawable(text: string): string {
 const FENCE_END = /^[ \t>]*(?:`+|~+)[ \t]*$/;
 
 function insideFence(text: string): boolean {
-  let open: string | null = null;
-  for (const line of text.split("\n")) {
-    if (open === null) open = FENCE.exec(line)?.[1] ?? null;
-    else if (FENCE_END.test(line) && line.replace(/[ \t>]/g, "").startsWith(open)) open = null;
+  for (let at = 0; at < text.length; ) {
+    const found = fence(text, at);
+    if (found?.open === true) return true;
+    at = found?.end ?? nextLine(text, at);
   }
-  return open !== null;
+  return false;
+}
+
+const FENCE_AT = /([ \t]*)((?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*)(`{3,}(?=[^`\n]*(?:\n|$))|~{3,})/y;
+
+/** Where the block of code ends that begins with this line; null where none does. One in a quote or an item of a list ends
+    with it at the latest. `open`: more text would belong to it. */
+export function fence(text: string, at: number): { readonly end: number; readonly open: boolean } | null {
+  FENCE_AT.lastIndex = at;
+  const [, indent = "", around = "", marks = ""] = FENCE_AT.exec(text) ?? [];
+  if (marks === "") return null;
+  const quoted = around.includes(">");
+  const inItem = indent.length > 1 || /[-*+\d]/.test(around);
+  for (let end = nextLine(text, at); end < text.length; ) {
+    const behind = nextLine(text, end);
+    const line = text.slice(end, behind).trimEnd();
+    if (FENCE_END.test(line) && line.replace(/[ \t>]/g, "").startsWith(marks)) return { end: behind, open: false };
+    if (quoted ? !/^[ \t]*>/.test(line) : inItem && /^ ?[^ \t]/.test(line)) return { end, open: false };
+    end = behind;
+  }
+  return { end: text.length, open: true };
+}
+
+function nextLine(text: string, at: number): number {
+  const found = text.indexOf("\n", at);
+  return found === -1 ? text.length : found + 1;
 }
 
 // A table is one only once its second line is whole; until then its head would be drawn as text with bars.
@@ -52,7 +79,10 @@ interface Opened {
 // Emphasis, strikethrough and code that are still open in the last paragraph.
 function closeInline(text: string): string {
   const from = Math.max(text.lastIndexOf("\n\n"), text.lastIndexOf("\n- "), text.lastIndexOf("\n* "), -1) + 1;
-  const body = text.slice(from).replace(/(!?)\[([^[\]\n]*)\]\([^()\s]*$/, "$2");
+  const body = text
+    .slice(from)
+    .replace(/(!?)\[([^[\]\n]*)\]\([^()\s]*$/, "$2")
+    .replace(/\[(?:\^[^\]\s[]*)?$/, "");
   const head = text.slice(0, from);
   const open: Opened[] = [];
   for (let at = 0; at < body.length; ) {

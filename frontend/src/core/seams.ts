@@ -32,11 +32,11 @@ export class Notices {
 
 // What the page itself adds to the text: the head of a block of code, and other notices.
 function isAdded({ attributes }: El): boolean {
-  return attributes.class === "code-head" || attributes.class === "seam";
+  return attributes.class === "code-head" || attributes.class === "seam" || attributes.class === "notes";
 }
 
 function length(nodes: readonly Node[]): number {
-  return nodes.reduce((sum, node) => sum + (typeof node === "string" ? node.length : isAdded(node) ? 0 : length(node.children)), 0);
+  return nodes.reduce((sum, node) => sum + (typeof node === "string" ? node.length : isAdded(node) ? 0 : (node.counts ?? length(node.children))), 0);
 }
 
 /** `left`: characters that are still to come before the notice; null once it is placed. */
@@ -51,6 +51,15 @@ function insert(nodes: readonly Node[], characters: number, notice: El): { out: 
         left -= node.length;
       } else {
         out.push(...[node.slice(0, left), notice, node.slice(left)].filter((piece) => piece !== ""));
+        left = null;
+      }
+    } else if (node.counts !== undefined) {
+      // A formula stays whole.
+      if (node.counts < left) {
+        out.push(node);
+        left -= node.counts;
+      } else {
+        out.push(...(node.counts > left ? [notice, node] : [node, notice]));
         left = null;
       }
     } else {

@@ -17,63 +17,248 @@ import sql from "highlight.js/lib/languages/sql";
 import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
-import { Marked, type Token, type Tokens, type TokensList } from "marked";
+import { Lexer, Marked, type Token, type Tokens, type TokensList } from "marked";
+import { drawnAs, FOOTNOTES, noteText, numbered, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
+import { restore, shelter, split, type Formula, type Sheltered } from "./formulas";
+import { el, type El, type Node, type Tag } from "./nodes";
 import { drawable } from "./partialMarkdown";
 
-export type Tag =
-  | "p" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "ul" | "ol" | "li" | "blockquote" | "hr" | "br"
-  | "strong" | "em" | "del" | "code" | "pre" | "a" | "span" | "div" | "button" | "input"
-  | "table" | "thead" | "tbody" | "tr" | "th" | "td";
+export type { Attribute, El, Node, Tag } from "./nodes";
 
-export type Attribute = "class" | "href" | "title" | "start" | "type" | "disabled" | "checked" | "rel" | "target" | "aria-label" | "aria-level" | "tabindex" | "role";
-
-export interface El {
-  readonly tag: Tag;
-  readonly attributes: Readonly<Partial<Record<Attribute, string>>>;
-  readonly children: readonly Node[];
-}
-export type Node = El | string;
+/** A formula as it is drawn, or why it cannot be. */
+export type Typeset = (tex: string, display: boolean) => { readonly nodes: readonly Node[] } | { readonly problem: string };
 
 const highlighter = createLowlight({ bash, c, cpp, css, diff, go, java, javascript, json, python, rust, sql, typescript, xml, yaml });
 /** Colouring longer code on every frame costs more than the colours are worth. */
 const COLOURED_CHARACTERS = 20_000;
 
 // Line breaks of a model's answer are meant.
-const marked = new Marked({ gfm: true, breaks: true });
+const marked = new Marked({ gfm: true, breaks: true }, FOOTNOTES);
 
-function el(tag: Tag, children: readonly Node[], attributes: El["attributes"] = {}): El {
-  return { tag, attributes, children };
+/** A top-level block of the text. */
+interface Block {
+  readonly nodes: readonly Node[];
+  /** The footnotes that it refers to, and those whose text it holds. */
+  readonly refs: readonly string[];
+  readonly notes: readonly Footnote[];
+  /** `nodes` with the numbers of the footnotes, as they were drawn last; null before. */
+  shown: { readonly nodes: readonly Node[]; readonly as: string } | null;
 }
 
-/** Draws one answer again and again while it grows; blocks that did not change stay the same objects. */
-export class MarkdownTree {
-  private blocks = new Map<string, Node[]>();
+interface Finished {
+  readonly source: string;
+  readonly blocks: readonly Block[];
+  readonly links: Links;
+}
 
-  render(text: string, running: boolean): Node[] {
-    const tokens = parse(running ? drawable(text) : text);
-    if (tokens === null) return [el("p", [text], { class: "unparsed" })];
-    // A definition that comes late turns earlier text into links, so blocks are only reused under the same definitions.
-    const links = Object.keys(tokens.links).length;
-    const next = new Map<string, Node[]>();
-    const out: Node[] = [];
-    for (const token of tokens) {
-      const key = `${links} ${token.raw}`;
-      const nodes = this.blocks.get(key) ?? block(token);
-      next.set(key, nodes);
-      out.push(...nodes);
+type Kept = Sheltered["kept"];
+type Links = TokensList["links"];
+
+const NOTHING_FINISHED: Finished = { source: "", blocks: [], links: {} };
+
+class Unparsable extends Error {}
+
+/** Draws one answer again and again while it grows. Blocks that did not change stay the same objects, and while it runs
+    those that can no longer change are not parsed again. */
+export class MarkdownTree {
+  /** There are formulas that are shown as their source, because there was no `Typeset` yet. */
+  waits = false;
+  /** By their source. Those of the finished part stay; of the others only the last ones. */
+  private readonly finishedBlocks = new Map<string, Block>();
+  private lastBlocks: ReadonlyMap<string, Block> = new Map();
+  /** The part of a running text that can no longer change. `links`: defined in it. */
+  private finished: Finished = NOTHING_FINISHED;
+  /** Where the last line began when `finish` last looked. */
+  private lookedAt = 0;
+  /** All definitions of links. A late one turns earlier text into links, so blocks are only reused under the same. */
+  private links: Links = {};
+  private readonly formulas = new Map<string, El>();
+  private typeset: Typeset | null = null;
+
+  render(source: string, running: boolean, typeset: Typeset | null = null): Node[] {
+    const text = source.includes("\r") ? source.replace(/\r\n?/g, "\n") : source;
+    if (typeset !== this.typeset) {
+      this.typeset = typeset;
+      this.waits = false;
+      this.formulas.clear();
+      this.forget();
+      this.restart();
     }
-    this.blocks = next;
-    return out;
+    if (!running || !text.startsWith(this.finished.source)) this.restart();
+    try {
+      if (running) this.finish(text);
+      return drawn(this.blocksOf(text, running), running);
+    } catch (problem) {
+      if (!(problem instanceof Unparsable)) throw problem;
+      return [el("p", [text], { class: "unparsed", dir: "auto" })];
+    }
   }
+
+  private restart(): void {
+    this.finished = NOTHING_FINISHED;
+    this.lookedAt = 0;
+  }
+
+  private forget(): void {
+    this.finishedBlocks.clear();
+    this.lastBlocks = new Map();
+  }
+
+  private blocksOf(text: string, running: boolean): Block[] {
+    const { text: sheltered, kept } = shelter(text.slice(this.finished.source.length), running);
+    const tokens = lex(running ? drawable(sheltered) : sheltered, this.finished.links);
+    const links = restored(tokens.links, kept);
+    if (!same(links, this.links)) {
+      this.links = links;
+      this.forget();
+      const part = this.finished.source !== "";
+      this.restart();
+      if (part) return this.blocksOf(text, running);
+    }
+    const next = new Map<string, Block>();
+    const last = tokens.map((token) => this.block(token, kept, next));
+    this.lastBlocks = next;
+    return [...this.finished.blocks, ...last];
+  }
+
+  // A block is finished when an empty line and the whole first line of another one follow it: then no more text belongs to
+  // it. So with each line, only what is behind the last finished block is parsed once more.
+  private finish(text: string): void {
+    const lastLine = text.lastIndexOf("\n") + 1;
+    if (lastLine <= this.lookedAt) return;
+    this.lookedAt = lastLine;
+    const lines = text.slice(this.finished.source.length, lastLine);
+    if (!BLANK_LINE.test(lines)) return;
+    const { text: sheltered, kept } = shelter(lines, true);
+    const tokens = lex(sheltered, this.finished.links);
+    if (!same(restored(tokens.links, kept), this.links)) return;
+    const last = tokens.findLastIndex(({ type }, place) => type !== "space" && BLANK_LINE_END.test(tokens[place - 1]?.raw ?? ""));
+    if (last === -1) return;
+    const before = tokens.slice(0, last);
+    const source = before.map(({ raw }) => restore(raw, kept)).join("");
+    if (!lines.startsWith(source)) return;
+    const blocks = before.map((token) => this.block(token, kept, this.finishedBlocks));
+    const links = Object.keys(this.links).length === 0 ? {} : { ...linksIn(source), ...this.finished.links };
+    this.finished = { source: this.finished.source + source, blocks: [...this.finished.blocks, ...blocks], links };
+  }
+
+  private block(token: Token, kept: Kept, found: Map<string, Block>): Block {
+    const open = kept.some((one, number) => typeof one !== "string" && one.open && token.raw.includes(`⸨${number}⸩`));
+    const key = `${token.type}${open ? "…" : ""} ${restore(token.raw, kept)}`;
+    const one = found.get(key) ?? this.finishedBlocks.get(key) ?? this.lastBlocks.get(key) ?? this.made(token, kept);
+    found.set(key, one);
+    return one;
+  }
+
+  private made(token: Token, kept: Kept): Block {
+    marked.walkTokens([token], (each) => restoreCode(each, kept));
+    const refs: string[] = [];
+    const notes: Footnote[] = [];
+    const settle = (nodes: readonly Node[]): Node[] =>
+      apart(
+        nodes.flatMap((node): Node[] => {
+          if (typeof node === "string") return split(node, kept).map((part) => (typeof part === "string" ? part : this.formula(part)));
+          if (node.tag === "code") return [node];
+          if (node.note !== undefined && node.tag === "sup") {
+            refs.push(node.note);
+            return [node];
+          }
+          const children = settle(node.children);
+          if (node.note !== undefined) {
+            notes.push({ label: node.note, content: children });
+            return [];
+          }
+          return [children.length === node.children.length && children.every((child, place) => child === node.children[place]) ? node : { ...node, children }];
+        }),
+      );
+    return { nodes: settle(block(token)), refs, notes, shown: null };
+  }
+
+  private formula({ source, tex, display, open }: Formula): El {
+    const key = `${display ? "d" : "i"}${open ? "…" : ""} ${source}`;
+    const known = this.formulas.get(key);
+    if (known !== undefined) return known;
+    const made = open ? null : (this.typeset?.(tex, display) ?? null);
+    if (made === null) this.waits = true;
+    const kind = display ? "math display" : "math";
+    const one =
+      made !== null && "nodes" in made
+        ? el("span", [...made.nodes, el("span", [source], { class: "as-written", "aria-hidden": "true" })], { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
+        : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(made === null ? {} : { title: `This formula cannot be drawn: ${made.problem}` }) });
+    const counted = { ...one, counts: source.length };
+    if (!open) this.formulas.set(key, counted);
+    return counted;
+  }
+}
+
+const BLANK_LINE = /\n[ \t]*\n/;
+const BLANK_LINE_END = /\n[ \t]*\n$/;
+
+function drawn(found: readonly Block[], running: boolean): Node[] {
+  if (found.every(({ refs, notes }) => refs.length === 0 && notes.length === 0)) return found.flatMap(({ nodes }) => nodes);
+  const numbers = numbered(found, running);
+  const notes = section(found, numbers);
+  return [...found.flatMap((one) => withReferences(one, numbers)), ...(notes === null ? [] : [notes])];
+}
+
+function withReferences(one: Block, numbers: ReturnType<typeof numbered>): readonly Node[] {
+  if (one.refs.length === 0) return one.nodes;
+  const as = drawnAs(one, numbers);
+  if (one.shown?.as !== as) one.shown = { as, nodes: withNumbers(one.nodes, numbers) };
+  return one.shown.nodes;
 }
 
 // A text that the parser cannot take (nested thousands deep) is still a text, and is shown as it is.
-function parse(text: string): TokensList | null {
+function lex(text: string, links: Links): TokensList {
+  const lexer = new Lexer(marked.defaults);
+  Object.assign(lexer.tokens.links, links);
   try {
-    return marked.lexer(text);
+    return lexer.lex(text);
   } catch {
-    return null;
+    throw new Unparsable();
   }
+}
+
+function linksIn(source: string): Links {
+  const { text, kept } = shelter(source, false);
+  return restored(lex(text, {}).links, kept);
+}
+
+function restored(links: Links, kept: Kept): Links {
+  return Object.fromEntries(
+    Object.entries(links).map(([label, { href, title }]) => [restore(label, kept), { href: href === null ? href : restore(href, kept), title: title == null ? title : restore(title, kept) }]),
+  ) as Links;
+}
+
+function same(a: Links, b: Links): boolean {
+  const labels = Object.keys(a);
+  return labels.length === Object.keys(b).length && labels.every((label) => a[label]?.href === b[label]?.href && a[label]?.title === b[label]?.title);
+}
+
+// Code and addresses hold no formulas. An indented block that is nothing but formulas was indented too far.
+function restoreCode(token: Token, kept: Kept): void {
+  if (token.type === "code") {
+    const code = token as Tokens.Code;
+    if (code.codeBlockStyle === "indented" && split(code.text, kept).every((part) => (typeof part === "string" ? part.trim() === "" : part.display))) {
+      Object.assign(token, { type: "paragraph", tokens: [{ type: "text", raw: code.text, text: code.text }] });
+      return;
+    }
+    code.text = restore(code.text, kept);
+    if (code.lang !== undefined) code.lang = restore(code.lang, kept);
+  } else if (token.type === "codespan") {
+    token.text = restore((token as Tokens.Codespan).text, kept);
+  } else if (token.type === "link" || token.type === "image") {
+    const link = token as Tokens.Link | Tokens.Image;
+    link.href = restore(link.href, kept);
+    if (link.title) link.title = restore(link.title, kept);
+    if (token.type === "image") link.text = restore(link.text, kept);
+  }
+}
+
+// A formula on a line of its own needs no line breaks around it.
+function apart(nodes: readonly Node[]): Node[] {
+  const isDisplayed = (node: Node | undefined): boolean => typeof node === "object" && node.counts !== undefined && node.attributes.class?.includes("display") === true;
+  return nodes.filter((node, place) => typeof node === "string" || node.tag !== "br" || !(isDisplayed(nodes[place - 1]) || isDisplayed(nodes[place + 1])));
 }
 
 function blocks(tokens: readonly Token[] | undefined): Node[] {
@@ -88,13 +273,13 @@ function block(token: Token): Node[] {
     case "heading":
       return [heading(token as Tokens.Heading)];
     case "paragraph":
-      return [el("p", inline(token.tokens))];
+      return [paragraph(inline(token.tokens))];
     case "text":
       return token.tokens === undefined ? [plain((token as Tokens.Text).text)] : inline(token.tokens);
     case "code":
       return [codeBlock(token as Tokens.Code)];
     case "blockquote":
-      return [el("blockquote", blocks(token.tokens))];
+      return [container("blockquote", blocks(token.tokens))];
     case "list":
       return [list(token as Tokens.List)];
     case "table":
@@ -104,16 +289,42 @@ function block(token: Token): Node[] {
     case "checkbox":
       return [checkbox((token as Tokens.Checkbox).checked)];
     case "html":
-      return [el("p", [(token as Tokens.HTML).text.trimEnd()])];
+      return [paragraph([(token as Tokens.HTML).text.trimEnd()])];
+    case "note":
+      return [noteText(token as NoteToken, blocks(token.tokens))];
     default:
-      return [el("p", inline([token]))];
+      return [paragraph(inline([token]))];
   }
+}
+
+// Text reads from where its first letter says. A box around such texts takes the side of the first one: for `auto`, a
+// browser does not look into what has a `dir` of its own.
+function paragraph(children: readonly Node[]): El {
+  return el("p", children, { dir: "auto" });
+}
+
+function container(tag: Tag, children: readonly Node[], attributes: El["attributes"] = {}): El {
+  return el(tag, children, { ...attributes, dir: direction(children) ?? "auto" });
+}
+
+const STRONG = /[\p{L}\p{Nl}]/u;
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
+/** Where the first letter outside code says that text begins; null without a letter. */
+export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
+  for (const node of nodes) {
+    if (typeof node !== "string" && (node.tag === "code" || node.attributes.class === "code")) continue;
+    const letter = typeof node === "string" ? STRONG.exec(node)?.[0] : undefined;
+    const found = typeof node === "string" ? letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr") : direction(node.children);
+    if (found) return found;
+  }
+  return null;
 }
 
 // It looks as the model meant it, and lies below the page's own heading over the answer (of level 2).
 function heading(token: Tokens.Heading): El {
   const depth = Math.min(6, Math.max(1, token.depth));
-  return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 2)) });
+  return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 2)), dir: "auto" });
 }
 
 function inline(tokens: readonly Token[] | undefined): Node[] {
@@ -127,13 +338,15 @@ function phrase(token: Token): Node {
     case "del":
       return el(token.type, inline(token.tokens));
     case "codespan":
-      return el("code", [(token as Tokens.Codespan).text]);
+      return el("code", [(token as Tokens.Codespan).text], { dir: "ltr" });
     case "br":
       return el("br", []);
     case "link":
       return link(token as Tokens.Link);
     case "image":
       return picture(token as Tokens.Image);
+    case "noteRef":
+      return reference(token as RefToken);
     case "escape":
       return (token as Tokens.Escape).text;
     case "html":
@@ -176,13 +389,17 @@ export function safeAddress(address: string): string | null {
 function list(token: Tokens.List): El {
   const start: El["attributes"] = token.ordered && token.start !== "" && token.start !== 1 ? { start: String(token.start) } : {};
   const items = token.items.map((item) => listItem(item));
-  return el(token.ordered ? "ol" : "ul", items, start);
+  const sides = new Set(items.map((item) => direction(item.children)));
+  const mixed: El["attributes"] = sides.has("ltr") && sides.has("rtl") ? { class: "mixed" } : {};
+  return container(token.ordered ? "ol" : "ul", items, { ...start, ...mixed });
 }
 
 function listItem(item: Tokens.ListItem): El {
   const box = item.task && !item.tokens.some((token) => token.type === "checkbox" || firstIsBox(token));
   const content = [...(box ? [checkbox(item.checked ?? false)] : []), ...blocks(item.tokens)];
-  return el("li", content, item.task ? { class: "task" } : {});
+  const kind: El["attributes"] = item.task ? { class: "task" } : {};
+  const holdsBlocks = content.some((node) => typeof node !== "string" && node.attributes.dir !== undefined && !["code", "ul", "ol"].includes(node.tag));
+  return holdsBlocks ? container("li", content, kind) : el("li", content, { ...kind, dir: "auto" });
 }
 
 function firstIsBox(token: Token): boolean {
@@ -195,19 +412,19 @@ function checkbox(checked: boolean): El {
 
 function table(token: Tokens.Table): El {
   const cells = (row: Tokens.TableCell[], tag: "th" | "td"): El[] =>
-    row.map((cell) => el(tag, inline(cell.tokens), cell.align === null ? {} : { class: `align-${cell.align}` }));
-  const grid = el("table", [
+    row.map((cell) => el(tag, inline(cell.tokens), { dir: "auto", ...(cell.align === null ? {} : { class: `align-${cell.align}` }) }));
+  const grid = container("table", [
     el("thead", [el("tr", cells(token.header, "th"))]),
     el("tbody", token.rows.map((row) => el("tr", cells(row, "td")))),
   ]);
-  return el("div", [grid], { class: "table", tabindex: "0", role: "group", "aria-label": "Table" });
+  return el("div", [grid], { class: "table wide" });
 }
 
 function codeBlock(token: Tokens.Code): El {
   const language = (token.lang ?? "").trim().split(/[\s{]/)[0] ?? "";
   return el("div", [
     el("div", [el("span", [language === "" ? "code" : language]), el("button", ["Copy"], { type: "button", class: "copy-code", "aria-label": "Copy code" })], { class: "code-head" }),
-    el("pre", [el("code", coloured(token.text, language))], { tabindex: "0" }),
+    el("pre", [el("code", coloured(token.text, language))], { tabindex: "0", dir: "ltr" }),
   ], { class: "code" });
 }
 

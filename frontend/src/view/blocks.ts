@@ -7,7 +7,9 @@ import type { ReadPart as Part } from "../core/reading";
 import { Notices } from "../core/seams";
 import { coloured, MarkdownTree, type Node as Tree } from "../core/tree";
 import { h, icon, setText } from "./dom";
+import { bringFormulas, formulas } from "./maths";
 import { patch } from "./patch";
+import { Wide } from "./wide";
 
 export interface Around {
   /** The answer goes on, and this is what it goes on with. */
@@ -42,21 +44,66 @@ class Message implements Block {
   private drawnSeams: Part["seams"] = [];
   /** Long answers cost more to draw, so they are drawn less often: not before this time. */
   private drawAgainAt = 0;
+  private readonly wide = new Wide();
+
+  constructor() {
+    this.element.addEventListener("click", (event) => this.toNote(event.target as Element));
+    this.element.addEventListener("copy", (event) => this.copySelected(event));
+  }
 
   update({ text, seams }: Part, { writing }: Around, now: number): boolean {
     if (text === this.drawnText && writing === this.drawnRunning && same(seams, this.drawnSeams)) return false;
     if (writing && now < this.drawAgainAt) return true;
     const started = performance.now();
-    const notices = seams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
-    const tree = this.notices.put(this.markdown.render(text, writing), text, notices);
-    patch(this.element, this.drawn, tree);
-    this.drawn = tree;
     this.drawnText = text;
     this.drawnRunning = writing;
     this.drawnSeams = seams;
+    this.draw(text);
     const cost = performance.now() - started;
     this.drawAgainAt = cost < 6 ? 0 : now + cost * 4;
     return false;
+  }
+
+  private draw(text: string): void {
+    const notices = this.drawnSeams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
+    const tree = this.notices.put(this.markdown.render(text, this.drawnRunning, formulas()), text, notices);
+    patch(this.element, this.drawn, tree);
+    tree.forEach((node, place) => {
+      if (node !== this.drawn[place]) this.wide.watch(this.element.childNodes[place]);
+    });
+    this.drawn = tree;
+    if (this.markdown.waits) bringFormulas(this.formulasCame);
+  }
+
+  private readonly formulasCame = (): void => {
+    if (this.drawnText !== null && this.element.isConnected) this.draw(this.drawnText);
+  };
+
+  // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
+  private copySelected(event: ClipboardEvent): void {
+    const selected = getSelection();
+    const parts = [...this.element.getElementsByClassName("as-written")];
+    if (selected === null || !parts.some((part) => selected.containsNode(part, true))) return;
+    this.element.classList.add("copying");
+    event.clipboardData?.setData("text/plain", selected.toString());
+    this.element.classList.remove("copying");
+    event.preventDefault();
+  }
+
+  // Back leads to where the reader came from, or to the first place that refers to the note.
+  private toNote(target: Element): void {
+    const button = target.closest<HTMLElement>("button[data-note]");
+    if (button === null) return;
+    const number = button.dataset["note"] ?? "";
+    const there = button.matches(".to-note") ? `.notes li[data-note="${number}"]` : `.to-note[data-note="${number}"]`;
+    const found = [...this.element.querySelectorAll<HTMLElement>(there)];
+    if (button.matches(".to-note")) {
+      for (const each of this.element.querySelectorAll<HTMLElement>(".to-note[data-from]")) delete each.dataset["from"];
+      button.dataset["from"] = "";
+    }
+    const to = found.find((each) => "from" in each.dataset) ?? found[0];
+    to?.scrollIntoView({ block: "center" });
+    to?.focus({ preventScroll: true });
   }
 }
 

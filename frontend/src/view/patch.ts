@@ -1,7 +1,12 @@
 /* Brings a part of the document in line with a tree, touching only what differs: drawn text keeps its place, its selection
    and its focus while the answer grows behind it. */
 
-import type { Attribute, El, Node as Tree } from "../core/tree";
+import { MATH_TAGS, SVG_TAGS, type Attribute, type El, type Node as Tree } from "../core/nodes";
+
+const NAMESPACES: ReadonlyMap<string, string> = new Map([
+  ...MATH_TAGS.map((tag) => [tag, "http://www.w3.org/1998/Math/MathML"] as const),
+  ...SVG_TAGS.map((tag) => [tag, "http://www.w3.org/2000/svg"] as const),
+]);
 
 export function patch(parent: HTMLElement, before: readonly Tree[], after: readonly Tree[]): void {
   for (let place = 0; place < after.length; place += 1) {
@@ -20,7 +25,8 @@ function patchOne(parent: HTMLElement, drawn: ChildNode, last: Tree, next: Tree)
     else parent.replaceChild(create(next), drawn);
     return;
   }
-  if (last.tag !== next.tag) {
+  // Styles belong to parts of formulas, which are drawn anew.
+  if (last.tag !== next.tag || last.style !== undefined || next.style !== undefined || last.counts !== next.counts) {
     parent.replaceChild(create(next), drawn);
     return;
   }
@@ -47,8 +53,11 @@ function attributes(element: HTMLElement, last: El, next: El): void {
 
 function create(tree: Tree): ChildNode {
   if (typeof tree === "string") return document.createTextNode(tree);
-  const element = document.createElement(tree.tag);
+  const space = NAMESPACES.get(tree.tag);
+  const element = space === undefined ? document.createElement(tree.tag) : (document.createElementNS(space, tree.tag) as HTMLElement);
   for (const [name, value] of Object.entries(tree.attributes)) element.setAttribute(name, value);
+  // The page's policy allows styles that are set one by one, but no attribute that holds them.
+  if (tree.style !== undefined) Object.assign(element.style, tree.style);
   for (const child of tree.children) element.appendChild(create(child));
   return element;
 }

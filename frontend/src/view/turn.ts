@@ -8,6 +8,7 @@ import { reading, said, type ReadPart } from "../core/reading";
 import type { Place } from "../core/protocol";
 import type { Engine } from "../edge/api";
 import { block, wave, type Block } from "./blocks";
+import { Question } from "./question";
 import { copyText, h, icon, setText } from "./dom";
 
 export interface Surroundings {
@@ -38,7 +39,7 @@ export interface TurnActions {
 
 export class TurnView {
   readonly element: HTMLElement;
-  private readonly question = h("div", { class: "question" });
+  private readonly question = new Question();
   private readonly served = h("p", { class: "served", hidden: true });
   private readonly body = h("div", { class: "body" });
   private readonly more = h("p", { class: "rest", hidden: true });
@@ -81,7 +82,7 @@ export class TurnView {
     };
     this.continue = h("button", { type: "button", class: "continue", hidden: true, onclick: more }, "Continue");
     const answer = h("div", { class: "answer", tabindex: "-1" }, h("h2", { class: "sr-only" }, "Answer"), this.served, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue, this.trim, this.fresh), this.foot);
-    this.asked.append(this.edit, this.question);
+    this.asked.append(this.edit, this.question.element);
     this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h2", { class: "sr-only" }, "You asked"), this.asked, answer);
   }
 
@@ -93,7 +94,7 @@ export class TurnView {
 
   private editing(): void {
     const done = (question: string | null): void => {
-      form.replaceWith(this.edit, this.question);
+      form.replaceWith(this.edit, this.question.element);
       if (question === null) this.edit.focus();
       else this.actions.edit(this.turn.id, question);
     };
@@ -108,7 +109,7 @@ export class TurnView {
     const { answer } = turn;
     const running = answer !== null && isRunning(answer);
     const status = answer?.status ?? turn.phase;
-    setText(this.question, turn.question);
+    this.question.show(turn.question);
     this.element.dataset["status"] = status;
     this.element.dataset["busy"] = String(isBusy(turn));
     this.element.dataset["seq"] = String(answer?.lastSeq ?? -1);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { decodeEntities, MarkdownTree, safeAddress, type El, type Node } from "../../src/core/tree";
+import { decodeEntities, direction, MarkdownTree, safeAddress, type El, type Node } from "../../src/core/tree";
 
 function all(nodes: readonly Node[]): El[] {
   return nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
@@ -13,7 +13,7 @@ function draw(source: string): Node[] {
   return new MarkdownTree().render(source, false);
 }
 
-const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role"]);
+const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role", "dir", "value", "data-note"]);
 
 describe("markup in an answer is text", () => {
   it.each([
@@ -42,7 +42,7 @@ describe("markup in an answer is text", () => {
   });
 
   it("and no attribute is ever drawn that could run or load something", () => {
-    const source = '# h\n[a](https://e.org "t\\" onclick=alert(1)")\n![p](https://e.org/p.png)\n- [x] t\n\n|a|\n|:-:|\n|b|\n\n3. x\n';
+    const source = '# h\n[a](https://e.org "t\\" onclick=alert(1)")\n![p](https://e.org/p.png)\n- [x] t\n\n|a|\n|:-:|\n|b|\n\n3. x\n\n[^1] $x$\n\n[^1]: n\n';
     for (const element of all(draw(source))) for (const name of Object.keys(element.attributes)) expect(ALLOWED).toContain(name);
     expect(all(draw(source)).map((element) => element.tag)).not.toContain("img");
   });
@@ -103,6 +103,35 @@ describe("Markdown", () => {
       expect(performance.now() - started).toBeLessThan(3000);
     }
   });
+});
+
+describe("text", () => {
+  const ARABIC = "مرحبا";
+
+  it("of every block reads from where its first letter says, and code from the left", () => {
+    const source = `# ${ARABIC}\n\n${ARABIC} \`c\`\n\n- ${ARABIC}\n- b\n\n> q\n\n|a|\n|-|\n|b|\n\n\`\`\`\nc\n\`\`\`\n\n<b>`;
+    const found = Object.fromEntries(all(draw(source)).map(({ tag, attributes }) => [tag, attributes.dir]));
+    expect(found).toMatchObject({ h1: "auto", p: "auto", li: "auto", th: "auto", td: "auto", pre: "ltr" });
+    expect(all(draw("one `c` two")).find(({ tag }) => tag === "code")?.attributes.dir).toBe("ltr");
+  });
+
+  it.each([
+    [`- ${ARABIC}\n- b`, "ul", "rtl"],
+    [`1. a\n2. ${ARABIC}`, "ol", "ltr"],
+    [`- ${ARABIC}\n\n  ${ARABIC}`, "li", "rtl"],
+    [`> \`code\` ${ARABIC}`, "blockquote", "rtl"],
+    [`| 1 | ${ARABIC} |\n|--|--|`, "table", "rtl"],
+    ["> 12", "blockquote", "auto"],
+  ])("%j has its marks, its bar or its first column on that side", (source, tag, side) => {
+    expect(all(draw(source)).find((element) => element.tag === tag)?.attributes.dir).toBe(side);
+  });
+
+  it("with items of both kinds has room for marks on both sides", () => {
+    expect(all(draw(`- ${ARABIC}\n- b`))[0]?.attributes.class).toBe("mixed");
+    expect(all(draw("- a\n- b"))[0]?.attributes.class).toBeUndefined();
+  });
+
+  it.each([["12 – (!)", null], ["a ב", "ltr"], ["12 ב a", "rtl"], ["\u{1e900}", "rtl"], ["日本", "ltr"]])("%j reads from %s", (words, side) => expect(direction([words])).toBe(side));
 });
 
 describe("character references", () => {

@@ -1,0 +1,163 @@
+/* Footnotes: `[^label]` in the text refers to `[^label]: text`, which is shown at the end of the answer. They are numbered
+   in the order of their first reference. No element gets an id: the page finds a note and its references by number, so two
+   answers do not collide, and the page's address stays that of the conversation. */
+
+import type { MarkedExtension, Token, Tokens } from "marked";
+import { el, type El, type Node } from "./nodes";
+
+export interface RefToken extends Tokens.Generic {
+  type: "noteRef";
+  label: string;
+}
+
+export interface NoteToken extends Tokens.Generic {
+  type: "note";
+  label: string;
+  tokens: Token[];
+}
+
+export interface Footnote {
+  readonly label: string;
+  readonly content: readonly Node[];
+}
+
+export interface Numbered {
+  readonly number: number;
+  /** Its text has come. */
+  readonly here: boolean;
+}
+
+const LABEL = "\\[\\^([^\\]\\s[]{1,100})\\]";
+const DEFINITION = new RegExp(`^ {0,3}${LABEL}:[ \\t]*([^\\n]*)(?:\\n|$)`);
+const REFERENCE = new RegExp(`^${LABEL}(?!\\()`);
+/** A line without indentation that is not the next line of a note. */
+const OTHER_BLOCK = /^ {0,3}(?:\[\^|[#>|]|`{3}|~{3}|[-*+][ \t]|\d{1,9}[.)][ \t]|(?:[-*_][ \t]*){3,}$)/;
+
+/** For the parser. */
+export const FOOTNOTES: MarkedExtension = {
+  extensions: [
+    {
+      name: "note",
+      level: "block",
+      childTokens: ["tokens"],
+      start: (text: string) => {
+        const found = new RegExp(`\\n {0,3}${LABEL}:`).exec(text);
+        return found === null ? undefined : found.index + 1;
+      },
+      tokenizer(text: string): NoteToken | undefined {
+        const first = DEFINITION.exec(text);
+        if (first === null) return undefined;
+        const [head, label = "", words = ""] = first;
+        const more = following(text.slice(head.length));
+        const content = [words, ...more.split("\n").map((line) => line.replace(/^(?: {1,4}|\t)/, ""))].join("\n");
+        const { state } = this.lexer;
+        const { top } = state;
+        state.top = true;
+        const tokens = this.lexer.blockTokens(content, []);
+        state.top = top;
+        return { type: "note", raw: head + more, label: label.toLowerCase(), tokens };
+      },
+    },
+    {
+      name: "noteRef",
+      level: "inline",
+      start: (text: string) => {
+        const at = text.indexOf("[^");
+        return at === -1 ? undefined : at;
+      },
+      tokenizer(text: string): RefToken | undefined {
+        const found = REFERENCE.exec(text);
+        return found === null ? undefined : { type: "noteRef", raw: found[0], label: (found[1] ?? "").toLowerCase() };
+      },
+    },
+  ],
+};
+
+/** The further lines of a note. */
+function following(text: string): string {
+  let end = 0;
+  let blank = false;
+  for (let at = 0; at < text.length; ) {
+    const found = text.indexOf("\n", at);
+    const behind = found === -1 ? text.length : found + 1;
+    const line = text.slice(at, behind).trimEnd();
+    at = behind;
+    if (line === "") {
+      blank = true;
+      continue;
+    }
+    if (!/^(?: {2}|\t)/.test(line) && (blank || OTHER_BLOCK.test(line))) break;
+    blank = false;
+    end = behind;
+  }
+  return text.slice(0, end);
+}
+
+export function reference(token: RefToken): El {
+  return { ...el("sup", [token.raw]), note: token.label };
+}
+
+/** The text of a note where the parser found it; `settled` takes it from there. */
+export function noteText({ label }: NoteToken, content: readonly Node[]): El {
+  return { ...el("div", content), note: label };
+}
+
+interface Noted {
+  readonly refs: readonly string[];
+  readonly notes: readonly Footnote[];
+}
+
+/** By label. While the text runs, a number is taken for a reference whose note is still to come. */
+export function numbered(blocks: readonly Noted[], running: boolean): ReadonlyMap<string, Numbered> {
+  const here = new Set(blocks.flatMap(({ notes }) => notes.map(({ label }) => label)));
+  const found = new Map<string, Numbered>();
+  for (const { refs } of blocks) {
+    for (const label of refs) {
+      if (found.has(label) || !(here.has(label) || (running && /^\d{1,3}$/.test(label)))) continue;
+      found.set(label, { number: found.size + 1, here: here.has(label) });
+    }
+  }
+  // A note that nothing refers to is still something that was said.
+  for (const label of here) if (!found.has(label)) found.set(label, { number: found.size + 1, here: true });
+  return found;
+}
+
+/** How the references of a block are drawn, as a key. */
+export function drawnAs({ refs }: Noted, numbers: ReadonlyMap<string, Numbered>): string {
+  return refs.map((label) => `${numbers.get(label)?.number ?? "-"}${numbers.get(label)?.here === true ? "!" : "?"}`).join(" ");
+}
+
+export function withNumbers(nodes: readonly Node[], numbers: ReadonlyMap<string, Numbered>): readonly Node[] {
+  return nodes.map((node) => {
+    if (typeof node === "string") return node;
+    if (node.note !== undefined) return drawnReference(node, numbers.get(node.note));
+    const children = withNumbers(node.children, numbers);
+    return children.every((child, place) => child === node.children[place]) ? node : { ...node, children };
+  });
+}
+
+function drawnReference(node: El, found: Numbered | undefined): Node {
+  if (found === undefined) return node.children[0] ?? "";
+  const number = String(found.number);
+  if (!found.here) return el("sup", [number], { class: "note-ref" });
+  return el("sup", [el("button", [number], { type: "button", class: "to-note", "data-note": number, "aria-label": `Footnote ${number}` })], { class: "note-ref" });
+}
+
+/** The notes at the end of the answer; null where there are none. */
+export function section(blocks: readonly Noted[], numbers: ReadonlyMap<string, Numbered>): El | null {
+  const first = new Map<string, Footnote>();
+  for (const note of blocks.flatMap(({ notes }) => notes)) if (!first.has(note.label)) first.set(note.label, note);
+  if (first.size === 0) return null;
+  const referred = new Set(blocks.flatMap(({ refs }) => refs));
+  const items = [...first.values()]
+    .map((note) => ({ ...note, number: numbers.get(note.label)?.number ?? 0 }))
+    .sort((a, b) => a.number - b.number)
+    .map(({ label, content, number }) => item(withNumbers(content, numbers), number, referred.has(label)));
+  return el("div", [el("ol", items)], { class: "notes", role: "group", "aria-label": "Footnotes" });
+}
+
+function item(content: readonly Node[], number: number, referred: boolean): El {
+  const value = String(number);
+  const back = el("button", ["↩"], { type: "button", class: "from-note", "data-note": value, "aria-label": `Back to footnote ${value} in the text` });
+  return el("li", referred ? [...content, back] : content, { value, tabindex: "-1", "data-note": value, dir: "auto" });
+}

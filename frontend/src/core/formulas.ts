@@ -1,0 +1,286 @@
+/* Formulas in Markdown: \(…\), \[…\], $$…$$ and $…$. Markdown would take their backslashes and underscores for its own, so
+   each is replaced by a placeholder before the text is parsed, and comes back when the tree is made. A placeholder behaves
+   like punctuation in Markdown. What is code is left alone as far as it is seen here; what is not seen to be code (an
+   indented block, an address) gets its source back (`restore`).
+
+     opener        closer     what else
+     \(            \)         in one paragraph
+     \[            \]         in one paragraph; over blank lines where the opener stands alone on its line
+     $$            $$         the same
+     $             $          in one line; no space inside the dollars, no digit or letter beside them, no prose between
+
+   While a text is running, what may still become a formula is held back, and one that stands on lines of its own is shown
+   as its source. */
+
+import { fence } from "./partialMarkdown";
+
+export interface Formula {
+  /** With its delimiters. */
+  readonly source: string;
+  readonly tex: string;
+  readonly display: boolean;
+  /** Its end has not come yet. */
+  readonly open: boolean;
+}
+
+export interface Sheltered {
+  /** The text with placeholders. */
+  readonly text: string;
+  /** What they stand for; a string is itself. */
+  readonly kept: readonly (Formula | string)[];
+}
+
+/** Characters of a formula that may go over blank lines, and of any other. */
+const LONGEST_BLOCK = 4_000;
+const LONGEST = 1_000;
+/** What follows a single dollar is held back no longer than this: most often it is an amount. */
+const LONGEST_HELD = 80;
+
+/** Characters of a line before a formula that are nothing but marks of lists and quotes. */
+const LONGEST_MARKS = 80;
+
+const PLACEHOLDER = /⸨(\d+)⸩/g;
+const SPECIAL = /[`\\$⸨\n]|https?:\/\/|www\./g;
+const ADDRESS = /[^\s<>`]*/y;
+const BLANK_LINE = "\\n[ \\t>]*\\n";
+const CLOSERS = {
+  "\\(": new RegExp(`\\\\[\\s\\S]|${BLANK_LINE}`, "g"),
+  "\\[": new RegExp(`\\\\[\\s\\S]|${BLANK_LINE}`, "g"),
+  $$: new RegExp(`\\\\[\\s\\S]|\\$\\$|${BLANK_LINE}`, "g"),
+} as const;
+type Opener = keyof typeof CLOSERS;
+const CLOSER: Readonly<Record<Opener, string>> = { "\\(": "\\)", "\\[": "\\]", $$: "$$" };
+
+export function shelter(source: string, running: boolean): Sheltered {
+  return new Scan(source, running).done();
+}
+
+/** The source of a text with placeholders. */
+export function restore(text: string, kept: Sheltered["kept"]): string {
+  return text.includes("⸨") ? text.replace(PLACEHOLDER, (_, number: string) => sourceOf(kept[Number(number)])) : text;
+}
+
+function sourceOf(one: Formula | string | undefined): string {
+  return typeof one === "string" ? one : (one?.source ?? "");
+}
+
+/** A text with placeholders as text and formulas. */
+export function split(text: string, kept: Sheltered["kept"]): (Formula | string)[] {
+  const out: (Formula | string)[] = [];
+  let at = 0;
+  const say = (words: string): void => {
+    const last = out.at(-1);
+    if (words === "") return;
+    if (typeof last === "string") out[out.length - 1] = last + words;
+    else out.push(words);
+  };
+  for (const found of text.matchAll(PLACEHOLDER)) {
+    say(text.slice(at, found.index));
+    const one = kept[Number(found[1])] ?? "";
+    if (typeof one === "string") say(one);
+    else out.push(one);
+    at = found.index + found[0].length;
+  }
+  say(text.slice(at));
+  return out;
+}
+
+class Scan {
+  private out = "";
+  private readonly kept: (Formula | string)[] = [];
+  /** Characters of the source that are in `out`. */
+  private copied = 0;
+  private at = 0;
+  /** Where the next closer is, as far as it was looked for. So a text of openers alone is not searched for each of them. */
+  private readonly nextCloser: Record<Opener, number> = { "\\(": -1, "\\[": -1, $$: -1 };
+
+  constructor(
+    private readonly source: string,
+    private readonly running: boolean,
+  ) {}
+
+  done(): Sheltered {
+    const { source } = this;
+    const special = new RegExp(SPECIAL);
+    this.skipFence();
+    for (;;) {
+      special.lastIndex = this.at;
+      const found = special.exec(source);
+      if (found === null) break;
+      this.at = found.index;
+      if (!this.step(found[0])) return { text: this.out, kept: this.kept };
+    }
+    return { text: this.out + source.slice(this.copied), kept: this.kept };
+  }
+
+  /** Returns false where the rest is held back. */
+  private step(sign: string): boolean {
+    const { source } = this;
+    switch (sign) {
+      case "\n":
+        this.at += 1;
+        this.skipFence();
+        return true;
+      case "`":
+        this.skipCode();
+        return true;
+      case "⸨":
+        this.keep("⸨", this.at + 1);
+        return true;
+      case "\\": {
+        const opener = source.slice(this.at, this.at + 2);
+        if (opener === "\\(" || opener === "\\[") return this.delimited(opener);
+        if (this.running && opener === "\\") return this.hold();
+        this.at += 2;
+        return true;
+      }
+      case "$": {
+        const run = /\$+/y;
+        run.lastIndex = this.at;
+        const dollars = run.exec(source)?.[0].length ?? 1;
+        if (dollars === 1) return this.dollar();
+        if (dollars === 2) return this.delimited("$$");
+        this.at += dollars;
+        return true;
+      }
+      default:
+        ADDRESS.lastIndex = this.at;
+        this.skip(this.at + (ADDRESS.exec(source)?.[0].length ?? 1));
+        return true;
+    }
+  }
+
+  private skipFence(): void {
+    for (let found = fence(this.source, this.at); found !== null; found = fence(this.source, this.at)) this.skip(found.end);
+  }
+
+  /** Text without formulas. What looks like a placeholder in it is none. */
+  private skip(end: number): void {
+    for (let found = this.source.indexOf("⸨", this.at); found !== -1 && found < end; found = this.source.indexOf("⸨", found + 1)) {
+      this.at = found;
+      this.keep("⸨", found + 1);
+    }
+    this.at = end;
+  }
+
+  private skipCode(): void {
+    const { source } = this;
+    const ticks = /`+/y;
+    ticks.lastIndex = this.at;
+    const length = ticks.exec(source)?.[0].length ?? 1;
+    const rest = /`+|\n[ \t>]*\n/g;
+    rest.lastIndex = this.at + length;
+    for (let found = rest.exec(source); found !== null && found[0].startsWith("`"); found = rest.exec(source)) {
+      if (found[0].length === length) return this.skip(found.index + length);
+    }
+    this.at += length;
+  }
+
+  private delimited(opener: Opener): boolean {
+    const { source, at, running } = this;
+    const before = (/(?:^|\n)([^\n]*)$/.exec(source.slice(Math.max(0, at - LONGEST_MARKS), at)) ?? [])[1] ?? "";
+    const begins = before.length < LONGEST_MARKS && /^[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]*)*$/.test(before);
+    const alone = opener !== "\\(" && begins && /^[ \t]*(?:\n|$)/.test(source.slice(at + 2, source.indexOf("\n", at) + 1 || undefined));
+    const end = this.closer(opener, alone);
+    if (typeof end === "number") {
+      const tex = source.slice(at + 2, end - 2);
+      if (tex.trim() === "" || (opener !== "$$" && isProse(tex))) this.at += 2;
+      else this.keepFormula(end, { tex: unquoted(tex, before), display: opener !== "\\(", open: false });
+      return true;
+    }
+    if (end === "none" || !running) {
+      this.at += 2;
+      return true;
+    }
+    if (opener === "\\(" || !begins) return this.hold();
+    const tex = source.slice(at + 2);
+    if (tex.trim() === "" || /^\s*[A-Za-z]{3,} [A-Za-z]{3,}/.test(tex)) return this.hold();
+    this.keepFormula(source.length, { tex, display: true, open: true });
+    return true;
+  }
+
+  /** The place behind the closer; "open" where it can still come. */
+  private closer(opener: Opener, alone: boolean): number | "open" | "none" {
+    const { source } = this;
+    const from = this.at + 2;
+    const most = from + (alone ? LONGEST_BLOCK : LONGEST);
+    if (this.nextCloser[opener] < from) {
+      const next = source.indexOf(CLOSER[opener], from);
+      this.nextCloser[opener] = next === -1 ? source.length : next;
+    }
+    if (this.nextCloser[opener] > most) return "none";
+    const ends = new RegExp(CLOSERS[opener]);
+    ends.lastIndex = from;
+    for (let found = ends.exec(source); found !== null; found = ends.exec(source)) {
+      if (found.index > most) return "none";
+      if (found[0] === CLOSER[opener]) return found.index + 2;
+      if (found[0].startsWith("\n") && !alone) return "none";
+    }
+    return source.length <= most ? "open" : "none";
+  }
+
+  private dollar(): boolean {
+    const { source, at, running } = this;
+    const after = source.charAt(at + 1);
+    if (/[A-Za-z0-9]/.test(source.charAt(at - 1)) || /\s/.test(after)) {
+      this.at += 1;
+      return true;
+    }
+    const ends = /\\[\s\S]|[`$\n]/g;
+    ends.lastIndex = at + 1;
+    let found = ends.exec(source);
+    while (found !== null && found[0].startsWith("\\")) found = ends.exec(source);
+    if (found === null) {
+      const tex = source.slice(at + 1);
+      if (running && tex.length <= LONGEST_HELD && !/^\d/.test(tex) && !isProse(tex)) return this.hold();
+      this.at += 1;
+      return true;
+    }
+    const end = found.index;
+    const tex = source.slice(at + 1, end);
+    if (found[0] !== "$" || !isInline(tex, source.slice(end + 1, end + 4))) {
+      this.at += 1;
+      return true;
+    }
+    // A digit may follow, which would make it an amount.
+    if (running && end + 1 === source.length) return this.hold();
+    this.keepFormula(end + 1, { tex, display: false, open: false });
+    return true;
+  }
+
+  private hold(): false {
+    this.out += this.source.slice(this.copied, this.at);
+    return false;
+  }
+
+  private keepFormula(end: number, formula: Omit<Formula, "source">): void {
+    this.keep({ source: this.source.slice(this.at, end), ...formula }, end);
+  }
+
+  private keep(one: Formula | string, end: number): void {
+    this.out += `${this.source.slice(this.copied, this.at)}⸨${this.kept.length}⸩`;
+    this.kept.push(one);
+    this.copied = end;
+    this.at = end;
+  }
+}
+
+/** Whether what stands between two dollars is a formula. `behind`: the next characters. */
+function isInline(tex: string, behind: string): boolean {
+  if (tex === "" || /\s$/.test(tex) || isProse(tex)) return false;
+  // "the $n$th term", but not "$HOME/bin:$PATH".
+  if (/^[A-Za-z]/.test(behind) && !/^(?:st|nd|rd|th|s)(?![A-Za-z])/.test(behind)) return false;
+  if (/^\d/.test(behind)) return false;
+  // "$5 or 6€$" is about money.
+  return !(/^\d/.test(tex) && !tex.includes("\\") && /[A-Za-z]{2}/.test(tex));
+}
+
+// Brackets that were escaped, or two prices in a sentence.
+function isProse(tex: string): boolean {
+  return !/[\\^_={}]/.test(tex) && /(?:^|\s)[A-Za-z]{2,},? [A-Za-z]{2,}(?:[\s,.;:!?]|$)/.test(tex);
+}
+
+/** Without the marks of a quote that goes around it. */
+function unquoted(tex: string, before: string): string {
+  return /^[ \t]*>/.test(before) ? tex.replace(/\n[ \t]*(?:>[ \t]?)+/g, "\n") : tex;
+}

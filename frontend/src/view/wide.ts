@@ -1,0 +1,30 @@
+/* Tables and formulas that are wider than the page scroll within themselves. One that does can be focused, so that it
+   scrolls by keyboard too; one that does not is no stop on the way. */
+
+export class Wide {
+  private readonly observer = new ResizeObserver((entries) => {
+    for (const { target } of entries) update(target.closest<HTMLElement>(".wide"));
+  });
+
+  /** Looks after what can be wide in this part of the document. */
+  watch(part: ChildNode | undefined): void {
+    if (!(part instanceof HTMLElement)) return;
+    const found = part.matches(".wide") ? [part] : part.querySelectorAll<HTMLElement>(".wide");
+    for (const each of found) {
+      this.observer.observe(each);
+      // A box keeps its size when what is in it grows.
+      if (each.firstElementChild !== null) this.observer.observe(each.firstElementChild);
+    }
+  }
+}
+
+function update(box: HTMLElement | null): void {
+  if (box === null) return;
+  const scrolls = box.scrollWidth > box.clientWidth + 1;
+  if (scrolls === box.hasAttribute("tabindex")) return;
+  if (scrolls) {
+    box.setAttribute("tabindex", "0");
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", box.matches(".table") ? "Table" : "Formula");
+  } else for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
+}

@@ -1,0 +1,17 @@
+/* What tests read from a drawn tree. */
+
+import type { El, Node } from "../../src/core/nodes";
+
+/** Without what is there to be copied only. */
+export function text(nodes: readonly Node[]): string {
+  return nodes.map((node) => (typeof node === "string" ? node : node.attributes.class === "as-written" ? "" : text(node.children))).join("");
+}
+
+export function all(nodes: readonly Node[]): El[] {
+  return nodes.flatMap((node) => (typeof node === "string" ? [] : [node, ...all(node.children)]));
+}
+
+/** The elements with this class. */
+export function classed(nodes: readonly Node[], name: string): El[] {
+  return all(nodes).filter(({ attributes }) => attributes.class?.split(" ").includes(name));
+}
