@@ -99,7 +99,7 @@ async function begin(): Promise<void> {
       app.setConnection(navigator.onLine || state.kind === "open" ? state : { kind: "offline" });
     },
     onOpen: () => controller.socketOpened(),
-    onMessage: (raw) => controller.socketMessage(raw),
+    onMessage: (message) => controller.socketMessage(message),
   });
   const controller = new Controller({
     store: new BrowserStore(local),
