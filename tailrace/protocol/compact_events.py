@@ -70,14 +70,17 @@ def _events(watch: _Watch, batch: Sequence[events.Event]) -> bytes:
     parts = []
     following, plain = watch.next, watch.plain
     for event in batch:
-        body = event.body
-        if event.text_at:
-            if plain and event.sequence_number == following:
-                body = body[event.text_at : event.text_to]
-            plain = True
-        elif event.delta is not None or event.item is not None:
-            plain = False
-        parts.append(body)
-        following = event.sequence_number + 1
+        number, at = event.sequence_number, event.text_at
+        if number != following:
+            plain = False  # the item may have ended between them
+        if at and plain:
+            parts.append(event.body[at : event.text_to])
+        else:
+            parts.append(event.body)
+            if at:
+                plain = True
+            elif event.delta is not None or event.item is not None:
+                plain = False
+        following = number + 1
     watch.next, watch.plain = following, plain
     return b",".join(parts)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.protocol import compact_events, events, fold, ids, queue_place, records
@@ -127,6 +127,9 @@ def test_any_text_with_and_without_log_probabilities(
     assert read(series, messages) == as_today(series)
 
 
+@example(
+    'Hello<cf|{"a":1}<eHello', [1], [], {13, 14}
+)  # another item had begun where two are missing
 @given(answers, frames, batches, st.sets(st.integers(0, 60)))
 def test_a_number_that_does_not_follow_is_told(
     answer: str, sizes: list[int], messages: list[int], missing: set[int]
