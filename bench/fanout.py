@@ -3,26 +3,29 @@ idle socket.
 
 The figure is delivered events per CPU second of the push service, so it does not depend on the load
 of the other processes. Every watcher must get every event, else there is no figure. One message may
-carry several events.
+carry several events. One response is watched in both forms of events, in turn, and
+`bytes_around_token` is what a message of deltas has beside their text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from bench import load, measure, scripted, stacks
 
 NAME: Final = "fanout"
-OVER, UNDER = "", ""
+OVER, UNDER = "compact", "push"
 PLOTS: Final = (
     "events_per_core_s",
     "cpu_push_us_per_event",
     "cpu_push_ms_per_look_up",
     "kib_per_idle_socket",
+    "bytes_around_token",
 )
 FULL: Final = 2000
 LOOK_UPS: Final = 8  # watchers of cold responses that ask at once
@@ -35,8 +38,11 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
             # A figure per core needs a busy core: 2,000 watchers get events faster than one message
             # per event could carry them.
             pace_ms, tokens = (10, 400) if watchers == FULL else (20, plan.pick(80, 200))
-            values = uvloop.run(_one_to_many(side, watchers, tokens=tokens, pace_ms=pace_ms))
-            yield measure.Row(NAME, f"1 response, {watchers} watchers", "push", number, values)
+            case = f"1 response, {watchers} watchers"
+            for name in (UNDER, OVER):
+                compact = name == OVER
+                values = uvloop.run(_one_to_many(side, watchers, tokens, pace_ms, compact=compact))
+                yield measure.Row(NAME, case, name, number, values)
         if number == 0:  # it takes more than a minute
             for case, values in uvloop.run(
                 _each_its_own(side, many, tokens=plan.pick(20, 60), pace_ms=plan.pick(500, 1000))
@@ -49,9 +55,10 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
 
 
 async def _one_to_many(
-    side: stacks.Side, count: int, tokens: int, pace_ms: float
+    side: stacks.Side, count: int, tokens: int, pace_ms: float, *, compact: bool
 ) -> dict[str, float]:
-    watchers = await _open(side, count)
+    heard: list[bytes] = []
+    watchers = await _open(side, count, heard.append, compact=compact)
     with side.meter() as meter:
         rid = await scripted.start(side, count, tokens, pace_ms)
         for watcher in watchers:
@@ -59,7 +66,22 @@ async def _one_to_many(
         await scripted.end_of(watchers)
     _close(watchers)
     await _check(side, {rid: watchers})
-    return _values(watchers, meter)
+    return {**_values(watchers, meter), "bytes_around_token": _around(heard)}
+
+
+def _around(messages: list[bytes]) -> float:
+    """Bytes of one watcher's messages that have nothing but deltas, without the JSON of their text,
+    per delta. The quotes are not of the text."""
+    around = count = 0
+    for message in messages:
+        found: Any = json.loads(message)
+        told = found[1:] if isinstance(found, list) else found["events"]
+        texts = [each if isinstance(each, str) else each.get("delta") for each in told]
+        if None not in texts:
+            said = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
+            around += len(message) - sum(map(len, said)) + 2 * len(said)
+            count += len(said)
+    return around / count if count else 0.0
 
 
 async def _each_its_own(
@@ -110,8 +132,17 @@ async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
     }
 
 
-async def _open(side: stacks.Side, count: int) -> list[scripted.Watcher]:
-    watchers = [scripted.Watcher() for _ in range(count)]
+async def _open(
+    side: stacks.Side,
+    count: int,
+    on_message: Callable[[bytes], None] | None = None,
+    *,
+    compact: bool = False,
+) -> list[scripted.Watcher]:
+    """`on_message` gets what the first of them is sent."""
+    watchers = [
+        scripted.Watcher(on_message if n == 0 else None, compact=compact) for n in range(count)
+    ]
     await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
     return watchers
 
@@ -159,10 +190,13 @@ def _values(
     watchers: list[scripted.Watcher], meter: measure.Meter, before: int = 0
 ) -> dict[str, float]:
     events, used = sum(w.events for w in watchers) - before, meter.used["push"]
+    every = sum(w.events for w in watchers)
     return {
         "events": float(events),
         "events_per_s": events / meter.wall,
         "events_per_core_s": events / used if used else 0.0,
         "push_cores": used / meter.wall,
+        "bytes_per_event": sum(w.bytes for w in watchers) / every,
+        "events_per_message": every / sum(w.messages for w in watchers),
         **meter.per(events, "us_per_event"),
     }

@@ -10,9 +10,12 @@ from typing import Any, Final
 
 from bench import load, stacks
 from tailrace.protocol import events
+from tailrace.web import access
 
 # Bytes that only the terminal event of a response contains.
 TERMINAL_MARKS: Final = tuple(f'"type":"{kind}"'.encode() for kind in events.TERMINAL_TYPES)
+
+_NUMBERED: Final = b'"sequence_number":'
 
 
 def body(
@@ -80,24 +83,30 @@ class Watcher:
     """One socket of the push service that watches one response and counts events without parsing.
 
     Attributes:
-        events, bytes: received so far.
+        events, messages, bytes: received so far; messages of events alone.
         refused: number of look-ups refused with 429; each is repeated.
         first: set at the first message of events; done: at the end of the response.
     """
 
-    def __init__(self, on_message: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self, on_message: Callable[[bytes], None] | None = None, *, compact: bool = False
+    ) -> None:
+        """`on_message` gets every message of events. `compact`: ask for their compact form."""
         self.events = 0
+        self.messages = 0
         self.bytes = 0
         self.refused = 0
         self.first = asyncio.Event()
         self.done = asyncio.Event()
         self.error = ""
         self._on_message = on_message
+        self._offer = {"sec-websocket-protocol": access.COMPACT_SUBPROTOCOL} if compact else {}
         self._socket: load.Socket | None = None
         self._rid = ""
 
     async def open(self, base: str, headers: dict[str, str]) -> None:
-        self._socket = await load.connect(base, "/v1/watch", headers, self._message)
+        offering = {**headers, **self._offer}
+        self._socket = await load.connect(base, "/v1/watch", offering, self._message)
 
     def watch(self, rid: str) -> None:
         """Watch a response from its first event on."""
@@ -111,8 +120,9 @@ class Watcher:
 
     def _message(self, payload: bytes) -> None:
         self.bytes += len(payload)
-        if payload.startswith(b'{"type":"watch.events"'):
-            self.events += payload.count(b'"sequence_number":')
+        if payload.startswith((b"[", b'{"type":"watch.events"')):
+            self.events += _events_in(payload) if self._offer else payload.count(_NUMBERED)
+            self.messages += 1
             self.first.set()
             if self._on_message is not None:
                 self._on_message(payload)
@@ -129,6 +139,14 @@ class Watcher:
         self.error = json.dumps(message)
         self.first.set()
         self.done.set()
+
+
+def _events_in(payload: bytes) -> int:
+    """Events in a message of the compact form. Most have texts alone, where no text has `","`."""
+    if payload.startswith(b"[") and b'{"type":' not in payload:
+        return payload.count(b'","') + 1
+    found = json.loads(payload)
+    return len(found) - 1 if isinstance(found, list) else len(found["events"])
 
 
 async def end_of(watchers: list[Watcher]) -> None:

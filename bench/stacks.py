@@ -48,7 +48,7 @@ _NO_LIMITS: Final = (
 # Another checkout may not know the last ones: it would not start.
 NO_LIMITS: Final = (
     f'{{{_NO_LIMITS},"connections_per_address":16384,"kept_bytes_per_principal":0,'
-    '"messages_rate":0,"frames_rate":0}'
+    '"reads_rate":0,"messages_rate":0,"frames_rate":0}'
 )
 NO_LIMITS_OF_ANOTHER: Final = f"{{{_NO_LIMITS}}}"
 # For both sides; the worker's engine sets the same by itself (worker/engines/vllm.py).

@@ -7,7 +7,7 @@
 import { isRunning, newAnswer, type Answer } from "./core/answer";
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
-import { readMessage, type Place } from "./core/protocol";
+import type { Incoming, Place } from "./core/protocol";
 import { REPLAY_MS, Watchlist, type WatchCommand } from "./core/watchlist";
 import { againWords, askProblem, continueProblem, isPassing } from "./core/messages";
 import { ApiError, UNREACHABLE, type Ask, type Engine } from "./edge/api";
@@ -256,8 +256,8 @@ export class Controller {
     this.watchlist.closed();
   }
 
-  socketMessage(raw: string): void {
-    const message = readMessage(raw);
+  /** Null: it could not be read. */
+  socketMessage(message: Incoming | null): void {
     if (message === null) return this.parts.warn("a message on the watch socket could not be read");
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
     if (message.kind === "expiring") return this.parts.watchSocket.expiring();

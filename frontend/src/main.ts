@@ -106,7 +106,7 @@ async function begin(): Promise<void> {
       app.setConnection(navigator.onLine || state.kind === "open" || state.kind === "refused" ? state : { kind: "offline" });
     },
     onOpen: () => controller.socketOpened(),
-    onMessage: (raw) => controller.socketMessage(raw),
+    onMessage: (message) => controller.socketMessage(message),
   });
   const store = new BrowserStore(local);
   const controller = new Controller({

@@ -4,6 +4,7 @@
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
 import { readConversation, type Conversation } from "../src/core/conversation";
+import { readMessage } from "../src/core/protocol";
 import { Controller } from "../src/controller";
 import { series, type Ending, type Raw } from "./events";
 
@@ -208,11 +209,11 @@ export class Tab {
     if (!this.open || !this.watching.has(id) || events.length === 0) return;
     const kept = events.slice(this.swallow);
     this.swallow = Math.max(0, this.swallow - events.length);
-    if (kept.length > 0) this.controller.socketMessage(JSON.stringify({ type: "watch.events", response_id: id, events: kept }));
+    if (kept.length > 0) this.say({ type: "watch.events", response_id: id, events: kept });
   }
 
   say(message: object): void {
-    this.controller.socketMessage(JSON.stringify(message));
+    this.controller.socketMessage(readMessage(JSON.stringify(message), new Map()));
   }
 
   private receive(message: Record<string, unknown>): void {

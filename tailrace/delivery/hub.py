@@ -272,7 +272,7 @@ UNWATCHED_S = 30.0  # how long a stream without subscribers stays
 UNWATCHED_BYTES = 64 << 20
 # Measured: what a stream and an event take beside the bodies.
 STREAM_BYTES = 8_000
-EVENT_BYTES = 210
+EVENT_BYTES = 226
 
 
 class Hub:

@@ -21,6 +21,9 @@ TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "res
 # The encoder's buffer, which has up to half as much again, lives as long as what it encoded. The
 # bodies of a response are kept for long: larger ones are copied.
 LARGE_BODY: Final = 1024
+# The end of a message's delta without log probabilities.
+_NOT_LIKELY: Final = b',"logprobs":[]}'
+_TEXT_TO: Final = -len(_NOT_LIKELY)  # one object, which all events share
 _encode = msgspec.json.Encoder().encode
 
 
@@ -28,7 +31,13 @@ _encode = msgspec.json.Encoder().encode
 class Event:
     """One event. `body` is its JSON. Only deltas have `delta`: characters of the item that is open.
     Only lifecycle events have `response`, the public object; only events that open or close an item
-    have `item`, its object then. Log probabilities in an object are encoded (`msgspec.Raw`)."""
+    have `item`, its object then. Log probabilities in an object are encoded (`msgspec.Raw`).
+
+    Attributes:
+        text_at, text_to: where `body` has the JSON of `delta`, in an event of which nothing else
+            but the number differs from another delta of its item; else both are 0. `text_to`
+            counts from the end.
+    """
 
     type: str
     sequence_number: int
@@ -36,6 +45,8 @@ class Event:
     delta: str | None = None
     response: dict[str, Any] | None = None
     item: dict[str, Any] | None = None
+    text_at: int = 0
+    text_to: int = 0
 
     @property
     def terminal(self) -> bool:
@@ -395,10 +406,11 @@ class Series:
         item, likely = self.output[-1], b",".join(logprobs)
         item.add(text, likely)
         number = self._number()
-        kind = item.delta_type
+        kind, said = item.delta_type, _encode(text)
         if item.begin.kind != "m":
             fields = {"type": kind, "sequence_number": number, **item.place, "delta": text}
-            return Event(kind, number, _encode(fields), delta=text)
+            body = _encode(fields)
+            return Event(kind, number, body, text, text_at=len(body) - len(said) - 1, text_to=-1)
         body = (
             b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
             b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[%s]}'
@@ -406,11 +418,14 @@ class Series:
                 number,
                 item.id.encode(),
                 item.index,
-                _encode(text),
+                said,
                 likely,
             )
         )
-        return Event(kind, number, body, delta=text)
+        if likely:
+            return Event(kind, number, body, text)
+        text_at = len(body) + _TEXT_TO - len(said)
+        return Event(kind, number, body, text, text_at=text_at, text_to=_TEXT_TO)
 
     def _citations(self, text: str) -> list[Event]:
         return [self._event(*each) for each in self.output[-1].citing(text)]

@@ -27,6 +27,7 @@ from tailrace.web.admitted import Admitted
 from tailrace.web.session_cookie import SessionCookies
 
 SUBPROTOCOL = "tailrace.v1"
+COMPACT_SUBPROTOCOL = "tailrace.v2"  # of watch sockets: the same, with events in the compact form
 TICKET_PREFIX = "ticket."
 
 

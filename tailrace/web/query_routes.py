@@ -6,7 +6,7 @@ The gateway mounts the same routes, so a client that knows only one address miss
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -28,6 +28,9 @@ from tailrace.web import (
     watch_socket,
     write_deadline,
 )
+
+# Of the watch socket. The client's first one of them is taken.
+_SUBPROTOCOLS: Final = frozenset({access.SUBPROTOCOL, access.COMPACT_SUBPROTOCOL})
 
 
 def _stored(response: dict[str, Any]) -> bool:
@@ -165,12 +168,12 @@ class QueryRoutes:
         except errors.ApiError as error:
             await socket.send_denial_response(error_mapping.error_response(error))
             return None
-        await socket.accept(
-            subprotocol=access.SUBPROTOCOL if access.SUBPROTOCOL in access.offered(asked) else None
-        )
+        subprotocol = next((p for p in access.offered(asked) if p in _SUBPROTOCOLS), None)
+        await socket.accept(subprotocol=subprotocol)
         origin = asked.headers.get("origin")
         # Nothing reads the handshake any more, and every open socket would keep its own.
         socket.scope.clear()
         return watch_socket.WatchConnection(
-            socket, self._delivery, principal, self._gate, origin, self._feeds
+            *(socket, self._delivery, principal, self._gate, origin, self._feeds),
+            compact=subprotocol == access.COMPACT_SUBPROTOCOL,
         )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 from starlette.websockets import WebSocket
 
 from tailrace import log, telemetry
 from tailrace.delivery import delivery, feed, outbox
-from tailrace.protocol import close_codes
+from tailrace.protocol import close_codes, compact_events, events
+from tailrace.protocol import feed as positions
 from tailrace.web import write_deadline
 
 MAX_NOTED_BYTES: Final = 64 << 10
@@ -32,12 +33,14 @@ class WatchSender:
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
         _noted: size of the notes in bytes.
+        _compact: writes the events of responses in the compact form; None where the client has not
+            asked for it.
         _deadline: of the writes to the client.
     """
 
     __slots__ = (
-        *("_deadline", "_finished", "_lost", "_noted", "_notes", "_pending", "_socket", "_task"),
-        *("_unwatch", "_waiter", "_watches"),
+        *("_compact", "_deadline", "_finished", "_lost", "_noted", "_notes", "_pending"),
+        *("_socket", "_task", "_unwatch", "_waiter", "_watches"),
     )
 
     def __init__(
@@ -48,6 +51,7 @@ class WatchSender:
         unwatch: Callable[[str], None],
         lost: Callable[[str, log.HistoryLost], None],
         finished: Callable[[Finished], None],
+        compact: bool = False,
     ) -> None:
         """
         Args:
@@ -56,6 +60,7 @@ class WatchSender:
             lost: told that the log no longer holds what a response has to send.
             finished: called when nothing is left and no response is followed, and when the task has
                 failed.
+            compact: events of responses are sent in the compact form.
         """
         self._socket = socket
         self._watches = watches
@@ -65,6 +70,7 @@ class WatchSender:
         self._pending: dict[str, None] = {}
         self._notes: list[bytes] = []
         self._noted = 0
+        self._compact = compact_events.Watches() if compact else None
         self._deadline = write_deadline.WriteDeadline()
         self._task: Finished | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -88,6 +94,8 @@ class WatchSender:
     def forget(self, rid: str) -> None:
         """Send no more of `rid`, which is no longer among the subscriptions."""
         self._pending.pop(rid, None)
+        if self._compact is not None:
+            self._compact.forget(rid)
         if not self._watches and self._waiter is not None:
             self._wake()  # the task ends
 
@@ -155,11 +163,7 @@ class WatchSender:
             self._lost(rid, error)
             return
         if batch:
-            # A feed's events say themselves of what they are.
-            head = b'{"type":"feed.events",'
-            if rid != feed.NAME:
-                head = b'{"type":"watch.events","response_id":"%s",' % rid.encode()
-            await self._write(head + b'"events":[%s]}' % b",".join(e.body for e in batch))
+            await self._write(self._message(rid, batch))
         if self._watches.get(rid) is not subscription:
             return  # unwatched while the socket was being written
         if subscription.ended:
@@ -169,6 +173,17 @@ class WatchSender:
             )
         elif batch and subscription.ready:
             self._pending[rid] = None
+
+    def _message(
+        self, rid: str, batch: Sequence[events.Event] | Sequence[positions.Event]
+    ) -> bytes:
+        # A feed's events say themselves of what they are.
+        head = b'{"type":"feed.events",'
+        if rid != feed.NAME:
+            if self._compact is not None:
+                return self._compact.message(rid, cast("Sequence[events.Event]", batch))
+            head = b'{"type":"watch.events","response_id":"%s",' % rid.encode()
+        return head + b'"events":[%s]}' % b",".join(e.body for e in batch)
 
     async def _write(self, body: bytes) -> None:
         with self._deadline:

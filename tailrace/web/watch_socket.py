@@ -48,6 +48,7 @@ class WatchConnection:
         _sender: sends; None while nothing is left and no response is followed.
         _starting: tasks that subscribe, by response id; each removes itself.
         _reader: the task that serves the socket, while it reads; None before and afterwards.
+        _compact: the client has asked for the compact form of events.
         _over, _code: whether the socket ends, and what it is closed with; None when the client has
             left.
     """
@@ -55,6 +56,7 @@ class WatchConnection:
     __slots__ = (
         *(
             "_code",
+            "_compact",
             "_delivery",
             "_expiry",
             "_feeds",
@@ -76,8 +78,11 @@ class WatchConnection:
         gate: access.Access,
         origin: str | None,
         feeds: feed.Feeds,
+        *,
+        compact: bool = False,
     ) -> None:
-        """`origin`: of the page that opened the socket; tickets are bound to it."""
+        """`origin`: of the page that opened the socket; tickets are bound to it. `compact`: the
+        client has asked for the compact form of events."""
         self._socket = socket
         self._delivery = deliver
         self.principal = principal
@@ -86,6 +91,7 @@ class WatchConnection:
         self._origin = origin
         self._expiry = credential_timer.CredentialTimer(gate.clock, self._expire, self._warn)
         self._feeds = feeds
+        self._compact = compact
         self._watches: dict[str, delivery.Subscription | feed.Subscription] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._sender: watch_sender.WatchSender | None = None
@@ -268,6 +274,7 @@ class WatchConnection:
                 unwatch=self._unwatch,
                 lost=self._lost,
                 finished=self._sent,
+                compact=self._compact,
             )
         return self._sender
 

@@ -26,7 +26,7 @@ from tailrace.local import dev_credentials, ports
 from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
-from tests.support import waiting
+from tests.support import compact_reader, waiting
 
 # A slow client reads nothing for a while, which a client during one burst does not.
 BURST_PAUSE_S = 1.0
@@ -271,6 +271,76 @@ async def test_the_same_answer_over_the_watch_socket(world: World) -> None:
             json.dumps({"type": "watch", "response_id": request.rid, "starting_after": 5})
         )
         assert await watched(ws, request.rid) == whole[6:]
+
+
+@contextlib.asynccontextmanager
+async def watch_socket(world: World, *offered: str) -> AsyncIterator[Any]:
+    protocols: Any = offered
+    async with connect(
+        world.ws, additional_headers=world.headers(), subprotocols=protocols
+    ) as socket:
+        assert socket.subprotocol == offered[0]
+        yield socket
+
+
+async def raw_until(ws: Any, *ends: str) -> list[str]:
+    """The messages up to the last one of these types, one for each."""
+    raw: list[str] = []
+    left = list(ends)
+    while left:
+        raw.append(str(await asyncio.wait_for(ws.recv(), 20)))
+        message = json.loads(raw[-1])
+        if isinstance(message, dict) and message["type"] in left:
+            left.remove(message["type"])
+    return raw
+
+
+async def test_both_forms_of_the_watch_socket_show_the_same_events(world: World) -> None:
+    """Two live answers on a socket of each form, the feed beside them on the compact one, which
+    resumes in mid-answer on another socket."""
+    requests = [await world.request(partition=p, background=p == 2) for p in (1, 2)]
+    one, two = (r.rid for r in requests)
+    async with (
+        watch_socket(world, "tailrace.v1") as plain,
+        watch_socket(world, "tailrace.v2", "tailrace.v1") as compact,
+        watch_socket(world, "tailrace.v2", "tailrace.v1") as later,
+    ):
+        for ws in (plain, compact):
+            for rid in (one, two):
+                await ws.send(json.dumps({"type": "watch", "response_id": rid}))
+        await compact.send(json.dumps({"type": "feed"}))
+        authors = [Author(world, r) for r in requests]
+        for author in authors:
+            await author.claim()
+        for i in range(30):
+            for author in authors:
+                await author.token(f'"{i}é ')
+                await asyncio.sleep(0.01)
+            if i == 20:  # events of both were seen, and more will come
+                seen = {"type": "watch", "response_id": one, "starting_after": 9}
+                await later.send(json.dumps(seen))
+        for author in authors:
+            await author.end()
+        told = await raw_until(plain, *["watch.done"] * 2)
+        short = await raw_until(compact, *["watch.done"] * 2, "feed.events")
+        resumed = await raw_until(later, "watch.done")
+    for rid in (one, two):
+        messages = [json.loads(each) for each in told]
+        events_ = [e for m in messages if m["response_id"] == rid for e in m.get("events", ())]
+        assert text_of(events_) == "".join(f'"{i}é ' for i in range(30))
+        assert compact_reader.Reader().events(short, rid) == events_
+        assert await sse(world, rid) == events_
+        if rid == one:
+            assert compact_reader.Reader().events(resumed, rid) == events_[10:]
+    fed = [json.loads(m) for m in short if m.startswith('{"type":"feed.events"')]
+    assert fed[0]["events"][0]["type"] == "feed.ready"
+    steady = [m for m in short if m.startswith("[") and "{" not in m]
+    texts = [text for m in steady for text in json.loads(m)[1:]]
+    assert len(texts) > 20
+    around = sum(len(m.encode()) for m in steady) - sum(
+        len(json.dumps(text, ensure_ascii=False).encode()) - 2 for text in texts
+    )
+    assert around / len(texts) <= 15
 
 
 async def test_a_live_answer_is_followed_from_before_its_claim_to_its_end(world: World) -> None:

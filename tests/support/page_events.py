@@ -1,20 +1,24 @@
 """Events of responses with items, for the tests of the page and of `tailrace chat`.
 
-`python -m tests.support.page_events` writes them where the page's tests read them. A test holds the
-file against what the services would send now.
+`python -m tests.support.page_events` writes them where the page's tests read them, and messages of
+watch sockets that send some of them in the compact form. A test holds the files against what the
+services would send now.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.local import paths
-from tailrace.protocol import events, fold, ids, records
+from tailrace.protocol import compact_events, events, fold, ids, records
 from tests.support import toy_parser
 
 FILE: Final = paths.ROOT / "frontend" / "tests" / "recorded.json"
+COMPACT_FILE: Final = FILE.with_name("recordedCompact.json")
+COMPACT: Final = ("items", "continued", "likely")
 RID: Final = ids.mint(ids.Address(b"page", 5, 6), bytes(range(11)))
 _TOOLS: Final = [
     {"type": "namespace", "name": "geo", "tools": [{"type": "function", "name": "weather"}]}
@@ -31,7 +35,7 @@ def _claim(own: str, prev: str | None) -> records.Claim:
 
 def _shown(
     log: Iterable[records.TokenRecord], asked: Mapping[str, Any] | None = None
-) -> list[dict[str, Any]]:
+) -> list[events.Event]:
     """The events of a background response, as they are read from its log. `asked`: further members
     of its echo."""
     state = fold.Fold()
@@ -42,17 +46,36 @@ def _shown(
         effect = state.apply(record, offset, 1_700_000_003_000)
         assert not isinstance(effect, fold.Ignored), effect
         shown += series.apply(effect)
+    return shown
+
+
+def _read(shown: Iterable[events.Event]) -> list[dict[str, Any]]:
     return [json.loads(event.body) for event in shown]
 
 
-def answered(
-    answer: str, size: int = 4, takeover: int | None = None, reason: str = "stop"
-) -> list[dict[str, Any]]:
+def answered(*args: Any, **named: Any) -> list[dict[str, Any]]:
+    """What `_answered` gives, read."""
+    return _read(_answered(*args, **named))
+
+
+def spoken(*args: Any, **named: Any) -> list[dict[str, Any]]:
+    """What `_spoken` gives, read."""
+    return _read(_spoken(*args, **named))
+
+
+def _answered(
+    answer: str,
+    size: int = 4,
+    takeover: int | None = None,
+    reason: str = "stop",
+    *,
+    logprobs: bool = False,
+) -> list[events.Event]:
     """The answer in frames of `size` ids; another worker continues behind `takeover` frames."""
     log: list[records.TokenRecord] = [_claim("n0", None)]
     state = fold.Fold(keep_ids=True)
     state.apply(log[0], 0)
-    worker = toy_parser.Worker(RID, "n0")
+    worker = toy_parser.Worker(RID, "n0", logprobs=logprobs)
     for number, at in enumerate(range(0, len(answer), size)):
         if number == takeover:
             log.append(_claim("n1", "n0"))
@@ -63,7 +86,7 @@ def answered(
     return _shown([*log, worker.end(reason)])
 
 
-def custom(text: str) -> list[dict[str, Any]]:
+def _custom(text: str) -> list[events.Event]:
     """A call of a custom tool."""
     mark = records.Mark(0, 0, "x", "shell", ids.call_id(RID, 0))
     frame = records.Tok(RID, "n0", 0, [1], text, fold.H0, marks=(mark,))
@@ -72,13 +95,13 @@ def custom(text: str) -> list[dict[str, Any]]:
     return _shown([_claim("n0", None), frame, end])
 
 
-def spoken(
+def _spoken(
     *texts: tuple[str, str],
     reason: str = "stop",
     size: int = 5,
     answer_of: str = "",
     asked: Mapping[str, Any] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[events.Event]:
     """A plain answer in frames of `size` characters.
 
     Args:
@@ -112,27 +135,52 @@ def spoken(
     return _shown(log, asked)
 
 
-def made() -> dict[str, Sequence[dict[str, Any]]]:
+def _made() -> dict[str, list[events.Event]]:
     return {
-        "items": answered(toy_parser.ANSWER, takeover=8),
-        "cut": answered('<rShort.<cgeo__weather|{"city": "Zür', reason="length"),
-        "thoughts": answered("<rI never came to an end", reason="length"),
-        "plain": answered("One two three.", size=5),
-        "custom": custom("ls -la\necho <b>done</b>"),
-        "continued": spoken(("", "One **two th"), ("small", "ree** four."), ("tiny", " Five.")),
-        "shortened": spoken(("", "Once upon "), reason="length", asked=SHORTENED),
-        "more": spoken(("", "a time.")),
+        "items": _answered(toy_parser.ANSWER, takeover=8),
+        "cut": _answered('<rShort.<cgeo__weather|{"city": "Zür', reason="length"),
+        "thoughts": _answered("<rI never came to an end", reason="length"),
+        "plain": _answered("One two three.", size=5),
+        "custom": _custom("ls -la\necho <b>done</b>"),
+        "continued": _spoken(("", "One **two th"), ("small", "ree** four."), ("tiny", " Five.")),
+        "shortened": _spoken(("", "Once upon "), reason="length", asked=SHORTENED),
+        "more": _spoken(("", "a time.")),
+        "likely": _answered("<rHm.<mSo <cgeo__weather|{}<e<mand so", size=2, logprobs=True),
     }
 
 
-def text() -> str:
-    """The file's content, one event to a line."""
+def made() -> dict[str, Sequence[dict[str, Any]]]:
+    return {name: _read(shown) for name, shown in _made().items()}
+
+
+def compact() -> dict[str, list[Any]]:
+    """Messages of one socket each, with events of `made` by their name: up to the middle in
+    messages of one to three, then those from a quarter on in others, as after a gap."""
+    found = {}
+    for name, shown in _made().items():
+        if name not in COMPACT:
+            continue
+        watches, messages = compact_events.Watches(), []
+        middle, quarter = len(shown) // 2, len(shown) // 4
+        for rest, sizes in ((shown[:middle], (1, 2, 3)), (shown[quarter:], (5, 1))):
+            for size in itertools.cycle(sizes):
+                messages.append(json.loads(watches.message(RID, rest[:size])))
+                if not (rest := rest[size:]):
+                    break
+            watches.forget(RID)
+        found[name] = messages
+    return found
+
+
+def text(found: Mapping[str, Sequence[Any]]) -> str:
+    """The content of a file, one event or message to a line."""
     lists = (
-        f'"{name}": [\n' + ",\n".join(json.dumps(e, ensure_ascii=False) for e in found) + "\n]"
-        for name, found in made().items()
+        f'"{name}": [\n' + ",\n".join(json.dumps(e, ensure_ascii=False) for e in entries) + "\n]"
+        for name, entries in found.items()
     )
     return "{\n" + ",\n".join(lists) + "\n}\n"
 
 
 if __name__ == "__main__":
-    FILE.write_text(text())
+    FILE.write_text(text(made()))
+    COMPACT_FILE.write_text(text(compact()))

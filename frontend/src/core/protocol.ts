@@ -1,6 +1,8 @@
 /* What arrives on the watch socket, read once and strictly: everything behind this file works with these shapes only.
    An event of a type this page does not know still counts in its response's sequence. */
 
+import { expand, type Watches } from "./compactEvents";
+
 export type Outcome = "completed" | "incomplete" | "cancelled" | "failed";
 
 export interface Usage {
@@ -84,14 +86,15 @@ function count(value: unknown): number | null {
   return typeof value === "number" && Number.isInteger(value) && value >= 0 ? value : null;
 }
 
-export function readMessage(raw: string): Incoming | null {
+/** `watches`: of the socket on which the message came. */
+export function readMessage(raw: string, watches: Watches): Incoming | null {
   let parsed: unknown;
   try {
     parsed = JSON.parse(raw);
   } catch {
     return null;
   }
-  const message = fields(parsed);
+  const message = fields(expand(parsed, watches));
   if (message === null) return null;
   const responseId = text(message["response_id"]);
   switch (message["type"]) {

@@ -1,6 +1,8 @@
 /* The watch socket. It is opened with a fresh ticket each time, replaced by a new one before the old one closes when a
    server drains, and opened again after every close code that allows it. The watchlist decides which messages it carries. */
 
+import type { Watches } from "../core/compactEvents";
+import { readMessage, type Incoming } from "../core/protocol";
 import { closing, delay, drainDelay } from "../core/reconnect";
 
 export type WatchSocketState =
@@ -34,9 +36,12 @@ export interface WatchSocketParts {
   chance(): number;
   onState(state: WatchSocketState): void;
   onOpen(): void;
-  onMessage(raw: string): void;
+  /** Null: it could not be read. */
+  onMessage(message: Incoming | null): void;
 }
 
+/** The preferred one first. They differ by the form of messages, which are read as they come. */
+const PROTOCOLS = ["tailrace.v2", "tailrace.v1"];
 const HANDSHAKE_MS = 10_000;
 /** After a socket was open for this time, reconnect delays start small again. */
 const STABLE_MS = 5000;
@@ -139,7 +144,7 @@ export class WatchSocket {
   private dial(mine: number, url: string, ticket: string): void {
     let socket: Socket;
     try {
-      socket = this.parts.connect(url, ["tailrace.v1", `ticket.${ticket}`]);
+      socket = this.parts.connect(url, [...PROTOCOLS, `ticket.${ticket}`]);
     } catch {
       // Only an address that is no address throws here; the next one may be good.
       this.missed();
@@ -159,8 +164,9 @@ export class WatchSocket {
     this.cancelRetry();
     const old = this.current;
     this.current = socket;
+    const watches: Watches = new Map();
     socket.onmessage = ({ data }: { data: unknown }) => {
-      if (typeof data === "string") this.parts.onMessage(data);
+      if (typeof data === "string") this.parts.onMessage(readMessage(data, watches));
     };
     socket.onclose = ({ code }: { code: number }) => {
       if (this.current === socket) void this.lost(code);

@@ -1,6 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { placeWords } from "../../src/core/messages";
-import { readEvent, readMessage } from "../../src/core/protocol";
+import { readEvent, readMessage as readOn, type Incoming } from "../../src/core/protocol";
+
+const readMessage = (raw: string): Incoming | null => readOn(raw, new Map());
 
 describe("a message on the watch socket", () => {
   it.each(["", "nothing", "[]", "null", "7", '"watch.events"', "{}", '{"type":"watch.events"}', '{"type":"watch.events","response_id":"r","events":{}}', '{"type":"watch.done"}', '{"type":"unheard.of"}'])(

@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { WatchSocket, TicketRefused, type WatchSocketState } from "../../src/edge/watchSocket";
+import type { Incoming } from "../../src/core/protocol";
 import { Clock, settled } from "../world";
 
 class FakeSocket {
@@ -38,7 +39,7 @@ class FakeSocket {
 let clock: Clock;
 let sockets: FakeSocket[];
 let states: WatchSocketState[];
-let heard: string[];
+let heard: (Incoming | null)[];
 let opened: number;
 let tickets: number;
 let renewals: number;
@@ -80,9 +81,11 @@ beforeEach(() => {
     chance: () => 0.5,
     onState: (state) => states.push(state),
     onOpen: () => (opened += 1),
-    onMessage: (raw) => heard.push(raw),
+    onMessage: (message) => heard.push(message),
   });
 });
+
+const hello = '{"type":"auth_expiring"}';
 
 async function connected(): Promise<FakeSocket> {
   watchSocket.hurry();
@@ -95,14 +98,15 @@ async function connected(): Promise<FakeSocket> {
 describe("the watch socket", () => {
   it("opens with a fresh ticket each time and carries messages both ways", async () => {
     const socket = await connected();
-    expect(socket.protocols).toEqual(["tailrace.v1", "ticket.t1"]);
+    expect(socket.protocols).toEqual(["tailrace.v2", "tailrace.v1", "ticket.t1"]);
     expect(states.map((state) => state.kind)).toEqual(["connecting", "open"]);
-    socket.says("hello");
+    socket.says(hello);
+    socket.says(new Blob());
     watchSocket.send({ type: "watch" });
-    expect([heard, socket.sent, opened]).toEqual([["hello"], ['{"type":"watch"}'], 1]);
+    expect([heard, socket.sent, opened]).toEqual([[{ kind: "expiring" }], ['{"type":"watch"}'], 1]);
     socket.dies(1006);
     await clock.pass(20_000);
-    expect(sockets[1]?.protocols).toEqual(["tailrace.v1", "ticket.t2"]);
+    expect(sockets[1]?.protocols).toEqual(["tailrace.v2", "tailrace.v1", "ticket.t2"]);
   });
 
   it("tries every address in turn, each later than the last", async () => {
@@ -188,15 +192,31 @@ describe("the watch socket", () => {
     expect(states.at(-1)?.kind).toBe("open");
   });
 
+  it("reads compact events by what the same socket said before", async () => {
+    const tell = (id: string, seq: number): string =>
+      JSON.stringify({ type: "watch.events", response_id: id, number: 0, events: [{ type: "response.output_text.delta", sequence_number: seq, delta: "a" }] });
+    const old = await connected();
+    old.says(tell("one", 4));
+    watchSocket.replace();
+    await settled();
+    const next = sockets[1] as FakeSocket;
+    next.opens();
+    next.says(tell("two", 7));
+    old.says('[0,"b"]');
+    next.says('[0,"c"]');
+    const delta = (responseId: string, seq: number, text: string): Incoming => ({ kind: "events", responseId, events: [{ kind: "delta", seq, item: "message", delta: text }] });
+    expect(heard).toEqual([delta("one", 4, "a"), delta("two", 7, "a"), delta("one", 5, "b"), delta("two", 8, "c")]);
+  });
+
   it("leaves a draining server only when another connection stands", async () => {
     const old = await connected();
     watchSocket.draining(4000);
     await clock.pass(3000);
     const next = sockets[1] as FakeSocket;
     expect([next.url, old.closed, watchSocket.isOpen]).toEqual(["ws://two", false, true]);
-    old.says("still here");
+    old.says(hello);
     next.opens();
-    expect([old.closed, opened, heard]).toEqual([true, 2, ["still here"]]);
+    expect([old.closed, opened, heard]).toEqual([true, 2, [{ kind: "expiring" }]]);
     old.dies(4002);
     await clock.pass(60_000);
     expect(sockets).toHaveLength(2);

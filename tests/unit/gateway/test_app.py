@@ -27,6 +27,7 @@ from tailrace.protocol import ids, records, topics
 from tailrace.vectors import contract
 from tailrace.web import access, listener, middleware
 from tests.support import (
+    compact_reader,
     gateway_parts,
     gateway_process,
     log_contract,
@@ -1023,6 +1024,69 @@ class TestMisconfigured:
             port = str(taken.getsockname()[1])
             with pytest.raises(settings.Misconfigured, match="cannot listen"):
                 await app.serve(configuration(keys, TAILRACE_PORT=port))
+
+
+class TestWatch:
+    @pytest.mark.parametrize(
+        ("offered", "taken"),
+        [
+            ([], None),
+            (["tailrace.v1"], "tailrace.v1"),
+            (["tailrace.v2"], "tailrace.v2"),
+            (["tailrace.v2", "tailrace.v1"], "tailrace.v2"),
+            (["tailrace.v1", "tailrace.v2"], "tailrace.v1"),
+            (["tailrace.v3", "tailrace.v2"], "tailrace.v2"),
+            (["tailrace.v3"], None),
+        ],
+    )
+    @pytest.mark.parametrize("by_ticket", [False, True])
+    async def test_the_first_known_one_of_the_offered_subprotocols_is_taken(
+        self,
+        keys: gateway_process.Keys,
+        offered: list[websockets.Subprotocol],
+        taken: str | None,
+        by_ticket: bool,
+    ) -> None:
+        async with serving(keys) as service, service.client() as client:
+            body = {"input": "hi", "background": True}
+            rid = (await client.post("/v1/responses", json=body)).json()["id"]
+            service.answer(await service.asked(), "one ", "two ", "three")
+            stream = await client.get(f"/v1/responses/{rid}", params={"stream": "true"})
+            lines = [line[6:] for line in stream.text.splitlines() if line.startswith("data: {")]
+            headers = {"authorization": client.headers["authorization"]}
+            if by_ticket:
+                ticket = (await client.post("/v1/tickets")).json()["ticket"]
+                offered, headers = [*offered, websockets.Subprotocol(f"ticket.{ticket}")], {}
+            async with websockets.connect(
+                f"ws://127.0.0.1:{service.port}/v1/watch",
+                additional_headers=headers,
+                subprotocols=offered or None,
+            ) as socket:
+                assert socket.subprotocol == taken
+                await socket.send(json.dumps({"type": "watch", "response_id": rid}))
+                told = [str(await asyncio.wait_for(socket.recv(), 5)) for _ in range(2)]
+            head = f'{{"type":"watch.events","response_id":"{rid}",'
+            if taken == "tailrace.v2":
+                assert told[0].startswith(head + '"number":0,"events":[')
+                assert '"logprobs":[]},"two ","three",{' in told[0]
+                found = compact_reader.Reader().read(told[0])["events"]
+                assert found == [json.loads(line) for line in lines]
+            else:  # to the byte what it always was
+                assert told[0] == f'{head}"events":[{",".join(lines)}]}}'
+            assert json.loads(told[1])["type"] == "watch.done"
+
+    async def test_responses_over_websocket_have_the_first_version_alone(
+        self, keys: gateway_process.Keys
+    ) -> None:
+        async with serving(keys) as service:
+            headers = {"authorization": f"Bearer {service.keys.token()}"}
+            url = f"ws://127.0.0.1:{service.port}/v1/responses"
+            both = [websockets.Subprotocol(access.COMPACT_SUBPROTOCOL), OWN_PROTOCOL]
+            for offered, taken in ((both, OWN_PROTOCOL), (both[:1], None)):
+                async with websockets.connect(
+                    url, additional_headers=headers, subprotocols=offered
+                ) as socket:
+                    assert socket.subprotocol == taken
 
 
 class TestRevoked:

@@ -7,14 +7,15 @@ import json
 from typing import Any
 
 from tailrace import log
-from tailrace.delivery import outbox
-from tailrace.protocol import close_codes
+from tailrace.delivery import feed, outbox
+from tailrace.protocol import close_codes, events, fold
 from tailrace.web import watch_sender, write_deadline
-from tests.support import waiting
+from tests.support import compact_reader, waiting
 
 
 class Event:
     def __init__(self, number: int) -> None:
+        self.number = number
         self.body = b"%d" % number
 
 
@@ -38,8 +39,22 @@ class Subscription:
     def add(self, batch: list[int]) -> None:
         self._batches.append(batch)
 
-    def pending(self) -> list[Event]:
+    def pending(self) -> list[Any]:
         return [Event(number) for number in self._batches.pop(0)] if self._batches else []
+
+
+class Answering(Subscription):
+    """The same with the events of a plain answer."""
+
+    def __init__(self, rid: str, *batches: list[int], ended: bool = False) -> None:
+        super().__init__(*batches, ended=ended)
+        series = events.Series(events.echo(rid, 1, "m"))
+        self.series = series.open()
+        for seq in range(9):
+            self.series += series.apply(fold.Accepted(seq, [seq], f"w{seq} "))
+
+    def pending(self) -> list[Any]:
+        return [self.series[event.number] for event in super().pending()]
 
 
 class Failing(Subscription):
@@ -73,7 +88,7 @@ def make_socket() -> Any:
 class Parts:
     """A sender with what it needs; `outcome` is its finished task."""
 
-    def __init__(self, **watches: Subscription) -> None:
+    def __init__(self, *, compact: bool = False, **watches: Subscription) -> None:
         self.socket = make_socket()
         self.watches: dict[str, Any] = dict(watches)
         self.lost: list[str] = []
@@ -84,6 +99,7 @@ class Parts:
             unwatch=lambda rid: self.watches.pop(rid, None),
             lost=self._on_lost,
             finished=self.outcome.set_result,
+            compact=compact,
         )
 
     def _on_lost(self, rid: str, _error: Exception) -> None:
@@ -112,6 +128,58 @@ async def test_messages_go_before_events_and_responses_take_turns() -> None:
         *("watch.draining", ("a", [0]), ("b", [5]), "watch.done"),
         *(("a", [1]), "watch.done"),
     ]
+
+
+async def test_the_compact_form_is_that_of_responses_alone() -> None:
+    parts = Parts(
+        compact=True,
+        a=Answering("resp_a", [0, 1, 2, 3], [4, 5], ended=True),
+        b=Answering("resp_b", [5], [6], ended=True),
+    )
+    parts.watches[feed.NAME] = Subscription([7])
+    for rid in parts.watches:
+        parts.sender.ready(rid)
+    parts.sender.note({"type": "watch.draining"})
+    await waiting.eventually(lambda: len(parts.socket.sent) == 8, "all is sent")
+    del parts.watches[feed.NAME]
+    parts.sender.forget(feed.NAME)
+    await parts.finished()
+    draining, a0, b0, fed, a1, a_done, b1, b_done = parts.socket.sent
+    assert (draining, fed["type"]) == ({"type": "watch.draining"}, "feed.events")
+    assert [(m["response_id"], m["number"], len(m["events"])) for m in (a0, b0)] == [
+        ("a", 0, 4),
+        ("b", 1, 1),
+    ]
+    assert (a1, b1) == ([0, "w1 ", "w2 "], [1, "w3 "])
+    for rid, done in (("a", a_done), ("b", b_done)):
+        assert done == {"type": "watch.done", "response_id": rid, "status": "completed"}
+
+
+async def test_a_watch_that_begins_again_tells_its_number_again() -> None:
+    """Also where the write of the former one's events has not ended."""
+    former, later = Answering("resp_a", [0, 1, 2, 3, 4], [5]), Answering("resp_a", [4], ended=True)
+    parts = Parts(compact=True, a=former, b=Answering("resp_b", [0]))
+
+    def again() -> None:
+        if parts.watches.get("a") is former:
+            del parts.watches["a"]
+            parts.sender.forget("a")
+            parts.watches["a"] = later
+            parts.sender.ready("a")
+
+    parts.socket.on_send = again
+    parts.sender.ready("a")
+    parts.sender.ready("b")
+    await waiting.eventually(lambda: len(parts.socket.sent) == 4, "all is sent")
+    first, _, second, done = parts.socket.sent
+    reader = compact_reader.Reader()
+    read = [reader.read(json.dumps(each)) for each in parts.socket.sent]
+    assert [m["response_id"] for m in read] == ["a", "b", "a", "a"]
+    assert [e["sequence_number"] for m in read for e in m.get("events", ())] == [*range(5), 0, 4]
+    assert (first["number"], type(second["events"][0])) == (0, dict)
+    assert done["type"] == "watch.done"
+    parts.sender.cancel()
+    assert (await parts.finished()).cancelled()
 
 
 async def test_it_stays_while_a_response_is_followed_and_ends_with_the_last() -> None:
