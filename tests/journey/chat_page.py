@@ -199,4 +199,19 @@ def briefly(chat: Chat, tokens: int = 150) -> None:
     chat.page.route("**/v1/responses", limit)
 
 
+def copying(chat: Chat) -> Chat:
+    chat.page.context.grant_permissions(
+        ["clipboard-read", "clipboard-write"], origin=chat.stack.url
+    )
+    return chat
+
+
+def overflow(page: sync_api.Page) -> int:
+    """How far the page can be scrolled sideways."""
+    found: int = page.evaluate(
+        "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+    )
+    return found
+
+
 Opener = Callable[..., Chat]

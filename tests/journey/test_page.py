@@ -25,10 +25,13 @@ from tests.journey.chat_page import (
     Chat,
     Opener,
     briefly,
+    copying,
+    overflow,
     slowly,
     squeezed,
 )
 from tests.journey.conftest import ROOT, Stack
+from tests.journey.fed_chat import Fed
 from tests.support import accessibility, fed_page, local, page_events
 from tests.support import gateway_process as gp
 from worker.engines import scripted
@@ -509,14 +512,6 @@ def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(
 # ---- for everyone
 
 
-def overflow(page: sync_api.Page) -> int:
-    """How far the page can be scrolled sideways."""
-    found: int = page.evaluate(
-        "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
-    )
-    return found
-
-
 def test_it_fits_a_phone(tabs: Callable[..., Opener], scripted_stack: Stack) -> None:
     chat = tabs(scripted_stack, **MOBILE)().open()
     assert overflow(chat.page) == 0
@@ -698,21 +693,6 @@ INDENTED = '{\n  "city": "Zürich",\n  "n": 12345678901234567890,\n  "in": [\n  
 def number_of(kind: str, nth: int = 0) -> int:
     """The number of the nth event of a type."""
     return [n for n, event in enumerate(ITEMS) if event["type"] == f"response.{kind}"][nth]
-
-
-class Fed(Chat):
-    """A tab whose services are a script."""
-
-    def __init__(self, context: sync_api.BrowserContext) -> None:
-        super().__init__(context.new_page(), Stack(fed_page.ORIGIN, "", "", Path(), "none"))
-        self.blocks = self.turn.locator(".body > *")
-        self.thinking = self.turn.locator(".thinking")
-        self.calls = self.turn.locator(".call")
-        self.spoken = self.page.locator("[aria-live=polite].sr-only")
-
-    def seen(self, number: int) -> None:
-        """Until the event with this number is drawn."""
-        self.page.wait_for_selector(f'.turn:last-child[data-seq="{number}"]')
 
 
 @pytest.fixture
@@ -914,13 +894,6 @@ def test_reloads_in_thoughts_and_arguments_of_a_real_stack_lose_and_repeat_nothi
 
 CUT = "Cut off: the length limit was reached."
 BUSY = "Cut short, because the service was busy."
-
-
-def copying(chat: Chat) -> Chat:
-    chat.page.context.grant_permissions(
-        ["clipboard-read", "clipboard-write"], origin=chat.stack.url
-    )
-    return chat
 
 
 @dataclass(frozen=True)

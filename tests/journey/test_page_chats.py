@@ -4,7 +4,6 @@ connection is true."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from playwright import sync_api
 
 from tests.journey.chat_page import DESKTOP, MOBILE, Chat, Opener, slowly
 from tests.journey.conftest import Stack
+from tests.journey.fed_chat import Fed
 from tests.support import accessibility, fed_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
@@ -219,7 +219,7 @@ def test_a_chat_that_is_too_long_goes_on_without_its_oldest_messages_or_as_a_new
     context = browser.new_context(**device)
     context.set_default_timeout(30_000)
     services = fed_page.Services(context)
-    chat = Chat(context.new_page(), Stack(fed_page.ORIGIN, "", "", Path(), "none"))
+    chat = Fed(context)
     chat.open()
     services.refusals = [(400, TOO_LONG, "0")]
     chat.ask("One more thing.")

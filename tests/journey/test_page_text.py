@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from playwright import sync_api
 
-from tests.journey import test_page as pages
+from tests.journey.chat_page import DESKTOP, MOBILE, Opener, copying, overflow
 from tests.journey.conftest import Stack
+from tests.journey.fed_chat import Fed
 from tests.support import accessibility, fed_page, page_events
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
-
-browser, tabs = pages.browser, pages.tabs  # fixtures
 
 TEXT = r"""# The quadratic formula
 
@@ -66,7 +65,7 @@ An English paragraph.
 """
 
 
-class Shown(pages.Fed):
+class Shown(Fed):
     """A tab with one question, whose answer the test feeds."""
 
     def __init__(self, browser_: sync_api.Browser, question: str, **options: Any) -> None:
@@ -105,7 +104,7 @@ def shown(browser: sync_api.Browser) -> Iterator[Callable[..., Shown]]:
     with contextlib.ExitStack() as opened:
 
         def show(question: str, **options: Any) -> Shown:
-            one = Shown(browser, question, **(options or pages.DESKTOP))
+            one = Shown(browser, question, **(options or DESKTOP))
             opened.callback(one.context.close)
             return one
 
@@ -191,7 +190,7 @@ def test_axe_finds_nothing_in_maths_tables_footnotes_and_code(
         for name, part in (("top", chat.turn), ("end", chat.prose.locator(".notes"))):
             part.scroll_into_view_if_needed()
             chat.page.screenshot(path=tmp_path / f"{scheme}-{name}.png")
-    chat.page.set_viewport_size(pages.MOBILE["viewport"])
+    chat.page.set_viewport_size(MOBILE["viewport"])
     chat.page.wait_for_timeout(300)
     screens.look("the same on a phone", ["light"])
     screens.check()
@@ -201,7 +200,7 @@ def test_axe_finds_nothing_in_maths_tables_footnotes_and_code(
 def test_what_is_wide_scrolls_within_itself_on_a_phone(
     shown: Callable[..., Shown], tmp_path: Path
 ) -> None:
-    chat = shown("What are its roots?", **pages.MOBILE)
+    chat = shown("What are its roots?", **MOBILE)
     chat.answer(TEXT + "\n| a | b |\n|---|---|\n| 1 | 2 |\n\n$$" + "a + " * 40 + "b$$\n")
     sync_api.expect(chat.prose.locator(".math .katex")).to_have_count(9)
     wide, narrow = chat.prose.locator(".table").all()
@@ -213,7 +212,7 @@ def test_what_is_wide_scrolls_within_itself_on_a_phone(
     wide.focus()
     chat.page.keyboard.press("ArrowRight")
     chat.page.wait_for_function("() => document.activeElement.scrollLeft > 0")
-    assert pages.overflow(chat.page) == 0
+    assert overflow(chat.page) == 0
     assert not overflowing(chat.page.locator(".scroll"))
     for name, part in (("table", wide), ("top", chat.turn.locator("h1"))):
         part.scroll_into_view_if_needed()
@@ -241,9 +240,9 @@ def test_text_from_the_right_reads_from_the_right(
 
 
 def test_a_long_question_is_cut_and_its_formula_comes_back_drawn(
-    tabs: Callable[..., pages.Opener], scripted_stack: Stack
+    tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
-    chat = pages.copying(tabs(scripted_stack)()).open()
+    chat = copying(tabs(scripted_stack)()).open()
     question = "Solve $x_1 * x_2 = 4$ for me.\n" + "More.\n" * 13 + "Thanks."
     chat.ask(question)
     text = chat.turn.locator(".question-text")

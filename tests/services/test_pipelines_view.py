@@ -22,7 +22,7 @@ from pipelines.examples import data
 from tailrace import log
 from tailrace.local import paths, ports
 from tailrace.protocol import topics
-from tests.journey.test_page import CHROMIUM_ARGS
+from tests.journey.chat_page import CHROMIUM_ARGS
 from tests.pipelines import trial
 from tests.support import accessibility, waiting
 from tests.support import gateway_process as gp
