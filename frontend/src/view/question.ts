@@ -16,8 +16,8 @@ export class Question {
       // What is below stays in sight when a long text goes.
       if (!this.open) this.element.scrollIntoView({ block: "nearest" });
     };
-    this.all = h("button", { type: "button", class: "show-all", hidden: true, onclick: toggle });
-    this.element = h("div", { class: "question" }, this.text, this.all);
+    this.all = h("button", { type: "button", class: "show-all", onclick: toggle });
+    this.element = h("div", { class: "question" }, this.text);
   }
 
   show(question: string): void {
@@ -28,8 +28,9 @@ export class Question {
   private draw(): void {
     const long = isLong(this.text.textContent ?? "");
     this.element.dataset["cut"] = String(long && !this.open);
-    this.all.hidden = !long;
+    if (!long) this.all.remove();
+    else if (!this.all.isConnected) this.element.append(this.all);
     this.all.setAttribute("aria-expanded", String(this.open));
-    setText(this.all, long ? (this.open ? "Show less" : "Show all") : "");
+    setText(this.all, this.open ? "Show less" : "Show all");
   }
 }
