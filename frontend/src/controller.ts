@@ -61,7 +61,7 @@ export class Controller {
 
   constructor(private readonly parts: ControllerParts) {}
 
-  /** What this browser keeps for a user (null: nobody), to be shown before anything is asked of the network. What is
+  /** What this browser keeps for a user (null: no user), to be shown before anything is asked of the network. What is
       shown of another one goes. */
   load(owner: string | null): void {
     this.flush();
@@ -200,7 +200,7 @@ export class Controller {
   restore(conversation: Conversation): void {
     this.put(conversation);
     this.write(conversation.id);
-    for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+    this.pickUpIn(conversation);
   }
 
   socketOpened(): void {
@@ -219,7 +219,7 @@ export class Controller {
     for (const id of this.held.keys()) this.onChange(id);
   }
 
-  // A connection is there, so whoever asked is signed in.
+  // A connection is there, so the user is signed in.
   private sendWaiting(conversationId: string, turn: Turn): void {
     if (turn.phase !== "unsent" || turn.problem?.waits !== true) return;
     this.mineFirst(turn, () => {
@@ -231,7 +231,7 @@ export class Controller {
   /** Sends what waited for the end of an answer. */
   private sendNext(conversationId: string): void {
     for (const turn of this.held.get(conversationId)?.turns ?? []) {
-      if (this.canBeSent(conversationId, turn.id)) {
+      if (turn.phase === "next" && this.canBeSent(conversationId, turn.id)) {
         this.mineFirst(turn, () => {
           const now = this.turn(conversationId, turn.id);
           if (now !== null && this.canBeSent(conversationId, turn.id)) this.sendAgain(conversationId, now);
@@ -286,14 +286,16 @@ export class Controller {
   }
 
   private pickUpAll(): void {
-    for (const conversation of [...this.held.values()]) {
-      for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
-    }
+    for (const conversation of [...this.held.values()]) this.pickUpIn(conversation);
+  }
+
+  private pickUpIn(conversation: Conversation): void {
+    for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+    this.sendNext(conversation.id);
   }
 
   private pickUp(conversationId: string, turn: Turn): void {
     if (turn.answer !== null && isRunning(turn.answer)) this.follow(conversationId, turn, false);
-    this.sendNext(conversationId);
     if (turn.phase !== "sending") return;
     if (turn.tab === this.parts.tab) void this.post(conversationId, turn.id);
     else if (this.parts.now() - turn.sentAt > ABANDONED_MS) {
@@ -358,7 +360,7 @@ export class Controller {
     const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
     this.change(conversationId, unsent);
     this.write(conversationId);
-    // Whoever is not signed in is asked for that; of a connection that is back nobody may be told.
+    // A user who is not signed in is asked to; that the server can be reached again may be told by no event.
     if (problem.waits === true && problem.code === UNREACHABLE) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
   }
 

@@ -4,13 +4,13 @@
 
 import { readConversation, type Conversation } from "../core/conversation";
 
-/** Where former versions of the page kept them, for whoever sat there. */
+/** Where former versions of the page kept them, without a user. */
 const FORMER = "tailrace.1.conversation.";
 const DRAFT = "draft.";
 const CONVERSATION = "conversation.";
 
 export interface Store {
-  /** From now on it is about the conversations of this user; null: of nobody, and it is empty. */
+  /** From now on it is about the conversations of this user; null: there is no user, and it is empty. */
   use(owner: string | null): void;
   all(): Conversation[];
   read(id: string): Conversation | null;

@@ -46,7 +46,7 @@ beforeEach(() => {
 });
 
 describe("the store of a browser", () => {
-  it("shows each user their own conversations, and nobody any", () => {
+  it("shows each user their own conversations, and none without a user", () => {
     const alice = store("alice");
     alice.write(conversation("a"));
     store("al").write(conversation("b"));
@@ -64,7 +64,7 @@ describe("the store of a browser", () => {
     expect(store("a").all().map(({ id }) => id)).toEqual(["2"]);
   });
 
-  it("gives what an older version of the page kept for whoever sat there to the first user", () => {
+  it("gives what an older version of the page kept without a user to the first one", () => {
     memory.setItem("tailrace.1.conversation.old", JSON.stringify(conversation("old")));
     expect(store(null).all()).toEqual([]);
     expect(store("alice").all()).toEqual([conversation("old")]);
