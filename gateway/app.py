@@ -22,8 +22,11 @@ from gateway import (
     canaries,
     completion_routes,
     context,
+    conversation_erasure,
     conversation_items,
     conversation_routes,
+    conversation_search,
+    conversation_turns,
     conversations,
     create_routes,
     embedder,
@@ -51,6 +54,8 @@ from gateway import (
     response_routes,
     revocation_routes,
     session_routes,
+    share_links,
+    share_routes,
     stream_keeper,
     submission,
     token_counts,
@@ -66,7 +71,7 @@ from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.delivery import delivery, feed, kept_bytes, log_clients, pool_topics, revocations
 from tailrace.log import interfaces
-from tailrace.protocol import seals, topics
+from tailrace.protocol import seals, share_tokens, topics
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.tickets import Tickets
@@ -258,6 +263,12 @@ class Gateway:
             self.writer,
         )
         items = conversation_items.Items(self.delivery, operations, resolved)
+        in_turns = conversation_turns.ConversationTurns(self.delivery, operations, items)
+        self.share_links = share_links.ShareLinks(
+            *(known, items, self.delivery.archived),
+            share_tokens.Tokens(keys) if keys else None,
+        )
+        erasure = conversation_erasure.ConversationErasure(known, self.delivery, operations)
         self.breakers = breakers.Breakers(
             self.pools,
             self.workers,
@@ -365,8 +376,11 @@ class Gateway:
             list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             conversation_routes.ConversationRoutes(
-                *(gate, known, items, resolved, kept_files, rates, self.delivery.kept)
+                *(gate, known, items, in_turns, erasure, resolved, kept_files, rates),
+                self.delivery.kept,
             ),
+            conversation_search.SearchRoutes(gate, self.delivery.archived, rates),
+            share_routes.ShareRoutes(gate, self.share_links, rates),
             session_routes.SessionRoutes(gate, sessions),
             file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
             vector_routes,

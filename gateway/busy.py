@@ -48,7 +48,8 @@ class BusyTurns:
 
     Attributes:
         _waiting: how many requests wait, by principal.
-        _lines: by what they are to follow: those that wait have their turn as they came.
+        _lines: by conversation and what they are to follow there: those that wait have their turn
+            as they came.
     """
 
     def __init__(
@@ -57,15 +58,16 @@ class BusyTurns:
         self._delivery = deliver
         self._operations = operations
         self._waiting: Counter[str] = Counter()
-        self._lines: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._lines: dict[tuple[str, command.Behind | None], tuple[asyncio.Lock, list[None]]] = {}
 
     @contextlib.asynccontextmanager
     async def line(self, create: command.Create) -> AsyncIterator[None]:
-        """Inside of it, this request is the first of those that queue for one conversation."""
-        name = create.conversation if create.if_busy == "queue" else None
-        if name is None:
+        """Inside of it, this request is the first of those that queue for one conversation, or
+        behind one node of it."""
+        if create.conversation is None or create.if_busy != "queue":
             yield
             return
+        name = (create.conversation, create.behind)
         lock, inside = self._lines.setdefault(name, (asyncio.Lock(), []))
         inside.append(None)
         try:

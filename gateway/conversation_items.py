@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -10,11 +9,9 @@ from gateway import context, references, response_operations
 from gateway.parsing import conversation, input_items
 from tailrace import log
 from tailrace.delivery import delivery
-from tailrace.protocol import conversations, fold, ids, records
+from tailrace.protocol import conversations, fold, records
 
 Shown = dict[str, Any]
-# Ids of input items and of output items (`tailrace.protocol.ids.item_id`).
-_OF_TURN: Final = re.compile(r"[a-z]+_(?:[0-9]+_)?(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
 Conversation = conversations.Conversation
 
 
@@ -48,25 +45,26 @@ class Items:
             for item in reversed(items) if newest_first else items:
                 yield item
 
-    async def of_node(self, found: Conversation, node: str) -> list[Shown]:
+    async def of_node(
+        self, found: Conversation, node: str, *, images_whole: bool = True
+    ) -> list[Shown]:
         """The items of one node, oldest first, without those that were removed. A turn that failed
-        has none, one that runs has what it was asked. Raises like `along`."""
+        has none, one that runs has what it was asked. Raises like `along`.
+
+        Args:
+            images_whole: as of `ResponseOperations.input_items`, for turns.
+        """
         at = found.nodes[node]
         if at.turn:
             assert found.owner is not None
-            items = await self._of_turn(node, found.owner)
+            items = await self._of_turn(node, found.owner, images_whole=images_whole)
         else:
             items = [{**found.contents[i], "id": i} for i in at.items if i in found.contents]
         return [item for item in items if item["id"] not in found.removed]
 
     def node_of(self, found: Conversation, item: str) -> str | None:
         """The node that an item is of, by its id; None if it is of none of this conversation."""
-        for node, at in found.nodes.items():
-            if item in at.items:
-                return node
-        of_turn = _OF_TURN.match(item)
-        rid = ids.PREFIX + of_turn["scope"] if of_turn is not None else ""
-        return rid if rid in found.nodes else None
+        return found.node_of(item)
 
     async def messages(
         self, found: Conversation, nodes: list[str], owner: records.Owner
@@ -80,10 +78,10 @@ class Items:
         resolved, _ = await self._references.resolve_items(tuple(dialogue), owner)
         return conversation.messages(resolved)
 
-    async def _of_turn(self, rid: str, owner: records.Owner) -> list[Shown]:
+    async def _of_turn(self, rid: str, owner: records.Owner, *, images_whole: bool) -> list[Shown]:
         try:
             found = await self._delivery.find(rid, owner)
-            asked = await self._operations.input_items(rid, owner)
+            asked = await self._operations.input_items(rid, owner, images_whole=images_whole)
         except (delivery.NotFound, log.HistoryLost):
             return []  # deleted, or never asked
         if found.phase is not fold.Phase.DONE:

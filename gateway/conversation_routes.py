@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import (
     admission,
+    conversation_erasure,
     conversation_items,
+    conversation_turns,
     conversations,
     files,
+    log_answers,
     rate_limits,
     references,
     request_body,
@@ -29,7 +32,6 @@ from tailrace.web import access, encoded_json
 
 MAX_BODY_BYTES: Final = 900_000  # an item is one record
 
-T = TypeVar("T")
 Shown = dict[str, Any]
 
 
@@ -41,6 +43,8 @@ class ConversationRoutes:
         gate: access.Access,
         known: conversations.Conversations,
         items: conversation_items.Items,
+        turns: conversation_turns.ConversationTurns,
+        erasure: conversation_erasure.ConversationErasure,
         refs: references.References,
         kept_files: files.Files,
         rates: rate_limits.RateLimiter,
@@ -49,6 +53,8 @@ class ConversationRoutes:
         self._gate = gate
         self._known = known
         self._items = items
+        self._turns = turns
+        self._erasure = erasure
         self._references = refs
         self._files = kept_files
         self._rates = rates
@@ -57,12 +63,15 @@ class ConversationRoutes:
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        asked = conversations_api.created(await self._body(request, owner))
-        shown = await self._shown(asked.items, owner)
-        made = await _written(
-            self._known.create(owner, asked.metadata or {}, asked.title or "", shown)
-        )
-        return encoded_json.EncodedJSON(_of(made))
+        key = request.headers.get("idempotency-key") or None
+        asked = conversations_api.created(await self._body(request, owner), key)
+        metadata, title = asked.metadata or {}, asked.title or ""
+        if key is not None:
+            made = await log_answers.written(self._known.create_once(owner, key, metadata, title))
+        else:
+            shown = await self._shown(asked.items, owner)
+            made = await log_answers.written(self._known.create(owner, metadata, title, shown))
+        return encoded_json.EncodedJSON(as_shown(made))
 
     async def listed(self, request: Request) -> Response:
         """`GET /v1/conversations`: that in which something happened last comes first; an
@@ -71,16 +80,16 @@ class ConversationRoutes:
         limit = limit_of(request.query_params.get("limit"))
         after = request.query_params.get("after")
         try:
-            found = await _read(self._known.listed(owner, after, limit))
+            found = await log_answers.read(self._known.listed(owner, after, limit))
         except reader.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
-        rows = [_of(each) for each in found]
+        rows = [as_shown(each) for each in found]
         return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
         found, _ = await self._found(request, CredentialScope.READ)
-        return encoded_json.EncodedJSON(_of(found))
+        return encoded_json.EncodedJSON(as_shown(found))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: other metadata; extensions: title, pin, head."""
@@ -97,14 +106,23 @@ class ConversationRoutes:
             acts.append(tree.Changed(found.id, owner, pinned=asked.pinned))
         if asked.head is not None:
             acts.append(tree.Chosen(found.id, owner, asked.head or None))
-        await _written(self._known.append(*acts))
-        return encoded_json.EncodedJSON(_of(await _read(self._known.find(found.id, owner))))
+        await log_answers.written(self._known.append(*acts))
+        return encoded_json.EncodedJSON(
+            as_shown(await log_answers.read(self._known.find(found.id, owner)))
+        )
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}`."""
+        """`DELETE /v1/conversations/{id}`; an extension: with its responses."""
         owner = await self._owner(request, CredentialScope.CREATE)
         name = request.path_params["conversation_id"]
-        await _written(self._known.delete(name, owner))
+        if (responses := request.query_params.get("responses")) not in (None, "true", "false"):
+            raise errors.invalid_value(
+                "responses", "Invalid 'responses': expected 'true' or 'false'."
+            )
+        if responses == "true":
+            await log_answers.written(self._erasure.erase(name, owner))
+        else:
+            await log_answers.written(self._known.delete(name, owner))
         body = {"id": name, "object": "conversation.deleted", "deleted": True}
         return encoded_json.EncodedJSON(body)
 
@@ -126,13 +144,36 @@ class ConversationRoutes:
         body = {"object": "list", "data": rows, "head": found.head, "path": found.path()}
         return encoded_json.EncodedJSON(body)
 
+    async def turns(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/turns`: the tree as `nodes` has it, with what was said; an
+        extension."""
+        found, _ = await self._found(request, CredentialScope.READ, contents=True)
+        query = request.query_params
+        limit, after = limit_of(query.get("limit")), query.get("after")
+        names = list(found.nodes)
+        if _order(query.get("order")) == "desc":
+            names.reverse()
+        if after is not None:
+            if after not in found.nodes:
+                raise errors.invalid_value("after", "Invalid 'after': no such node.")
+            names = names[names.index(after) + 1 :]
+        rows = await log_answers.read(self._turns.rows(found, names[:limit]))
+        body = {
+            "object": "list",
+            "data": rows,
+            "head": found.head,
+            "first_id": names[0] if rows else None,
+            "last_id": names[len(rows) - 1] if rows else None,
+            "has_more": len(names) > len(rows),
+        }
+        return encoded_json.EncodedJSON(body)
+
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`: of the chosen path, the newest first."""
         found, _ = await self._found(request, CredentialScope.READ, contents=True)
         query = request.query_params
         limit, after = limit_of(query.get("limit")), query.get("after")
-        if (order := query.get("order")) not in (None, "asc", "desc"):
-            raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
+        order = _order(query.get("order"))
         start = None
         if after is not None:
             start = self._items.node_of(found, after)
@@ -156,7 +197,7 @@ class ConversationRoutes:
         found, owner = await self._found(request, CredentialScope.CREATE)
         given = conversations_api.added(await self._body(request, owner))
         shown = await self._shown(given, owner)
-        named = await _written(self._known.add_items(found, shown))
+        named = await log_answers.written(self._known.add_items(found, shown))
         rows = [{**item, "id": name} for name, item in named]
         return encoded_json.EncodedJSON(_page(rows, has_more=False))
 
@@ -170,12 +211,12 @@ class ConversationRoutes:
         """`DELETE /v1/conversations/{id}/items/{item_id}`."""
         found, _ = await self._found(request, CredentialScope.CREATE, contents=True)
         name, _ = await self._item(found, request.path_params["item_id"])
-        await _written(self._known.remove_item(found, name))
-        return encoded_json.EncodedJSON(_of(found))
+        await log_answers.written(self._known.remove_item(found, name))
+        return encoded_json.EncodedJSON(as_shown(found))
 
     async def _item(self, found: tree.Conversation, name: str) -> tuple[str, Shown]:
         node = self._items.node_of(found, name)
-        for item in await _read(self._items.of_node(found, node)) if node else ():
+        for item in await log_answers.read(self._items.of_node(found, node)) if node else ():
             if item["id"] == name:
                 return name, item
         raise errors.conversation_item_not_found(name)
@@ -185,10 +226,12 @@ class ConversationRoutes:
     ) -> list[Shown]:
         """Items as they are kept: with what they name, and with their images. What is sealed stays
         so."""
-        resolved, shown = await _read(self._references.resolve_items(items, owner))
+        resolved, shown = await log_answers.read(self._references.resolve_items(items, owner))
         found = []
         for item, kept in zip(resolved, shown, strict=True):
-            messages = await _read(self._files.whole(owner, conversation.messages([item])))
+            messages = await log_answers.read(
+                self._files.whole(owner, conversation.messages([item]))
+            )
             found += images.restored([kept], messages)
         return found
 
@@ -197,7 +240,7 @@ class ConversationRoutes:
     ) -> tuple[tree.Conversation, records.Owner]:
         owner = await self._owner(request, scope)
         name = request.path_params["conversation_id"]
-        return await _read(self._known.find(name, owner, contents=contents)), owner
+        return await log_answers.read(self._known.find(name, owner, contents=contents)), owner
 
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
@@ -215,38 +258,24 @@ class ConversationRoutes:
             return json_body.decode(raw) if raw else {}
 
 
-async def _read(asked: Awaitable[T]) -> T:
-    """What was asked, or how a client is told that the log does not answer."""
-    try:
-        return await asked
-    except (log.LogUnavailable, log.HistoryLost) as error:
-        raise errors.unavailable("The log cannot be read right now.") from error
-
-
 async def _each(items: AsyncIterator[Shown]) -> AsyncIterator[Shown]:
     """The same, with errors like `_read`."""
     try:
         async for item in items:
             yield item
     except (log.LogUnavailable, log.HistoryLost) as error:
-        raise errors.unavailable("The log cannot be read right now.") from error
+        raise log_answers.unreadable() from error
 
 
-async def _written(asked: Awaitable[T]) -> T:
-    """What became of a change, or how a client is told that this is not known."""
-    try:
-        return await asked
-    except log.TooLarge as error:
-        raise errors.record_too_large() from error
-    except log.AppendFailed as error:
-        raise errors.unavailable(
-            "The log does not answer. Whether it holds the change is unknown."
-        ) from error
-    except log.LogUnavailable as error:
-        raise errors.unavailable("The log cannot be read right now.") from error
+def _order(text: str | None) -> str | None:
+    """The `order` of a list. Raises ApiError."""
+    if text not in (None, "asc", "desc"):
+        raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
+    return text
 
 
-def _of(found: tree.Conversation) -> Shown:
+def as_shown(found: tree.Conversation) -> Shown:
+    """A conversation as clients are shown it."""
     return {
         "id": found.id,
         "object": "conversation",

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import hashlib
 import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from tailrace import log, telemetry
 from tailrace.delivery import archived
@@ -79,6 +82,22 @@ class Conversations:
             await self.add_items(found, items)
         return found
 
+    async def create_once(
+        self, owner: records.Owner, key: str, metadata: dict[str, str], title: str
+    ) -> Conversation:
+        """The conversation that the owner made with this idempotency key, made now if there is
+        none. Raises like `find`, 404 where it was deleted; and log.AppendFailed, after which it may
+        be there."""
+        self._archive.require("conversations")
+        name = self._derived(owner, key)
+        found = await self._state(name, owner)
+        if found.owner is not None or owner.key in found.gone:
+            return _owned(found, owner)
+        attempt = secrets.token_urlsafe(RANDOM_BYTES)
+        made = conversations.Created(name, owner, int(self._clock()), metadata, title, attempt)
+        # Another gateway may have been first.
+        return await self.find(name, owner, end=await self.append(made))
+
     async def find(
         self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
     ) -> Conversation:
@@ -93,6 +112,13 @@ class Conversations:
                 is needed and does not answer.
             log.LogUnavailable
         """
+        return _owned(await self._state(name, owner, contents=contents, end=end), owner)
+
+    async def _state(
+        self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
+    ) -> Conversation:
+        """What the log says of a conversation that may not be there. Arguments and errors of
+        `find`."""
         partition = self._partition(name, owner)
         if end < 0:
             end = (await self._offsets.ends(topics.CONVERSATIONS, [partition]))[partition]
@@ -101,9 +127,8 @@ class Conversations:
             await self._fold(found, partition, start, end)
         except log.HistoryLost as error:
             raise log.LogUnavailable("the topic of conversations was cut") from error
-        if found.owner != owner:
-            raise errors.conversation_not_found(name)
-        self._remember(found, max(start, end))
+        if found.owner == owner:
+            self._remember(found, max(start, end))
         return found
 
     async def listed(
@@ -161,11 +186,16 @@ class Conversations:
                 return named
             found = await self.find(found.id, owner)
 
-    async def delete(self, name: str, owner: records.Owner) -> None:
-        """Delete. Its responses stay. Raises like `find`, and log.AppendFailed."""
-        await self.find(name, owner)
-        await self.append(conversations.Gone(name, owner))
+    async def delete(self, name: str, owner: records.Owner) -> Conversation:
+        """Delete. Its responses stay. Returns what it was then. Raises like `find`, and
+        log.AppendFailed."""
+        found = await self.find(name, owner)
+        end = await self.append(conversations.Gone(name, owner))
+        if end > 0:
+            last = await self._state(name, owner, end=end - 1)
+            found = last if last.owner == owner else found
         self._remembered.pop(name, None)
+        return found
 
     async def remove_item(self, found: Conversation, item: str) -> None:
         """Leave an item out from now on; of one that was added the content is erased. Raises
@@ -180,9 +210,16 @@ class Conversations:
                 None,
             )
 
-    def _minted(self, owner: records.Owner, prefix: str) -> str:
+    def _minted(self, owner: records.Owner, prefix: str, entropy: bytes = b"") -> str:
         address = ids.Address(self._incarnation, conversations.partition(owner), 0)
-        return ids.mint(address, os.urandom(ids.RANDOM_BYTES), prefix)
+        return ids.mint(address, entropy or os.urandom(ids.RANDOM_BYTES), prefix)
+
+    def _derived(self, owner: records.Owner, key: str) -> str:
+        """The id of the conversation that the owner makes with this idempotency key. The digest is
+        of an array, so that no two of them have one text, whatever names contain."""
+        scope = msgspec.json.encode([owner.issuer, owner.tenant, owner.subject, key])
+        digest = hashlib.blake2b(scope, digest_size=ids.RANDOM_BYTES, person=b"conversation")
+        return self._minted(owner, conversations.PREFIX, digest.digest())
 
     def _partition(self, name: str, owner: records.Owner) -> int:
         try:
@@ -256,6 +293,13 @@ _PREFIXES: Final = {
 def item_id(scope: str, number: int, item: dict[str, Any]) -> str:
     """The id of item number `number` of those that were added together."""
     return f"{_PREFIXES[item['type']]}{scope}_{number}"
+
+
+def _owned(found: Conversation, owner: records.Owner) -> Conversation:
+    """Raises ApiError: 404, it is not there, or another's."""
+    if found.owner != owner:
+        raise errors.conversation_not_found(found.id)
+    return found
 
 
 def check_room(found: Conversation) -> None:

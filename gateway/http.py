@@ -16,16 +16,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gateway import (
+    accepted_input,
     breakers,
     canaries,
     completion_routes,
     conversation_routes,
+    conversation_search,
     create_routes,
     file_routes,
     list_routes,
     response_routes,
     revocation_routes,
     session_routes,
+    share_routes,
     submission,
     vector_store_routes,
     worker_registry,
@@ -56,6 +59,8 @@ class Api:
         lists: list_routes.ListRoutes,
         revocations: revocation_routes.RevocationRoutes,
         conversations: conversation_routes.ConversationRoutes,
+        searches: conversation_search.SearchRoutes,
+        shares: share_routes.ShareRoutes,
         sessions: session_routes.SessionRoutes,
         files: file_routes.FileRoutes,
         vector_stores: vector_store_routes.VectorStoreRoutes | None,
@@ -79,6 +84,8 @@ class Api:
         self._lists = lists
         self._revocations = revocations
         self._conversations = conversations
+        self._searches = searches
+        self._shares = shares
         self._sessions = sessions
         self._files = files
         self._vector_stores = vector_stores
@@ -115,6 +122,7 @@ class Api:
             ("GET", "/v1/files/{file_id}/content", self._files.content),
             ("DELETE", "/v1/files/{file_id}", self._files.delete),
             *self._of_conversations(),
+            *self._of_shares(),
             *self._of_vector_stores(),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{model:path}", self.model),
@@ -138,14 +146,25 @@ class Api:
         return [
             ("POST", "/v1/conversations", routes.create),
             ("GET", "/v1/conversations", routes.listed),
+            ("GET", "/v1/conversations/search", self._searches.search),  # before an id
             ("GET", one, routes.show),
             ("POST", one, routes.change),
             ("DELETE", one, routes.delete),
             ("GET", f"{one}/nodes", routes.nodes),
+            ("GET", f"{one}/turns", routes.turns),
             ("GET", f"{one}/items", routes.items),
             ("POST", f"{one}/items", routes.add),
             ("GET", f"{one}/items/{{item_id}}", routes.item),
             ("DELETE", f"{one}/items/{{item_id}}", routes.remove),
+        ]
+
+    def _of_shares(self) -> list[tuple[str, str, Handler]]:
+        routes, one = self._shares, "/v1/conversations/{conversation_id}"
+        return [
+            ("POST", f"{one}/share", routes.create),
+            ("GET", f"{one}/shares", routes.listed),
+            ("DELETE", f"{one}/shares/{{share_id}}", routes.revoke),
+            ("GET", "/v1/shared/{token:path}", routes.show),
         ]
 
     def _of_vector_stores(self) -> list[tuple[str, str, Handler]]:
@@ -220,7 +239,14 @@ class Api:
             "push_urls": list(self._config.push_urls),
             "models": list(self._pools.catalog.listed),
             "default_model": self._pools.catalog.default_model,
+            "takes": accepted_input.by_model(
+                self._pools.catalog, self._workers.workers, self._config.records_version
+            ),
             "version": self._version,
+            "conversations": bool(self._config.archive),
+            "searches": bool(self._config.archive),
+            "titles": self._config.page_titles == 1,
+            "shares": bool(self._config.session_keys and self._config.archive),
         }
         return JSONResponse(body, headers={"cache-control": "no-cache"})
 

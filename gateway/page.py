@@ -23,9 +23,22 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
 from tailrace import settings
+from tailrace.protocol import share_tokens
 
 MAX_FILES: Final = 500
 MAX_BYTES: Final = 32 << 20
+SHARED: Final = "/shared.html"
+DIAGRAM: Final = "/diagram.html"
+# The scripts of DIAGRAM, which the page shows in frames without an origin: to a browser, such a
+# frame is another site. They are public files.
+_DIAGRAM_SCRIPTS: Final = re.compile(r"/diagram\.js|/assets/mermaid\.min-[\w-]+\.js")
+# What a model wrote becomes markup in this document, so it gets nothing from elsewhere, sends
+# nothing, and is without an origin wherever it is opened. Diagrams are drawn with styles of their
+# own.
+DIAGRAM_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+)
 ENCODINGS: Final = {".br": "br", ".gz": "gzip"}  # the best first
 _TYPES: Final = {
     ".js": "text/javascript",
@@ -33,6 +46,7 @@ _TYPES: Final = {
     ".html": "text/html",
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
+    ".webmanifest": "application/manifest+json",
 }
 
 
@@ -58,7 +72,7 @@ class Page(StaticFiles):
             settings.Misconfigured: the folder holds more than a page can be.
         """
         super().__init__(directory=folder)
-        self._csp = content_security_policy(push_urls)
+        self._push_urls = tuple(push_urls)
         self._variants: dict[str, dict[str, Variant]] = {}
         root = folder.resolve()
         names = _names(folder)
@@ -82,15 +96,27 @@ class Page(StaticFiles):
         """One for each file; none while the page is not built."""
         if "/" not in self._variants:
             return []
-        return [Route(path, self.serve, methods=["GET"]) for path in self._variants]
+        found = [Route(path, self.serve, methods=["GET"]) for path in self._variants]
+        if SHARED in self._variants:
+            found.append(Route(f"{share_tokens.PATH}{{token}}", self.shared, methods=["GET"]))
+        return [*found]
 
     async def serve(self, request: Request) -> Response:
         """The file at the request's path, in the best encoding that the client accepts."""
-        variants = self._variants[request.scope["path"]]
+        return await self._file(request, request.scope["path"])
+
+    async def shared(self, request: Request) -> Response:
+        """The page of a link to a conversation. It reads the token out of its own address."""
+        response = await self._file(request, SHARED)
+        response.headers["x-robots-tag"] = "noindex"
+        return response
+
+    async def _file(self, request: Request, path: str) -> Response:
+        variants = self._variants[path]
         accepted = accepted_encodings(request.headers.get("accept-encoding", ""))
         best = next((e for e in ENCODINGS.values() if e in variants and e in accepted), "")
         response = await self.get_response(variants[best].path, request.scope)
-        response.headers["content-security-policy"] = self._csp
+        response.headers.update(security_headers(path, self._push_urls))
         return response
 
     def file_response(
@@ -137,7 +163,8 @@ def _names(folder: Path) -> set[str]:
 def _headers(name: str, encoding: str, content: bytes) -> dict[str, str]:
     suffix = Path(name).suffix
     kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
-    # The name of an asset changes with its content.
+    # The name of an asset changes with its content. All else is asked for anew each time, the
+    # service worker above all: a browser that kept an old one would not notice a new page.
     immutable = name.startswith("assets/")
     headers = {
         "content-type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
@@ -148,8 +175,20 @@ def _headers(name: str, encoding: str, content: bytes) -> dict[str, str]:
     return {**headers, "content-encoding": encoding} if encoding else headers
 
 
+def security_headers(path: str, push_urls: Sequence[str]) -> dict[str, str]:
+    """What the file at this path is sent with, beside or in place of the headers of every answer
+    (`tailrace.web.middleware`)."""
+    if path == DIAGRAM:
+        return {"content-security-policy": DIAGRAM_POLICY, "x-frame-options": "SAMEORIGIN"}
+    headers = {"content-security-policy": content_security_policy(push_urls)}
+    if _DIAGRAM_SCRIPTS.fullmatch(path):
+        headers["cross-origin-resource-policy"] = "cross-origin"
+    return headers
+
+
 def content_security_policy(push_urls: Sequence[str]) -> str:
-    """Nothing but the page's own files, and connections to this gateway and the push services."""
+    """Nothing but the page's own files, those of its frames included, and connections to this
+    gateway and the push services."""
     connect = ["'self'"]
     for url in push_urls:
         connect += [url, "ws" + url.removeprefix("http")]
@@ -160,6 +199,8 @@ def content_security_policy(push_urls: Sequence[str]) -> str:
         "img-src": "'self' data:",
         "font-src": "'self'",
         "manifest-src": "'self'",
+        "worker-src": "'self'",
+        "frame-src": "'self'",
         "connect-src": " ".join(connect),
         "base-uri": "'none'",
         "form-action": "'none'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway import context, uploads
@@ -19,6 +20,8 @@ MAX_RESPONSES: Final = 16  # that the references of one request may name: each i
 # short body that names one long item often must not be written out to find that out.
 MAX_CHARACTERS: Final = records.MAX_RECORD_BYTES
 _ITEM_ID: Final = re.compile(r"[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
+
+Parts = list[dict[str, Any]]
 
 
 class References:
@@ -56,15 +59,17 @@ class References:
         known: dict[str, dict[str, conversation.Item]] = {}
         files: dict[str, dict[str, Any]] = {}
         turn: list[conversation.Item] = []
+        shown: list[dict[str, Any]] = []
         characters = 0
         for item in items:
+            seen = item
             match item:
                 case conversation.Reference():
                     named = await self._referenced(item, owner, known)
                     characters += _length(named)
                     if characters > MAX_CHARACTERS:
                         raise errors.record_too_large()
-                    turn.append(named)
+                    turn.append(seen := named)
                 case conversation.Reasoning(sealed=str(sealed)):
                     text = self._opened(item, sealed, "rs_", owner) or item.text
                     turn.append(dataclasses.replace(item, text=text))
@@ -74,17 +79,14 @@ class References:
                         raise _not_opened(item.where)
                     turn.append(dataclasses.replace(item, summary=summary))
                 case _ if conversation.uploads(item):
-                    whole = await self._with_files(item, owner, files)
-                    characters += _length(whole)
+                    seen = await self._with_files(item, owner, files)
+                    characters += _length(seen)
                     if characters > MAX_CHARACTERS:
                         raise errors.record_too_large()
-                    turn.append(whole)
+                    turn.append(_as_told(seen))
                 case _:
                     turn.append(item)
-        shown = [
-            conversation.shown(now if _named(was) else was)
-            for was, now in zip(items, turn, strict=True)
-        ]
+            shown.append(conversation.shown(seen))
         return tuple(turn), shown
 
     def _opened(
@@ -103,7 +105,8 @@ class References:
     async def _with_files(
         self, item: conversation.Item, owner: records.Owner, known: dict[str, dict[str, Any]]
     ) -> conversation.Item:
-        """The item with the files that it names; `known`: those of the request so far, by id."""
+        """The item with the files that it names, each a part of its own; `known`: those of the
+        request so far, by id."""
         for part in conversation.uploads(item):
             if part["id"] not in known:
                 if len(known) == MAX_FILES:
@@ -114,18 +117,7 @@ class References:
             if part["image"] and known[part["id"]]["type"] != "image":
                 raise errors.unsupported_value(part["where"], "This file is no image.")
 
-        def whole(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-            found = [_filled(part, known) for part in parts]
-            if images.any_in([{"content": found}]):
-                return found
-            return "".join(part["text"] for part in found)
-
-        match item:
-            case conversation.Message(content=list(parts)):
-                return dataclasses.replace(item, content=whole(parts))
-            case conversation.CallOutput(output=list(parts)):
-                return dataclasses.replace(item, output=whole(parts))
-        return item
+        return _with_parts(item, lambda parts: [_filled(part, known) for part in parts])
 
     async def _referenced(
         self,
@@ -163,9 +155,29 @@ class References:
         }
 
 
-def _named(item: conversation.Item) -> bool:
-    """Whether the client gave a name in the place of something."""
-    return isinstance(item, conversation.Reference) or bool(conversation.uploads(item))
+def _with_parts(
+    item: conversation.Item, change: Callable[[Parts], str | Parts]
+) -> conversation.Item:
+    match item:
+        case conversation.Message(content=list(parts)):
+            return dataclasses.replace(item, content=change(parts))
+        case conversation.CallOutput(output=list(parts)):
+            return dataclasses.replace(item, output=change(parts))
+    return item
+
+
+def _as_told(item: conversation.Item) -> conversation.Item:
+    """As a model is told it: one text, or parts if an image is among them."""
+
+    def told(parts: Parts) -> str | Parts:
+        if not images.any_in([{"content": parts}]):
+            return "".join(part["text"] for part in parts)
+        return [
+            {"type": "text", "text": part["text"]} if part["type"] == "text" else part
+            for part in parts
+        ]
+
+    return _with_parts(item, told)
 
 
 def _filled(part: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:

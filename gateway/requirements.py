@@ -53,7 +53,7 @@ def check(
             f"'{param}' is not supported here yet: it needs records of version "
             f"{request.version} ({VARIABLE}).",
         )
-    if request.embed is None and _embed_only(workers):
+    if request.embed is None and embed_only(workers):
         raise errors.unsupported_value(
             "model",
             f"The model '{create.model}' generates no text. It makes embeddings: POST "
@@ -77,6 +77,12 @@ def continues(workers: Sequence[Mapping[str, Any]]) -> bool:
     return all("continuation" in each for each in _told(workers))
 
 
+def takes_images(workers: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether a worker of a pool takes images; None while none tells."""
+    known = list(_told(workers))
+    return any("images" in each for each in known) if known else None
+
+
 def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The features of each worker that tells them."""
     for worker in workers:
@@ -85,8 +91,8 @@ def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
             yield told
 
 
-def _embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is known that none of them generates text."""
+def embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is known that none of the workers of a pool generates text."""
     some = False
     for told in _told(workers):
         if features.generates_text(told):

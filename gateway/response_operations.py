@@ -78,6 +78,10 @@ class ResponseOperations:
         response = await self.cancel(rid, owner)
         if not response["store"]:
             raise delivery.NotFound(rid)
+        await self.append_deletion(rid, owner)
+
+    async def append_deletion(self, rid: str, owner: records.Owner) -> None:
+        """Delete a stored response that has ended. Raises log.AppendFailed."""
         value = records.encode(records.Deleted(rid, owner))
         await self._writer.append(
             topics.DELETIONS,
@@ -100,16 +104,35 @@ class ResponseOperations:
         except log.HistoryLost:
             return None
 
-    async def input_items(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
-        """The items of this turn as they were given, oldest first, with ids. Raises like
-        `cancel`."""
+    async def input_items(
+        self, rid: str, owner: records.Owner, *, images_whole: bool = True
+    ) -> list[dict[str, Any]]:
+        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`.
+
+        Args:
+            images_whole: with the images; without, they are named by their digests.
+        """
         found = await self._delivery.find(rid, owner)
         if not found.response["store"]:
             raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
-        messages = await self._files.whole(owner, request.messages)
+        return await self.items_of(request, owner, images_whole=images_whole)
+
+    async def items_of(
+        self, request: records.Request, owner: records.Owner, *, images_whole: bool = True
+    ) -> list[dict[str, Any]]:
+        """The items of a request's turn, like `input_items`.
+
+        Raises:
+            log.HistoryLost: an image of it is not kept any more.
+            log.LogUnavailable
+            errors.ApiError: 503, only the archive may have an image, and does not answer.
+        """
+        named = images.named_in(request.input)
+        showing = [m for m in request.messages if named & {p["sha256"] for p in images.parts([m])}]
+        messages = await self._files.whole(owner, showing) if images_whole else []
         return [
-            {"id": ids.item_id(rid, f"msg_{i}_"), **item}
+            {"id": ids.item_id(request.rid, f"msg_{i}_"), **item}
             for i, item in enumerate(images.restored(request.input, messages))
         ]
 

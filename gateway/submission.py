@@ -363,7 +363,7 @@ class Submission:
         owner = access.owner_of(principal)
         if create.fork is not None:
             return await self._turns.beside(create.conversation, create.fork.rid, owner), None
-        place, before = await self._turns.following(create.conversation, owner)
+        place, before = await self._turns.following(create.conversation, owner, create.behind)
         return (place if create.generate else None), before
 
     async def _decided(
@@ -465,19 +465,42 @@ class Submission:
         home: str,
     ) -> delivery.Subscription | response_stream.ResponseStream:
         topic = topics.requests(home, create.priority)
+        taken: turns.Place | None = None
 
         async def append() -> tuple[delivery.Subscription, int]:
+            nonlocal taken
             # A cancelled append would not say what became of the record.
             preparing.reschedule(None)
             if place is None:
                 return await self._writer.append(request, topic, partition)
-            return await self._append_turn(place, request, topic, partition)
+            appended = await self._append_turn(place, request, topic, partition)
+            taken = place
+            return appended
 
         key = self._key(create, principal)
         if key is None:
             subscription, _ = await append()
             return subscription
-        return await self._keys.append_once(idempotency.KeyedRequest(request, key), append)
+        try:
+            found = await self._keys.append_once(idempotency.KeyedRequest(request, key), append)
+        except errors.ApiError:
+            if taken is not None:
+                await self._stand_down(taken, request.rid)
+            raise
+        if taken is None or isinstance(found, delivery.Subscription):
+            return found
+        try:
+            await self._stand_down(taken, request.rid, found.rid)
+        except BaseException:
+            found.release()
+            raise
+        return found
+
+    async def _stand_down(self, place: turns.Place, rid: str, first: str | None = None) -> None:
+        """Give the place of a turn back. Without this a branch that is withdrawn, because `first`
+        has its key, would stay the head."""
+        with contextlib.suppress(log.LogUnavailable):
+            await self._turns.give_back(place, rid, first)
 
     async def _append_turn(
         self, place: turns.Place, request: records.Request, topic: str, partition: int
@@ -496,8 +519,7 @@ class Submission:
             return await self._writer.append(request, topic, partition, take)
         except log.NotAppended:
             if taken:  # else the next turn would wait until the time is over
-                with contextlib.suppress(log.LogUnavailable):
-                    await self._turns.give_back(place, request.rid)
+                await self._stand_down(place, request.rid)
             raise
 
     async def _earlier(

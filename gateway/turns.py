@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway import busy, context, conversation_items, conversations
+from gateway.parsing import command, conversations_api
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import conversations as tree
@@ -46,20 +47,31 @@ class Turns:
         self._resolver = resolver
         self._clock = clock
 
-    async def following(self, name: str, owner: records.Owner) -> tuple[Place, context.History]:
-        """The place behind a conversation's head, and the messages that lead up to it.
+    async def following(
+        self, name: str, owner: records.Owner, behind: command.Behind | None = None
+    ) -> tuple[Place, context.History]:
+        """The place behind a node of a conversation, and the messages that lead up to it. `behind`:
+        which node; None: the head.
 
         Raises:
-            Busy: the head's response runs, or its request is being written.
-            errors.ApiError: 404, there is no such conversation; 400, it has room for no more turns;
-                503, the archive is needed and does not answer.
+            Busy: the node's response runs, or its request is being written.
+            errors.ApiError: 404, there is no such conversation; 400, it has no such node, or room
+                for no more turns; 503, the archive is needed and does not answer.
             log.LogUnavailable
         """
         found = await self._known.find(name, owner)
         if found.removed or any(not at.turn for at in found.nodes.values()):
             found = await self._known.find(name, owner, contents=True)
         conversations.check_room(found)
-        return Place(found, found.head), await self._history(found, owner)
+        if behind is None:
+            return Place(found, found.head), await self._history(found, found.head, owner)
+        if behind.node is not None and behind.node not in found.nodes:
+            raise errors.invalid_value(
+                conversations_api.PARENT,
+                f"Invalid '{conversations_api.PARENT}': the conversation has no such node.",
+            )
+        history = await self._history(found, behind.node, owner)
+        return Place(found, behind.node, branch=True), history
 
     async def beside(self, name: str, rid: str, owner: records.Owner) -> Place:
         """The place of a response that begins as the turn `rid` does. Raises like `following`, and
@@ -88,15 +100,19 @@ class Turns:
             now = await self._known.find(found.id, found.owner)
             raise busy.Busy(now.head or rid, PARAM)
 
-    async def give_back(self, place: Place, rid: str) -> None:
-        """The request of `rid` is not in the log and never will be. Raises log.AppendFailed."""
+    async def give_back(self, place: Place, rid: str, instead: str | None = None) -> None:
+        """The response `rid` will not be: its request is not in the log and never will be, or it
+        was withdrawn because `instead` is its turn. Raises log.AppendFailed."""
         found = place.conversation
         assert found.owner is not None
-        await self._known.append(tree.Chosen(found.id, found.owner, found.head, was=rid, only=True))
+        head = instead or found.head
+        await self._known.append(tree.Chosen(found.id, found.owner, head, was=rid, only=True))
 
-    async def _history(self, found: tree.Conversation, owner: records.Owner) -> context.History:
-        """The messages of the chosen path."""
-        path = found.path()
+    async def _history(
+        self, found: tree.Conversation, node: str | None, owner: records.Owner
+    ) -> context.History:
+        """The messages of the path to a node."""
+        path = found.path_to(node)
         behind: list[str] = []  # what comes behind the last turn that can be continued
         anchor: str | None = None
         before: context.Messages | None = None

@@ -151,7 +151,7 @@ class Uploads:
         return await log_files.read(self._ranges, sha256, place)
 
     async def part(self, file_id: str, owner: records.Owner, where: str) -> dict[str, Any]:
-        """The part of a message that a file is: an image, or text.
+        """The part of a message that a file is: an image, or text and its `filename`.
 
         Raises:
             errors.ApiError: 400, the owner has no such file.
@@ -167,7 +167,8 @@ class Uploads:
             data = await self.content(record)
         except log.HistoryLost as error:
             raise errors.file_unknown(file_id, where) from error
-        return {"type": "text", "text": images.told(record.filename, data.decode())}
+        text = images.told(record.filename, data.decode())
+        return {"type": "text", "text": text, "filename": record.filename}
 
     async def delete(self, record: records.Upload) -> None:
         """Take the name of a file back. Raises log.AppendFailed."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,6 +13,7 @@ from gateway import (
     admission,
     embedder,
     file_search,
+    log_answers,
     passages,
     rate_limits,
     request_body,
@@ -22,7 +22,6 @@ from gateway import (
     vector_stores,
 )
 from gateway.parsing import file_text, json_body, vector_stores_api
-from tailrace import log
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors, ids, records
@@ -33,7 +32,6 @@ MAX_BODY_BYTES: Final = 262_144
 LIST_USUAL: Final = 20
 LIST_MOST: Final = 100
 
-T = TypeVar("T")
 Shown = dict[str, Any]
 
 
@@ -66,15 +64,15 @@ class VectorStoreRoutes:
         asked = vector_stores_api.created(await self._body(request, owner))
         additions = [vector_stores_api.Addition(name, {}, asked.chunking) for name in asked.files]
         found = [await self._addition(owner, each, "file_ids") for each in additions]
-        made = await _answered(self._stores.create(owner, asked))
+        made = await log_answers.written(self._stores.create(owner, asked))
         for upload, addition in found:
-            await _answered(self._stores.attach(made, upload, addition))
-        return self._shown(await _answered(self._stores.find(made.id, owner)))
+            await log_answers.written(self._stores.attach(made, upload, addition))
+        return self._shown(await log_answers.written(self._stores.find(made.id, owner)))
 
     async def listed(self, request: Request) -> Response:
         """`GET /v1/vector_stores`: the newest first unless `order` is `asc`."""
         owner = await self._owner(request, CredentialScope.READ)
-        found = await _answered(self._stores.all_of(owner))
+        found = await log_answers.written(self._stores.all_of(owner))
         return _page(request, [_store(each, self._gate.clock()) for each in found])
 
     async def show(self, request: Request) -> Response:
@@ -85,20 +83,20 @@ class VectorStoreRoutes:
         """`POST /v1/vector_stores/{id}`."""
         store = await self._found(request, CredentialScope.CREATE)
         asked = vector_stores_api.changed(await self._body(request, store.owner))
-        return self._shown(await _answered(self._stores.change(store, asked)))
+        return self._shown(await log_answers.written(self._stores.change(store, asked)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores/{id}`: with all that it holds; the uploads stay."""
         store = await self._found(request, CredentialScope.CREATE)
-        await _answered(self._stores.delete(store))
+        await log_answers.written(self._stores.delete(store))
         return JSONResponse(_deleted(store))
 
     async def delete_all(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores`: all of the caller's; an extension."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        found = await _answered(self._stores.all_of(owner))
+        found = await log_answers.written(self._stores.all_of(owner))
         for store in found:
-            await _answered(self._stores.delete(store))
+            await log_answers.written(self._stores.delete(store))
         return JSONResponse(
             {"object": "list", "data": [_deleted(each) for each in found], "deleted": True}
         )
@@ -109,7 +107,7 @@ class VectorStoreRoutes:
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         store = await self._of(request, access.owner_of(principal))
         asked = vector_stores_api.search(await self._body(request, store.owner))
-        hits = await _answered(self._searching.hits([store], asked, principal))
+        hits = await log_answers.written(self._searching.hits([store], asked, principal))
         rows = [
             {
                 "file_id": hit.file,
@@ -137,7 +135,7 @@ class VectorStoreRoutes:
         store = await self._found(request, CredentialScope.CREATE)
         asked = vector_stores_api.added(await self._body(request, store.owner))
         upload, addition = await self._addition(store.owner, asked, "file_id")
-        file = await _answered(self._stores.attach(store, upload, addition))
+        file = await log_answers.written(self._stores.attach(store, upload, addition))
         return JSONResponse(_file(store, file))
 
     async def files(self, request: Request) -> Response:
@@ -155,14 +153,14 @@ class VectorStoreRoutes:
         store = await self._found(request, CredentialScope.CREATE)
         file = _file_of(request, store)
         attributes = vector_stores_api.described(await self._body(request, store.owner))
-        now = await _answered(self._stores.describe(store, file, attributes))
+        now = await log_answers.written(self._stores.describe(store, file, attributes))
         return JSONResponse(_file(store, now))
 
     async def detach(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores/{id}/files/{file_id}`: out of the store; the upload stays."""
         store = await self._found(request, CredentialScope.CREATE)
         file = _file_of(request, store)
-        await _answered(self._stores.detach(store, file))
+        await log_answers.written(self._stores.detach(store, file))
         return JSONResponse(
             {"id": file.act.file, "object": "vector_store.file.deleted", "deleted": True}
         )
@@ -173,7 +171,7 @@ class VectorStoreRoutes:
         file = _file_of(request, store)
         texts: list[str] = []
         if file.status == "completed":
-            texts = await _answered(self._passages.texts(store, file.act.attachment))
+            texts = await log_answers.written(self._passages.texts(store, file.act.attachment))
         return JSONResponse(
             {
                 "object": "vector_store.file_content.page",
@@ -195,7 +193,7 @@ class VectorStoreRoutes:
         found = [await self._addition(store.owner, each, "file_ids") for each in asked]
         batch = acts.BATCH_PREFIX + os.urandom(ids.RANDOM_BYTES).hex()
         files = [
-            await _answered(self._stores.attach(store, upload, addition, batch))
+            await log_answers.written(self._stores.attach(store, upload, addition, batch))
             for upload, addition in found
         ]
         return JSONResponse(_batch(store, batch, files))
@@ -211,8 +209,8 @@ class VectorStoreRoutes:
         _, files = _batch_of(request, store)
         for each in files:
             if each.status == "in_progress":
-                await _answered(self._stores.progress(store, each, status="cancelled"))
-        now = await _answered(self._stores.find(store.id, store.owner))
+                await log_answers.written(self._stores.progress(store, each, status="cancelled"))
+        now = await log_answers.written(self._stores.find(store.id, store.owner))
         return JSONResponse(_batch(now, *_batch_of(request, now)))
 
     async def batch_files(self, request: Request) -> Response:
@@ -229,7 +227,7 @@ class VectorStoreRoutes:
         Raises:
             errors.ApiError: 400, there is no such file, or it has no text.
         """
-        upload = await _answered(self._files.find(asked.file, owner))
+        upload = await log_answers.written(self._files.find(asked.file, owner))
         if upload is None:
             raise errors.file_unknown(asked.file, where)
         file_text.check(upload.filename, not upload.width, where)
@@ -243,7 +241,7 @@ class VectorStoreRoutes:
         return await self._of(request, await self._owner(request, scope))
 
     async def _of(self, request: Request, owner: records.Owner) -> acts.Store:
-        return await _answered(self._stores.find(request.path_params["store_id"], owner))
+        return await log_answers.written(self._stores.find(request.path_params["store_id"], owner))
 
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
@@ -258,18 +256,6 @@ class VectorStoreRoutes:
             charge = rate_limits.Charge(owner.key)
             await self._rates.charge_tokens(charge, len(raw) / admission.CHARS_PER_TOKEN_GUESS)
             return await asyncio.to_thread(json_body.decode, raw) if raw else {}
-
-
-async def _answered(asked: Awaitable[T]) -> T:
-    """What was asked, or how a client is told that the log does not answer."""
-    try:
-        return await asked
-    except log.AppendFailed as error:
-        raise errors.unavailable(
-            "The log does not answer. Whether it holds the change is unknown."
-        ) from error
-    except (log.LogUnavailable, log.HistoryLost) as error:
-        raise errors.unavailable("The log cannot be read right now.") from error
 
 
 def _page(request: Request, rows: list[Shown]) -> Response:

@@ -297,9 +297,9 @@ def write_licences() -> int:
     packages = locked()
     node = json.loads((ROOT / "frontend" / "package-lock.json").read_text())["packages"]
     table = {
-        f"npm/{place.rpartition('node_modules/')[2]}": spdx(each.get("license", ""))
+        f"npm/{place.rpartition('node_modules/')[2]}": spdx(each["license"])
         for place, each in node.items()
-        if place
+        if place and each.get("license")
     }
     here = _installed()
     python = [one for one in packages if one.ecosystem == "pypi"]
@@ -311,7 +311,7 @@ def write_licences() -> int:
                 table[one.key] = licence
     known = licences() if LICENCES.exists() else {}
     for one in packages:
-        # Jars and what no index describes are recorded by hand.
+        # Jars, and what neither a lock nor an index describes, are recorded by hand.
         if one.key not in table and one.key in known:
             table[one.key] = known[one.key]
     LICENCES.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")

@@ -30,7 +30,7 @@ TIER_S = {
     "services": 2100,
     "attacks": 1200,
     "faults": 1200,
-    "journey": 1500,
+    "journey": 2100,
 }
 # Unit tests use every core. Tests of services, faults and journeys mostly wait (for starts,
 # deadlines and rebalances), and each file has its own servers. The real engine takes half of the

@@ -13,6 +13,7 @@ from pathlib import Path
 
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FIREFOX = ("firefox-esr", "firefox")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,12 @@ TOOLS = (
         "browser tests",
         frozenset({"journey", "services"}),
         lambda: any(shutil.which(name) for name in CHROMIUM),
+    ),
+    Tool(
+        "firefox-esr",
+        "browser tests in Firefox",
+        frozenset({"journey"}),
+        lambda: any(shutil.which(name) for name in FIREFOX),
     ),
     Tool(
         "postgresql",

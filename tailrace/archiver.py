@@ -22,8 +22,11 @@ class Archiver:
     """All parts of one process, wired."""
 
     def __init__(self, config: settings.ArchiveSettings, layout: log.Layout) -> None:
+        """Raises settings.Misconfigured: this SQLite cannot hold an archive."""
         self._config = config
         self.engine = database.engine(config.archive, create=True)
+        if not database.searches(self.engine):
+            raise settings.Misconfigured("SQLite of this Python lacks FTS5, which an archive needs")
         self.offsets = log.Offsets(config.kafka, client_id=f"{config.name}-offsets")
         self.writer = log.Writer(
             config.kafka,

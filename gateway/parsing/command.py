@@ -51,6 +51,12 @@ class Pending(NamedTuple):
     candidates: Callable[[], list[Create]]
 
 
+class Behind(NamedTuple):
+    """The node of its conversation that a turn follows, wherever the head is; None: nothing."""
+
+    node: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     """A checked request for one response.
@@ -65,6 +71,7 @@ class Create:
         fork: it begins with tokens of another response, and its prompt is that one's.
         search: what files are searched for before it is written; None: none are.
         conversation: the id of the conversation that it is a turn of.
+        behind: what it follows there; None: the head.
         if_busy: what becomes of it where the turn that it follows runs still.
         usage_in_stream: Chat Completions' `include_usage`.
         logprobs_param: the field that asked for log probabilities; empty if none did.
@@ -97,6 +104,7 @@ class Create:
     fork: records.Fork | None = None
     search: FileSearch | None = None
     conversation: str | None = None
+    behind: Behind | None = None
     if_busy: IfBusy = "reject"
     store: bool = True
     background: bool = False

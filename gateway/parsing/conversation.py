@@ -283,7 +283,9 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
         return images.shown(part)
     if part["type"] == UPLOAD:
         return {"type": "input_image" if part["image"] else "input_file", "file_id": part["id"]}
-    return {"type": "input_text", "text": part["text"]}
+    # The text of a file that was named has the name of that.
+    of_file = {"filename": part["filename"]} if "filename" in part else {}
+    return {"type": "input_text", "text": part["text"], **of_file}
 
 
 def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:

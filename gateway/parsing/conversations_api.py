@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
-from gateway.parsing import conversation, input_items, shared_fields
+from gateway.parsing import command, conversation, input_items, shared_fields
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors
 from tailrace.settings.shapes import IfBusy
 
 MAX_ITEMS: Final = 20  # that are added at once
 MAX_TITLE_CHARS: Final = 512
+PARENT: Final = "conversation.parent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,18 @@ class Asked:
     items: tuple[conversation.Item, ...] = ()
 
 
-def created(body: Body) -> Asked:
-    """A body of `POST /v1/conversations`.
+def created(body: Body, key: str | None = None) -> Asked:
+    """A body of `POST /v1/conversations`. `key`: what its header `Idempotency-Key` says.
 
     Raises:
         errors.ApiError: 400 naming the field.
     """
     _only(body, ("items", "metadata", "title"))
     items = body.get("items")
+    if key is not None:
+        command.checked_key(key)
+        if items:
+            raise errors.mutually_exclusive("Idempotency-Key", "items")
     return Asked(
         shared_fields.metadata(body),
         _title(body),
@@ -75,8 +80,15 @@ def added(body: Body) -> tuple[conversation.Item, ...]:
     return _items(body["items"])
 
 
-def named(body: Body, *, store: bool | None, generate: bool) -> str | None:
-    """The conversation that a response is to be a turn of: its id, or an object with it.
+class Named(NamedTuple):
+    """The conversation that a response is to be a turn of, and what it follows there."""
+
+    id: str
+    behind: command.Behind | None = None
+
+
+def named(body: Body, *, store: bool | None, generate: bool) -> Named | None:
+    """The conversation that a body names: by its id, or an object with it.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -84,8 +96,9 @@ def named(body: Body, *, store: bool | None, generate: bool) -> str | None:
     value = body.get("conversation")
     if value is None:
         return None
-    where = "conversation"
+    where, behind = "conversation", None
     if isinstance(value, dict):
+        behind = _behind(value, body)
         value, where = value.get("id"), "conversation.id"
         if value is None:
             raise errors.missing_required_parameter(where)
@@ -99,7 +112,19 @@ def named(body: Body, *, store: bool | None, generate: bool) -> str | None:
         raise errors.invalid_value(
             "generate", "A turn of a conversation generates: 'generate' cannot be false."
         )
-    return value
+    return Named(value, behind)
+
+
+def _behind(value: dict[str, Any], body: Body) -> command.Behind | None:
+    """What `parent` says. It says something where it is null, too: the turn follows nothing."""
+    if "parent" not in value:
+        return None
+    node = value["parent"]
+    if node is not None and not isinstance(node, str):
+        raise errors.invalid_type(PARENT, "a string or null")
+    if body.get("fork") is not None:
+        raise errors.mutually_exclusive("fork", PARENT)
+    return command.Behind(node)
 
 
 def if_busy(body: Body, usual: IfBusy) -> IfBusy:

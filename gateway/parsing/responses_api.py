@@ -93,10 +93,10 @@ def parse(
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
     previous, fork = turn.previous_response_id, forks.of(body, pool)
-    name = conversations_api.named(
+    named = conversations_api.named(
         body, store=turn.store if not counts else None, generate=generate or counts
     )
-    begins = previous is None and name is None
+    begins = previous is None and named is None
     turn_items = input_items.read(
         body, required=generate and begins and fork is None, continues=not begins
     )
@@ -128,7 +128,8 @@ def parse(
         instructions=instructions,
         previous=previous,
         fork=fork,
-        conversation=name,
+        conversation=named.id if named is not None else None,
+        behind=named.behind if named is not None else None,
         if_busy=conversations_api.if_busy(body, pool.if_busy),
         background=background,
         stream=stream,

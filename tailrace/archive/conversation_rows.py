@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tailrace.archive import tables
+from tailrace.archive import tables, text_rows
 from tailrace.protocol import conversations, log_words, records
 
 AT_ONCE: Final = 500  # values of one statement; SQLite takes 32,766
@@ -19,6 +19,7 @@ _owner = msgspec.json.Decoder(records.Owner)
 _metadata = msgspec.json.Decoder(dict[str, str])
 _items = msgspec.json.Decoder(list[str])
 _content = msgspec.json.Decoder(dict[str, Any])
+_shares = msgspec.json.Decoder(dict[str, conversations.Share])
 
 
 class Address(NamedTuple):
@@ -31,10 +32,11 @@ class Address(NamedTuple):
 
 class Folded(NamedTuple):
     """What became of records. `erased`: what is to be erased from the topic: it belongs to no
-    conversation that there is."""
+    conversation that there is. `texts`: those that may have changed."""
 
     garbage: int
     erased: set[Address]
+    texts: text_rows.Touched
 
 
 async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> Folded:
@@ -57,12 +59,19 @@ async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> 
             continue
         there = state.owner is not None
         left = await _keys(connection, state) if isinstance(act, conversations.Gone) else {key}
-        state.apply(act, record.timestamp)
-        if state.owner is None and (there or not isinstance(act, conversations.Gone)):
+        accepted = state.apply(act, record.timestamp)
+        # Of those that make one conversation at once only the first counts.
+        late = isinstance(act, conversations.Created) and bool(act.attempt) and not accepted
+        if late or (state.owner is None and (there or not isinstance(act, conversations.Gone))):
             erased |= {Address(record.topic, record.partition, each) for each in left}
+    texts = text_rows.Touched(set(), set())
     for name, state in now.items():
         await _save(connection, was[name], state, lost[name])
-    return Folded(garbage, erased)
+        if state.owner is None:
+            texts.gone.add(name)
+        else:
+            texts.places.update((name, at) for at in _said_anew(was[name], state, lost[name]))
+    return Folded(garbage, erased, texts)
 
 
 async def read(
@@ -71,11 +80,12 @@ async def read(
     """Conversations by id; one that is not there is as before its creation. `contents`: with those
     of added items."""
     found = {name: conversations.Conversation(name) for name in names}
-    rows, nodes, items = tables.CONVERSATIONS.c, tables.NODES.c, tables.ITEMS.c
+    nodes, items, erased = tables.NODES.c, tables.ITEMS.c, tables.ERASED.c
     for some in _slices(names):
-        question = sa.select(tables.CONVERSATIONS).where(rows.id.in_(some))
-        for row in (await connection.execute(question)).all():
-            found[row.id] = _of_row(row)
+        found |= await heads(connection, some)
+        question = sa.select(erased.rid, erased.owner).where(erased.rid.in_(some))
+        for name, by in (await connection.execute(question)).all():
+            found[name].gone.add(by)
         in_order = sa.select(tables.NODES).where(nodes.id.in_(some)).order_by(nodes.number)
         for row in (await connection.execute(in_order)).all():
             found[row.id].nodes[row.node] = conversations.Node(
@@ -110,6 +120,30 @@ async def listed(
     return [_of_row(row) for row in (await connection.execute(question)).all()]
 
 
+async def heads(
+    connection: AsyncConnection, names: Sequence[str]
+) -> dict[str, conversations.Conversation]:
+    """Those of these conversations that are there, by id, without their nodes."""
+    rows = tables.CONVERSATIONS.c
+    found: dict[str, conversations.Conversation] = {}
+    for some in _slices(names):
+        question = sa.select(tables.CONVERSATIONS).where(rows.id.in_(some))
+        for row in (await connection.execute(question)).all():
+            found[row.id] = _of_row(row)
+    return found
+
+
+def _said_anew(
+    was: conversations.Conversation, now: conversations.Conversation, lost: set[str]
+) -> set[str]:
+    """Nodes whose text may have changed, and `TITLE` if that has."""
+    found = now.nodes.keys() - was.nodes.keys()
+    for item in {*now.contents, *lost, *(now.removed - was.removed)}:
+        node = now.node_of(item)
+        found |= {node} if node is not None else set()
+    return found | ({text_rows.TITLE} if was.title != now.title else set())
+
+
 def _of_row(row: Any) -> conversations.Conversation:
     return conversations.Conversation(
         row.id,
@@ -120,26 +154,30 @@ def _of_row(row: Any) -> conversations.Conversation:
         title=row.title,
         pinned=row.pinned,
         head=row.head,
+        shares=_shares.decode(row.shares),
+        attempt=row.attempt,
     )
 
 
 def _copy(was: conversations.Conversation) -> conversations.Conversation:
-    return dataclasses.replace(was, nodes=was.nodes.copy(), removed=was.removed.copy(), contents={})
+    return dataclasses.replace(was.copy(), contents={})
 
 
 async def _keys(connection: AsyncConnection, found: conversations.Conversation) -> set[str]:
-    """Keys of what the topic has of a conversation, but for those of `Chosen`: nobody knows them,
-    and they hold nothing that anybody wrote."""
+    """Keys of what the topic has of a conversation, but for those of `Chosen` and `Unshared`:
+    nobody knows them, and they hold nothing that anybody wrote."""
     items = tables.ITEMS.c
     written = (
         await connection.execute(sa.select(items.item).where(items.id == found.id))
     ).scalars()
     named = {item for node in found.nodes.values() for item in node.items}
     return {
+        *((f"{found.id}:c:{found.attempt}",) if found.attempt else ()),
         *(f"{found.id}:{name}" for name in ("metadata", "title", "pinned")),
         *(f"{found.id}:n:{node}" for node in found.nodes),
         *(f"{found.id}:i:{item}" for item in {*written, *found.contents, *named} - found.removed),
         *(f"{found.id}:d:{item}" for item in found.removed),
+        *(conversations.share_key(found.id, share) for share in found.shares),
     }
 
 
@@ -150,6 +188,9 @@ async def _save(
     lost: set[str],
 ) -> None:
     """Write what differs. `lost`: items whose content has a tombstone."""
+    marks = [{"rid": now.id, "owner": by} for by in sorted(now.gone - was.gone)]
+    if marks:
+        await connection.execute(sa.insert(tables.ERASED), marks)
     if now.owner is None:
         if was.owner is not None:
             for table in (tables.CONVERSATIONS, tables.NODES, tables.ITEMS):
@@ -200,6 +241,8 @@ def _row(of: conversations.Conversation) -> dict[str, Any]:
         "title": of.title,
         "pinned": of.pinned,
         "head": of.head,
+        "shares": msgspec.json.encode(of.shares).decode(),
+        "attempt": of.attempt,
     }
 
 

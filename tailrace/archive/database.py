@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
 ANSWER_S: Final = 5.0
+_LOCK: Final = 7_245_101_904  # of PostgreSQL: a number that stands for the archive
 
 # What a database that is away, locked for too long or without its tables raises. SQLAlchemy does
 # not translate what a server says while a connection is made: it starts, or has too many.
@@ -78,6 +80,14 @@ def engine(url: str, *, create: bool = False) -> AsyncEngine:
     )
 
 
+def searches(engine: AsyncEngine) -> bool:
+    """Whether SQLite was built with FTS5, which an archive needs; True for other databases."""
+    if engine.dialect.name != "sqlite":
+        return True
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        return any("FTS5" in name for (name,) in connection.execute("PRAGMA compile_options"))
+
+
 def is_there(engine: AsyncEngine) -> bool:
     """Whether a SQLite archive's file exists; True for other databases. A connection that fails
     leaves a thread behind for a moment, so readers ask first."""
@@ -107,8 +117,11 @@ def _as_transactions(made: AsyncEngine) -> None:
 
 @contextlib.asynccontextmanager
 async def writing(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that writes. With SQLite it has the file's write lock from its beginning on."""
+    """A transaction that writes. There is one at a time: what a response, its deletion and its
+    conversation are together follows from the rows of all of them, in whichever order they come."""
     async with engine.connect() as connection:
         await connection.execution_options(writes=True)
         async with connection.begin():
+            if engine.dialect.name == "postgresql":  # SQLite's file has a lock of its own
+                await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             yield connection

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log, telemetry
-from tailrace.archive import conversation_rows, database, folding, migration
+from tailrace.archive import conversation_rows, database, folding, migration, text_upkeep
 from tailrace.log import interfaces
 from tailrace.retry import retry_until
 
@@ -45,6 +45,7 @@ class Follower:
         self._offsets = offsets
         self._writer = writer
         self._folding = folding.Folding(engine, log_name, self._erase)
+        self._upkeep = text_upkeep.TextUpkeep(engine, self._persist)
         self._ready: set[str] = set()
 
     @property
@@ -59,6 +60,7 @@ class Follower:
         async with asyncio.TaskGroup() as tasks:
             for topic, reader in self.readers.items():
                 tasks.create_task(self._follow(topic, reader))
+            tasks.create_task(self._upkeep.run())
 
     async def _follow(self, topic: str, reader: interfaces.TailReader) -> None:
         count = await _answered(lambda: self._offsets.partitions(topic))
@@ -88,6 +90,8 @@ class Follower:
             telemetry.ARCHIVED.labels(outcome="row").inc(folded.rows)
             telemetry.ARCHIVED.labels(outcome="erased").inc(folded.erased)
             telemetry.ARCHIVED.labels(outcome="garbage").inc(folded.garbage)
+            if folded.texts:
+                self._upkeep.erased()
             for (_, partition), offset in folded.next.items():
                 if reader.next_offset(partition) != offset:
                     reader.follow(partition, offset)

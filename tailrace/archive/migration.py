@@ -13,8 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tailrace.archive import database
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-# Two processes that migrate at once: PostgreSQL lets the second wait for this number.
-_LOCK: Final = 7_245_101_904
 
 
 async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
@@ -25,8 +23,6 @@ async def migrate(engine: AsyncEngine, revision: str = "head") -> None:
         database.ERRORS
     """
     async with database.writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         await connection.run_sync(_migrate, revision)
 
 

@@ -49,6 +49,22 @@ class Wanted:
     limit: int = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A conversation that a search found, without its nodes.
+
+    Attributes:
+        response: the turn that matches; None: its title does, or items that were added.
+        snippet: a part of what matches; plain text in one line.
+        ranges: characters of the snippet, from and to, that are words of the search.
+    """
+
+    conversation: conversations.Conversation
+    response: str | None
+    snippet: str
+    ranges: list[tuple[int, int]]
+
+
 class UnknownPlace(Exception):
     """`after` names nothing of this list."""
 
@@ -62,6 +78,12 @@ class Reader(Protocol):
     async def find(self, rid: str, owner: str) -> Archived | None:
         """The response with this id, if it is that of the owner with this key. What others have is
         not even read."""
+
+    async def several(self, rids: Sequence[str], owner: str) -> dict[str, Archived]:
+        """Those of these responses that are of the owner with this key and there, by id."""
+
+    async def present(self, rids: Sequence[str], owner: str) -> set[str]:
+        """The ids of those that `several` would answer."""
 
     async def metadata(self, rids: Sequence[str], owner: str) -> dict[str, dict[str, str]]:
         """What the owner changed the metadata of these responses to, of those that were changed."""
@@ -78,6 +100,16 @@ class Reader(Protocol):
     ) -> list[conversations.Conversation]:
         """The owner's conversations, without their nodes; that in which something happened last
         comes first. One more than `limit`, if there is one more.
+
+        Raises:
+            UnknownPlace
+        """
+
+    async def search(self, owner: str, asked: str, after: str | None, limit: int) -> list[Match]:
+        """The owner's conversations of which a turn, items that were added together or the title
+        has all words that are asked for, the last one perhaps as a beginning. Each is here once,
+        with the newest of what matches; that in which something happened last comes first. One
+        more than `limit`, if there is one more.
 
         Raises:
             UnknownPlace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -12,18 +11,16 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import conversation_rows, database, folding, tables
+from tailrace.archive import conversation_rows, database, folding, tables, text_rows, text_search
 from tailrace.archive.fold import CHAT
-from tailrace.archive.reader import Archived, ArchiveUnavailable, UnknownPlace, Wanted
-from tailrace.protocol import conversations, history, topics
+from tailrace.archive.reader import Archived, ArchiveUnavailable, Match, UnknownPlace, Wanted
+from tailrace.protocol import conversations, topics
 
 T = TypeVar("T")
 
 ANSWER_S: Final = 5.0
 BEHIND_S: Final = 5.0  # how long the archive may take to fold what was acknowledged
 LOOK_AGAIN_S: Final = 0.02
-# A row larger than this, decompressed, is not what a worker writes.
-MAX_HISTORY_BYTES: Final = 256 << 20
 
 _metadata = msgspec.json.Decoder(dict[str, str])
 
@@ -46,6 +43,30 @@ class SqlReader:
         async def ask(connection: AsyncConnection) -> Archived | None:
             row = (await connection.execute(question)).first()
             return _archived(row[0], row[1]) if row is not None else None
+
+        return await self._ask(ask)
+
+    async def several(self, rids: Sequence[str], owner: str) -> dict[str, Archived]:
+        rows = tables.RESPONSES.c
+        question = sa.select(rows.rid, rows.history, rows.metadata).where(
+            rows.rid.in_(rids), rows.owner == owner
+        )
+
+        async def ask(connection: AsyncConnection) -> dict[str, Archived]:
+            found = {}
+            for rid, value, metadata in (await connection.execute(question)).all():
+                found[rid] = _archived(value, metadata)
+                await asyncio.sleep(0)  # others have their turn in between
+            return found
+
+        return await self._ask(ask)
+
+    async def present(self, rids: Sequence[str], owner: str) -> set[str]:
+        rows = tables.RESPONSES.c
+        question = sa.select(rows.rid).where(rows.rid.in_(rids), rows.owner == owner)
+
+        async def ask(connection: AsyncConnection) -> set[str]:
+            return set((await connection.execute(question)).scalars())
 
         return await self._ask(ask)
 
@@ -84,6 +105,14 @@ class SqlReader:
         if found is None:
             raise UnknownPlace(after)
         return found
+
+    async def search(self, owner: str, asked: str, after: str | None, limit: int) -> list[Match]:
+        async def ask(connection: AsyncConnection) -> list[Match]:
+            if connection.dialect.name == "postgresql":
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            return await text_search.matches(connection, owner, asked, after=after, limit=limit + 1)
+
+        return await self._ask(ask)
 
     async def file(self, key: str) -> bytes | None:
         question = sa.select(tables.FILES.c.value).where(tables.FILES.c.key == key)
@@ -183,8 +212,7 @@ async def _with_their_choices(
 
 
 def _archived(value: bytes, metadata: str) -> Archived:
-    unpack = zlib.decompressobj()
-    whole = history.decode(unpack.decompress(bytes(value), MAX_HISTORY_BYTES))
+    whole = text_rows.unpacked(value)
     if whole is None:
         raise ArchiveUnavailable("a row cannot be read")
     return Archived(whole, _metadata.decode(metadata))

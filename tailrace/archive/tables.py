@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 metadata: Final = sa.MetaData()
 
 _RID: Final = sa.String(64)
 _NAME: Final = sa.String(255)
+_NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # there it is the row's own
 
 # A stored response that has ended. `history` is its HISTORY as the topic has it, compressed by
 # zlib; every other column follows from it. `records`: how many of the topic it was cut into.
@@ -63,7 +65,7 @@ PARTS: Final = sa.Table(
 )
 
 # Who deleted a response. Only its owner's deletion counts, and who that is only the response tells.
-# An empty `owner`: the topic has a tombstone.
+# An empty `owner`: the topic has a tombstone. Also who deleted the conversation whose id `rid` is.
 ERASED: Final = sa.Table(
     "erased",
     metadata,
@@ -79,7 +81,8 @@ FILES: Final = sa.Table(
     sa.Column("value", sa.LargeBinary, nullable=False),
 )
 
-# A conversation. Of one that is gone there are no rows.
+# A conversation. Of one that is gone there is only the row of `erased`. `shares`: its links by id,
+# as JSON. `attempt` is in the key of the record that made it.
 CONVERSATIONS: Final = sa.Table(
     "conversations",
     metadata,
@@ -92,6 +95,8 @@ CONVERSATIONS: Final = sa.Table(
     sa.Column("title", sa.Text, nullable=False),
     sa.Column("pinned", sa.Boolean, nullable=False),
     sa.Column("head", _RID, nullable=True),
+    sa.Column("shares", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("attempt", _RID, nullable=False, server_default=""),
     sa.Index("conversations_of", "owner", "updated_ms", "id"),
 )
 
@@ -106,6 +111,7 @@ NODES: Final = sa.Table(
     sa.Column("items", sa.Text, nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
     sa.Column("at_ms", sa.BigInteger, nullable=False),
+    sa.Index("nodes_by_name", "node"),
 )
 
 # What added items hold, as JSON; NULL for an item that was removed, which may be a turn's.
@@ -116,6 +122,32 @@ ITEMS: Final = sa.Table(
     sa.Column("item", _NAME, primary_key=True),
     sa.Column("content", sa.Text, nullable=True),
 )
+
+# What is searched: the text of a node (UTF-8), or the title of a conversation, whose `node` is
+# empty. It follows from the rows above. `place`: the node's `number`; -1: a title's. `number` is
+# given as rows come, so that another archive of the same log has other ones.
+TEXTS: Final = sa.Table(
+    "texts",
+    metadata,
+    sa.Column("number", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("id", _RID, nullable=False),
+    sa.Column("node", _RID, nullable=False),
+    sa.Column("place", sa.Integer, nullable=False),
+    sa.Column("text", sa.LargeBinary, nullable=False),
+    sa.Index("texts_of", "id", "node", unique=True),
+)
+
+# Their words (`words.indexed`), by the number of the text. Of SQLite it is a table of FTS5.
+WORDS: Final = sa.Table(
+    "words",
+    metadata,
+    sa.Column("rowid", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("said", sa.Text().with_variant(postgresql.TSVECTOR(), "postgresql"), nullable=False),
+    sa.Index("words_said", "said", postgresql_using="gin"),
+)
+
+# Conversations that were archived before there were texts, and have none yet.
+UNINDEXED: Final = sa.Table("unindexed", metadata, sa.Column("id", _RID, primary_key=True))
 
 # The next offset to be folded. `log` is the incarnation: another log begins at its beginning.
 POSITIONS: Final = sa.Table(

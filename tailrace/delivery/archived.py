@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tailrace.archive import fold, reader
 from tailrace.delivery import hub, kept_bytes
@@ -30,6 +30,13 @@ def response_of(found: reader.Archived) -> dict[str, Any]:
     series = stream_of(found.history).series
     assert series is not None  # the request identifies it
     return {**series.snapshot(), "metadata": found.metadata}
+
+
+class Kept(NamedTuple):
+    """A response: its request and the Response object."""
+
+    request: records.Request
+    response: dict[str, Any]
 
 
 class Archived:
@@ -69,6 +76,28 @@ class Archived:
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return found.history if found is not None else None
+
+    async def several(self, rids: Sequence[str], owner: records.Owner) -> dict[str, Kept]:
+        """Those of an owner's responses that the archive has now, by id. It may be behind, and not
+        know of a deletion yet."""
+        if self._reader is None or not rids:
+            return {}
+        try:
+            found = await self._reader.several(rids, owner.key)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+        return {
+            rid: Kept(each.history.request, await _response(each)) for rid, each in found.items()
+        }
+
+    async def present(self, rids: Sequence[str], owner: records.Owner) -> set[str]:
+        """The ids of those that `several` would answer."""
+        if self._reader is None or not rids:
+            return set()
+        try:
+            return await self._reader.present(rids, owner.key)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
 
     async def metadata(self, rid: str, owner: records.Owner) -> dict[str, str] | None:
         """What the owner changed the metadata of a response to; None if they did not. Raises also
@@ -135,13 +164,35 @@ class Archived:
         """
         self.require("conversations")
         assert self._reader is not None
-        partition = conversations.partition(owner)
         try:
-            ends = await self._offsets.ends(topics.CONVERSATIONS, [partition])
-            await self._reader.wait_folded(self._log, topics.CONVERSATIONS, ends)
+            await self._wait_conversations(owner)
             return await self._reader.conversations(owner.key, after, limit)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
+
+    async def search(
+        self, owner: records.Owner, asked: str, after: str | None, limit: int
+    ) -> list[reader.Match]:
+        """Conversations of an owner that have these words (`reader.Reader.search`), with all that
+        was acknowledged before.
+
+        Raises:
+            reader.UnknownPlace, log.LogUnavailable
+        """
+        self.require("conversations")
+        assert self._reader is not None
+        try:
+            await self._wait_conversations(owner)
+            await self._wait_folded()
+            return await self._reader.search(owner.key, asked, after, limit)
+        except reader.ArchiveUnavailable as error:
+            raise _unavailable(error) from error
+
+    async def _wait_conversations(self, owner: records.Owner) -> None:
+        """Until the archive has all acts on an owner's conversations that were acknowledged."""
+        assert self._reader is not None
+        ends = await self._offsets.ends(topics.CONVERSATIONS, [conversations.partition(owner)])
+        await self._reader.wait_folded(self._log, topics.CONVERSATIONS, ends)
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from tailrace import log, telemetry
 from tailrace.archive import reader
 from tailrace.delivery import archived, hub, kept_bytes
+from tailrace.delivery.archived import Kept
 from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
@@ -184,6 +185,11 @@ class Delivery:
         """This instance appended the deletion of `rid` by its owner."""
         self._deletions.add(rid, owner)
 
+    def known_deleted(self, rid: str, owner: records.Owner) -> bool:
+        """Whether this instance knows that the owner deleted the response. Later, where neither log
+        nor archive has it, it may have forgotten."""
+        return self._deletions.by(rid, owner)
+
     def load(self, partition: int) -> int:
         """Number of streams that this instance has on `partition`."""
         return self._streams.load(partition)
@@ -264,4 +270,4 @@ def _count_ignored(reason: str) -> None:
     telemetry.IGNORED_RECORDS.labels(reason=reason).inc()
 
 
-__all__ = ["Delivery", "Found", "NotFound", "Subscription"]
+__all__ = ["Delivery", "Found", "Kept", "NotFound", "Subscription"]

@@ -17,6 +17,7 @@ from tailrace.protocol import ids, records, topics
 
 PREFIX: Final = "conv_"
 NODE_PREFIX: Final = "node_"  # of items that were added; the node of a turn is its response id
+SHARE_PREFIX: Final = "share_"
 MAX_NODES: Final = 10_000
 PARTITIONS: Final = topics.partitions_of(topics.CONVERSATIONS)
 
@@ -25,18 +26,24 @@ Attribute = Literal["metadata", "title", "pinned"]
 
 
 class Created(msgspec.Struct, tag_field="t", tag="CONVERSATION", frozen=True, omit_defaults=True):
-    """Key `<id>`: the owner `by` made a conversation. `created_at` in seconds since the epoch."""
+    """Key `<id>`: the owner `by` made a conversation. `created_at` in seconds since the epoch.
+
+    Where several may make the same one, each has an `attempt` (random) and the key
+    `<id>:c:<attempt>`. Under one key compaction would leave the last of them, behind the nodes that
+    followed the first.
+    """
 
     id: Id
     by: records.Owner
     created_at: records.Count
     metadata: dict[str, str] = {}
     title: str = ""
+    attempt: Annotated[str, msgspec.Meta(max_length=64)] = ""
     v: int = records.VERSION
 
 
 class Gone(msgspec.Struct, tag_field="t", tag="GONE", frozen=True, omit_defaults=True):
-    """Key `<id>`: the owner deleted it. It takes the place of `Created`."""
+    """Key `<id>`: the owner deleted it, for ever. It takes the place of `Created`."""
 
     id: Id
     by: records.Owner
@@ -120,7 +127,31 @@ class Removed(msgspec.Struct, tag_field="t", tag="REMOVED", frozen=True, omit_de
     v: int = records.VERSION
 
 
-Act = Created | Gone | Changed | Turn | Added | Chosen | Item | Removed
+class Shared(msgspec.Struct, tag_field="t", tag="SHARED", frozen=True, omit_defaults=True):
+    """Key `<id>:s:<share>`: a link shows the path to `head`, under this title, until `expires_at`.
+    Times in seconds since the epoch."""
+
+    id: Id
+    by: records.Owner
+    share: Id
+    head: Id
+    created_at: records.Count
+    expires_at: records.Count
+    title: str = ""
+    v: int = records.VERSION
+
+
+class Unshared(msgspec.Struct, tag_field="t", tag="UNSHARED", frozen=True, omit_defaults=True):
+    """Key `<id>:s:<share>`: the link shows nothing any more. It takes the place of `Shared`, and
+    stays: a gateway that remembers the link for long must still find it."""
+
+    id: Id
+    by: records.Owner
+    share: Id
+    v: int = records.VERSION
+
+
+Act = Created | Gone | Changed | Turn | Added | Chosen | Item | Removed | Shared | Unshared
 _decoder = msgspec.json.Decoder(Act)
 _encoder = msgspec.json.Encoder()
 
@@ -138,6 +169,8 @@ def partition(owner: records.Owner) -> int:
 def key(act: Act, random: str = "") -> str:
     """The key of a record. `random`: of a `Chosen`."""
     match act:
+        case Created(attempt=attempt) if attempt:
+            return f"{act.id}:c:{attempt}"
         case Created() | Gone():
             return act.id
         case Changed():
@@ -150,6 +183,13 @@ def key(act: Act, random: str = "") -> str:
             return f"{act.id}:i:{act.item}"
         case Removed():
             return f"{act.id}:d:{act.item}"
+        case Shared() | Unshared():
+            return share_key(act.id, act.share)
+
+
+def share_key(name: str, share: str) -> str:
+    """The key of what is said of a conversation's link."""
+    return f"{name}:s:{share}"
 
 
 def named_by(of: bytes | None) -> str | None:
@@ -200,6 +240,15 @@ class Node(NamedTuple):
         return not self.items
 
 
+class Share(NamedTuple):
+    """A link that was not revoked; it may have expired. As `Shared`."""
+
+    head: str
+    title: str
+    created_at: int
+    expires_at: int
+
+
 @dataclass(slots=True)
 class Conversation:
     """What the log says of one conversation.
@@ -210,7 +259,10 @@ class Conversation:
         nodes: by id, in the order of the log; those that were accepted.
         removed: ids of items that are left out.
         contents: what added items hold, as far as it was read here.
+        shares: links to it by id, in the order of the log.
         updated_ms: when its last node was accepted, or it was created.
+        attempt: of the `Created` that made it.
+        gone: keys of owners who deleted it. They cannot make it again.
     """
 
     id: str
@@ -224,6 +276,9 @@ class Conversation:
     nodes: dict[str, Node] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     contents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    shares: dict[str, Share] = field(default_factory=dict)
+    attempt: str = ""
+    gone: set[str] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
@@ -239,11 +294,15 @@ class Conversation:
         effect. `at_ms`: the broker's time of it."""
         if isinstance(act, Created):
             return self._create(act, at_ms)
+        if isinstance(act, Gone) and self.owner is None:
+            self.gone.add(act.by.key)  # compaction or an erasure took what made it
+            return True
         if act.by != self.owner:
             return False
         match act:
             case Gone():
                 self.clear()
+                self.gone.add(act.by.key)
             case Changed(metadata=metadata, title=title, pinned=pinned):
                 self.metadata = self.metadata if metadata is None else metadata
                 self.title = self.title if title is None else title
@@ -261,6 +320,12 @@ class Conversation:
             case Removed(item=item):
                 self.removed.add(item)
                 self.contents.pop(item, None)
+            case Shared(share=share, head=head):
+                if head not in self.nodes:
+                    return False
+                self.shares[share] = Share(head, act.title, act.created_at, act.expires_at)
+            case Unshared(share=share):
+                return self.shares.pop(share, None) is not None
         return True
 
     def erase(self, key: bytes | None) -> None:
@@ -277,30 +342,44 @@ class Conversation:
             nodes=self.nodes.copy(),
             removed=self.removed.copy(),
             contents=self.contents.copy(),
+            shares=self.shares.copy(),
+            gone=self.gone.copy(),
         )
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Forget all of it, but who deleted it."""
         self.owner = self.head = None
-        self.metadata, self.title, self.pinned = {}, "", False
+        self.metadata, self.title, self.attempt, self.pinned = {}, "", "", False
         self.created_at = self.updated_ms = 0
-        for each in (self.nodes, self.removed, self.contents):
+        for each in (self.nodes, self.removed, self.contents, self.shares):
             each.clear()
 
     def path(self) -> list[str]:
         """The ids of the nodes from the root to the head."""
+        return self.path_to(self.head)
+
+    def path_to(self, node: str | None) -> list[str]:
+        """The ids of the nodes from the root to this one; None: of none."""
         found = []
-        at = self.head
+        at = node
         while at is not None:
             found.append(at)
             at = self.nodes[at].parent
         return found[::-1]
 
+    def node_of(self, item: str) -> str | None:
+        """The node that an item is of, by its id; None if it is of none of this conversation."""
+        for node, at in self.nodes.items():
+            if item in at.items:
+                return node
+        rid = ids.response_of_item(item)
+        return rid if rid in self.nodes else None
+
     def _create(self, act: Created, at_ms: int) -> bool:
-        if self.owner is not None:
+        if self.owner is not None or act.by.key in self.gone:
             return False
         self.owner, self.created_at, self.updated_ms = act.by, act.created_at, at_ms
-        self.metadata, self.title = act.metadata, act.title
+        self.metadata, self.title, self.attempt = act.metadata, act.title, act.attempt
         return True
 
     def _add(self, act: Turn | Added, at_ms: int) -> bool:

@@ -156,6 +156,13 @@ def conversation_not_found(name: str) -> ApiError:
     return ApiError(404, INVALID_REQUEST, "conversation_not_found", message)
 
 
+def share_not_found() -> ApiError:
+    """It never was, or it shows nothing any more: nobody is told which. Nor is the token repeated,
+    because it would be a credential in whatever keeps the message."""
+    message = "There is no such link, or it has ended."
+    return ApiError(404, INVALID_REQUEST, "share_not_found", message)
+
+
 def conversation_item_not_found(item_id: str) -> ApiError:
     message = f"Item with id {_quoted(item_id)} not found in this conversation."
     return ApiError(404, INVALID_REQUEST, "item_not_found", message)

@@ -24,6 +24,8 @@ RANDOM_BYTES = 11
 PREFIX = "resp_"
 FILE_PREFIX = "file-"  # of an uploaded file: the same bytes, with its partition of `llm.uploads`
 _SHAPE = re.compile(r"[A-Za-z0-9_-]{32}\Z")
+# Ids of input items and of output items.
+_ITEM = re.compile(r"[a-z]+_(?:[0-9]+_)?(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
 MAX_PARTITION = 2**16 - 1
 _MAX_OFFSET = 2**48 - 1
 
@@ -98,6 +100,12 @@ def item_id(rid: str, prefix: str = "msg_", index: int = 0) -> str:
     """The id of a response's output item number `index`. It is derived, so that every reader uses
     the same one."""
     return prefix + rid[len(PREFIX) :] + (f"_{index}" if index else "")
+
+
+def response_of_item(item: str) -> str | None:
+    """The response whose input or output item may have this id; None for another id."""
+    found = _ITEM.match(item)
+    return PREFIX + found["scope"] if found is not None else None
 
 
 def call_id(rid: str, ordinal: int) -> str:

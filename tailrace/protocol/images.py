@@ -90,6 +90,17 @@ def shown(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def named_in(items: Iterable[dict[str, Any]]) -> set[str]:
+    """Digests of the images that items name."""
+    found = set[str]()
+    for item in items:
+        content = item.get("output" if "output" in item else "content")
+        for part in content if type(content) is list else ():
+            if part.get("type") == "input_image":
+                found.add(part["image_url"].removeprefix(REFERENCE))
+    return found
+
+
 def restored(
     items: Iterable[dict[str, Any]], messages: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:

@@ -72,6 +72,7 @@ class GatewaySettings(EdgeSettings):
 
     push_urls: tuple[str, ...]
     page: Path | None
+    page_titles: int
     dev_credential: Path | None
     session_keys: tuple[bytes, ...] | None = field(repr=False)
     redis_cache: str = field(repr=False)

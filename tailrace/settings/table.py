@@ -238,6 +238,15 @@ VARIABLES: Final = (
         cluster=Cluster.REQUIRED,
     ),
     Variable(
+        "TAILRACE_PAGE_TITLES",
+        "page_titles",
+        (GATEWAY,),
+        kinds.Integer(0, 1),
+        "1: the page asks the model for a title after the first answer of a chat, as a request of "
+        "its user that is not stored; 0: a chat is called by its first question",
+        "1",
+    ),
+    Variable(
         "TAILRACE_ACCEPT_MS",
         "accept_s",
         (GATEWAY,),
@@ -335,9 +344,9 @@ VARIABLES: Final = (
         (GATEWAY,),
         kinds.SecretLines(32),
         "file with a key on each line, the same for all gateways. They seal the sessions of "
-        "browsers, and the reasoning that clients keep (`encrypted_content`): the first one seals, "
-        "and all of them open reasoning. Not set: a session holds at one gateway, until it ends, "
-        "and no reasoning is sealed",
+        "browsers, the reasoning that clients keep (`encrypted_content`) and links to "
+        "conversations: the first one seals, and all of them open reasoning and links. Not set: a "
+        "session holds at one gateway, until it ends, and no reasoning is sealed and no link made",
         cluster=Cluster.REQUIRED,
     ),
     Variable(

@@ -66,6 +66,7 @@ class Action(enum.StrEnum):
     PARTITIONS_REVOKED = "partitions_revoked"
     PRODUCER_REPLACED = "producer_replaced"
     CONSUMER_REPLACED = "consumer_replaced"
+    INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
     FORGED_RECORD = "forged_record"  # without a good authentication tag
     KAFKA_AWAY = "kafka_away"

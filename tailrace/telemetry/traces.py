@@ -26,6 +26,8 @@ class _HeaderGetter(Getter[Headers]):
         return [name for name, _ in carrier]
 
 
+# Patterns of URLs. What watches a process says nothing; a link's address is a credential.
+UNTRACED: Final = ("health", "ready", "metrics", "/v1/shared/", "/s/")
 _SETTER: Final = _HeaderSetter()
 _GETTER: Final = _HeaderGetter()
 
@@ -93,7 +95,7 @@ def instrument(app: Any) -> None:
     if exporting():
         # Without a span per message received or sent: they would hide the request's own.
         FastAPIInstrumentor.instrument_app(
-            app, excluded_urls="health,ready,metrics", exclude_spans=["receive", "send"]
+            app, excluded_urls=",".join(UNTRACED), exclude_spans=["receive", "send"]
         )
 
 

@@ -23,6 +23,7 @@ class Tree:
         parents: of each accepted node, in the order of the log.
         heads: all that there were; the last one is the head.
         turns: owner and `until` of the accepted turns, by response id.
+        shares: the node that each link which was not revoked leads to.
     """
 
     owner: Any = None
@@ -30,6 +31,7 @@ class Tree:
     heads: list[str | None] = field(default_factory=lambda: [None])
     removed: set[str] = field(default_factory=set)
     turns: dict[str, int] = field(default_factory=dict)
+    shares: dict[str, str] = field(default_factory=dict)
 
     @property
     def head(self) -> str | None:
@@ -42,6 +44,7 @@ NONE: Final = Tree()
 def fold(written: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Tree]:
     """Trees by conversation, of the keys and values of one partition in order."""
     trees: dict[str, Tree] = {}
+    gone: list[tuple[str, Any]] = []
     for key, value in written:
         name, act = _read(key, value)
         if act is None:
@@ -50,12 +53,13 @@ def fold(written: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Tree
             continue
         tree = trees.get(name)
         if act["t"] == "CONVERSATION":
-            if tree is None:
+            if tree is None and (name, act["by"]) not in gone:
                 trees[name] = Tree(act["by"])
+        elif act["t"] == "GONE" and (tree is None or act["by"] == tree.owner):
+            trees.pop(name, None)
+            gone.append((name, act["by"]))
         elif tree is None or act["by"] != tree.owner:
             continue
-        elif act["t"] == "GONE":
-            del trees[name]
         else:
             _apply(tree, act)
     return trees
@@ -82,6 +86,10 @@ def _apply(tree: Tree, act: dict[str, Any]) -> None:
             tree.heads.append(head)
     elif kind == "REMOVED":
         tree.removed.add(act["item"])
+    elif kind == "UNSHARED":
+        tree.shares.pop(act["share"], None)
+    elif kind == "SHARED" and act.get("head") in tree.nodes:
+        tree.shares[act["share"]] = act["head"]
 
 
 def _read(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] | None]:
@@ -97,12 +105,16 @@ def _read(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] |
     if not isinstance(act, dict) or act.get("id") != name or act.get("v", 1) != 1:
         return name, None
     kind = act.get("t")
-    if kind in ("CONVERSATION", "GONE"):
+    if kind == "CONVERSATION" and act.get("attempt"):
+        good = rest == f"c:{act['attempt']}"
+    elif kind in ("CONVERSATION", "GONE"):
         good = not rest
     elif kind in ("TURN", "ADDED"):
         good = rest == f"n:{act.get('node')}"
     elif kind == "CHOSEN":
         good = rest.startswith("p:") and len(rest) > 2
+    elif kind in ("SHARED", "UNSHARED"):
+        good = rest == f"s:{act.get('share')}"
     else:
         good = kind == "REMOVED" and rest == f"d:{act.get('item')}"
     return name, act if good and isinstance(act.get("by"), dict) else None

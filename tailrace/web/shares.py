@@ -82,6 +82,7 @@ class Rates:
         self._reads = _buckets(limits.reads_rate, limits.reads_burst)
         self._tickets = _buckets(limits.tickets_rate, limits.tickets_burst)
         self._refusals = _buckets(limits.refusals_rate, limits.refusals_burst)
+        self._visits = _buckets(limits.reads_rate, limits.reads_burst)
         self._messages = _buckets(limits.messages_rate, MESSAGES_BURST_S * limits.messages_rate)
 
     def read(self, principal: Principal) -> None:
@@ -91,6 +92,13 @@ class Rates:
             errors.ApiError: 429.
         """
         self._charge(self._reads, principal)
+
+    def visit(self, connection: HTTPConnection) -> None:
+        """Charge one look without a credential, to the client's address. Raises like `read`."""
+        if self._visits is not None and (
+            wait_s := self._visits.take(_address(connection), self._clock())
+        ):
+            raise errors.rate_limit_exceeded(wait_s)
 
     def ticket(self, principal: Principal) -> None:
         """Charge one ticket.

@@ -13,6 +13,7 @@ slower or failing. The metadata controls the rest (values are strings, as in the
 
     script_tokens    number of tokens; without it, a short readable text that quotes the prompt
     script_pace_ms   pause before each token (default 15)
+    script_echo      "1": the answer is the last user message, again and again up to script_tokens
     script_sampling  "1": tokens depend on the claim that made them
     script_fault     hang, engine_hang, crash, error, slow or engine_death
     script_fault_at  tokens that exist before the fault (default 0)
@@ -158,9 +159,7 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 def readable_text(messages: list[dict[str, Any]]) -> str:
     """The default answer. It tells the digests of the images that it was shown."""
-    asked = next(
-        (m["content"] for m in reversed(plain(messages)) if m["role"] == "user"), ""
-    ).strip()
+    asked = _asked(messages).strip()
     quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
     digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
     seen = f" with images {digests}" if digests else ""
@@ -168,6 +167,11 @@ def readable_text(messages: list[dict[str, Any]]) -> str:
         f"You asked: “{quoted}”{seen} — this is the scripted engine: it answers in order, but it "
         f"does not think."
     )
+
+
+def _asked(messages: list[dict[str, Any]]) -> str:
+    found = (str(m["content"]) for m in reversed(plain(messages)) if m["role"] == "user")
+    return next(found, "")
 
 
 def _seen(request: records.Request) -> records.Request:
@@ -193,6 +197,13 @@ def readable(messages: list[dict[str, Any]]) -> list[int]:
     return text_ids(readable_text(messages))
 
 
+def echo(messages: list[dict[str, Any]], total: int | None) -> Iterator[int]:
+    """The last user message, three bytes to a token; with `total`, so many tokens of it, begun
+    again at its end."""
+    ids = text_ids(_asked(messages))
+    return iter(ids) if total is None else itertools.islice(itertools.cycle(ids), total)
+
+
 def text_ids(text: str) -> list[int]:
     """A text, three bytes to a token."""
     raw = text.encode(errors="replace")
@@ -211,6 +222,8 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
     if "script_tokens" in cues:
         total = min(MAX_TOKENS, int(_number(cues, "script_tokens", 0)))
     if not scripted_answers.has_items(request) and request.format is None:
+        if _is_on(cues, "script_echo"):
+            return itertools.islice(echo(request.messages, total), len(before), None)
         if request.continue_final and total is not None:
             begun = _begun(request, total)
             if begun is not None:
@@ -308,7 +321,11 @@ def _number(cues: dict[str, Any], name: str, default: float) -> float:
 
 
 def _sampled(cues: dict[str, Any]) -> bool:
-    return str(cues.get("script_sampling", "")) in ("1", "true")
+    return _is_on(cues, "script_sampling")
+
+
+def _is_on(cues: dict[str, Any], name: str) -> bool:
+    return str(cues.get(name, "")) in ("1", "true")
 
 
 def create(s: settings.WorkerSettings) -> Scripted:
