@@ -1,7 +1,8 @@
-import { mergeConfig } from "vitest/config";
+import { defineConfig } from "vitest/config";
 import chat from "./vite.config";
 
 // Apart from the chat page, whose folder the gateway serves as a whole.
-export default mergeConfig(chat, {
-  build: { outDir: "dist-admin", rollupOptions: { input: "admin.html" } },
+export default defineConfig({
+  ...chat,
+  build: { ...chat.build, outDir: "dist-admin", rollupOptions: { input: "admin.html" } },
 });

@@ -1,5 +1,7 @@
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
+import { de } from "./src/core/words/de";
+import { en } from "./src/core/words/en";
 
 /** KaTeX names each font in three formats; every browser that runs this page reads the first. */
 const oneFormat: Plugin = {
@@ -8,14 +10,34 @@ const oneFormat: Plugin = {
   transform: (code, id) => (id.includes("katex") && id.endsWith(".css") ? code.replace(/,url\([^)]*\) format\("(?:woff|truetype)"\)/g, "") : null),
 };
 
+/** Without JavaScript no language can be chosen, so the page says it in each. */
+const withoutScript: Plugin = {
+  name: "without-script",
+  transformIndexHtml: (html) =>
+    html.replace("<noscript></noscript>", `<noscript>${[en, de].map(({ code, needsJavaScript }) => `<p lang="${code}">${needsJavaScript}</p>`).join("")}</noscript>`),
+};
+
+/** Names what draws a chat, for public/early.js. */
+const chatParts: Plugin = {
+  name: "chat-parts",
+  transformIndexHtml: {
+    order: "post",
+    handler: (_html, { bundle, path }) => {
+      const part = Object.values(bundle ?? {}).find((each) => each.type === "chunk" && each.name === "markdown");
+      return part === undefined || path !== "/index.html" ? [] : [{ tag: "link", attrs: { "data-chat": true, href: `/${part.fileName}` }, injectTo: "head-prepend" }];
+    },
+  },
+};
+
 export default defineConfig({
-  plugins: [oneFormat],
+  plugins: [oneFormat, withoutScript, chatParts],
   build: {
     target: "es2022",
     // A strict Content-Security-Policy forbids inline script, and data: is allowed for images only.
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
     reportCompressedSize: false,
+    rollupOptions: { input: ["index.html", "shared.html"] },
   },
   // No test says how fast anything is: a busy machine has time.
   test: { include: ["tests/**/*.test.ts"], environment: "node", testTimeout: 60_000 },

@@ -5,13 +5,20 @@
    request or a retry never asks it twice. */
 
 import { isRunning, newAnswer, type Answer } from "./core/answer";
+import { isExpired, toMetadata, type Attachment } from "./core/attachments";
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
+import { contextOf, wholeContext } from "./core/context";
+import type { FeedEvent } from "./core/feed";
 import type { Incoming, Place } from "./core/protocol";
 import { REPLAY_MS, Watchlist, type WatchCommand } from "./core/watchlist";
-import { againWords, askProblem, continueProblem, isPassing } from "./core/messages";
+import { askProblem, continueProblem, expiredProblem, isPassing, isRefusal, LOCKED } from "./core/messages";
+import { USUAL, type Settings } from "./core/settings";
+import { texts } from "./core/words";
 import { ApiError, UNREACHABLE, type Ask, type Engine } from "./edge/api";
 import type { Store } from "./edge/store";
+import { EngineWatch } from "./engineWatch";
+import { Shelf } from "./shelf";
 
 export interface ControllerParts {
   store: Store;
@@ -24,14 +31,20 @@ export interface ControllerParts {
   later(run: () => void, ms: number): () => void;
   /** Whether the browser says that it has a network. */
   online(): boolean;
+  /** The server's id of the conversation in which a question is asked; null: it is in this browser only. Throws ApiError. */
+  place(conversation: Conversation): Promise<string | null>;
+  /** A question of this conversation has its answer. */
+  ended(conversationId: string, turn: Turn): void;
+  /** The feed of the reader's devices. */
+  feed(events: readonly FeedEvent[]): void;
   /** Names this tab, also after its reload. */
   tab: string;
   warn(words: string): void;
 }
 
 const ASK_TRIES = 4;
-const WRITE_EVERY_MS = 300;
-const ENGINE_EVERY_MS = 2500;
+/** So long a question that was refused waits to be sent again by itself. */
+const LONGEST_WAIT_MS = 10_000;
 const SILENCE_CHECK_MS = 5000;
 /** After this time a question that another tab is still sending counts as abandoned by that tab. */
 const ABANDONED_MS = 60_000;
@@ -40,47 +53,41 @@ const TAKE_OVER_MS = 5_000;
 const TRY_EVERY_MS = 15_000;
 
 export class Controller {
-  private readonly held = new Map<string, Conversation>();
+  private readonly shelf: Shelf;
+  private readonly engineWatch: EngineWatch;
   private readonly watchlist = new Watchlist();
   /** response id → where it is shown; for every response on the watchlist. */
   private readonly places = new Map<string, { conversation: string; turn: string }>();
-  /** Conversations that the store has or had: one that vanished from it was removed by another tab. */
-  private readonly stored = new Set<string>();
-  private readonly unwritten = new Set<string>();
   /** turn id → why its question waits to be sent again; empty while none does. */
-  private readonly refused = new Map<string, string>();
-  private writeSoon = false;
+  private readonly refused = new Map<string, conversations.Refusal>();
   private started = false;
-  private owner: string | null = null;
-  private engineAsked = false;
-  /** null until known, and while no turn waits for an answer. */
-  engine: Engine | null = null;
-  /** Nothing more can be kept: shown to the reader once. */
-  storageFull = false;
+  /** The models that may be asked; null: not known yet. */
+  models: readonly string[] | null = null;
   onChange: (conversationId: string) => void = () => undefined;
 
-  constructor(private readonly parts: ControllerParts) {}
+  constructor(private readonly parts: ControllerParts) {
+    const later = (run: () => void, ms: number): (() => void) => parts.later(run, ms);
+    this.shelf = new Shelf({ store: parts.store, later, changed: (id) => this.onChange(id), dropped: ({ turns }) => this.unfollowAll(turns) });
+    this.engineWatch = new EngineWatch({
+      ask: () => parts.api.engine(),
+      later,
+      isWaitedFor: () => this.waiting().length > 0,
+      told: () => {
+        for (const { id } of this.waiting()) this.onChange(id);
+      },
+    });
+  }
 
   /** What this browser keeps for a user (null: no user), to be shown before anything is asked of the network. What is
       shown of another one goes. */
   load(owner: string | null): void {
-    this.flush();
-    // What was asked before it was known who asks is theirs.
-    const unowned = this.owner === null ? [...this.held.values()] : [];
-    if (unowned.length === 0) for (const id of [...this.held.keys()]) this.drop(id);
-    this.owner = owner;
-    this.parts.store.use(owner);
-    for (const { id } of unowned) this.write(id);
-    for (const conversation of this.parts.store.all()) {
-      this.stored.add(conversation.id);
-      this.put(conversation);
-    }
+    this.shelf.load(owner);
     if (this.started) this.pickUpAll();
   }
 
   start(): void {
     this.started = true;
-    this.parts.store.onChange((id, conversation) => this.heard(id, conversation));
+    this.shelf.listen((id, conversation) => this.heard(id, conversation));
     this.pickUpAll();
     const checkSilence = (): void => {
       if (this.watchlist.isSilent(this.parts.now())) this.parts.watchSocket.replace();
@@ -89,35 +96,75 @@ export class Controller {
     this.parts.later(checkSilence, SILENCE_CHECK_MS);
   }
 
+  /** The state of the engine; null until known, and while no turn waits for an answer. */
+  get engine(): Engine | null {
+    return this.engineWatch.engine;
+  }
+
+  /** Whether something could not be kept since this was asked last. */
+  takeStorageFull(): boolean {
+    return this.shelf.takeFull();
+  }
+
   /** Newest first; those without a question yet are not listed. */
   list(): Conversation[] {
-    return [...this.held.values()]
-      .filter((conversation) => conversations.shown(conversation).length > 0)
+    return this.all()
+      .filter((conversation) => conversation.remote !== null || conversations.shown(conversation).length > 0)
       .sort((a, b) => conversations.lastUsed(b) - conversations.lastUsed(a));
   }
 
   get(id: string): Conversation | null {
-    return this.held.get(id) ?? null;
+    return this.shelf.get(id);
   }
 
-  /** Asks in the given conversation or in a new one, whose id is returned. What comes while an answer runs is sent when
-      that has ended. */
-  ask(conversationId: string | null, question: string, model: string | null): string {
+  all(): Conversation[] {
+    return this.shelf.all();
+  }
+
+  /** What the server says of a conversation. */
+  absorb(conversation: Conversation): void {
+    this.heard(conversation.id, conversation);
+    this.shelf.writeLater(conversation.id);
+  }
+
+  /** What following questions of a conversation are asked with; of a new one the last used model, and what is usual. */
+  settings(conversationId: string | null): Settings {
+    const known = conversationId === null ? null : this.get(conversationId);
+    return this.offered(known?.settings ?? { ...USUAL, model: this.list()[0]?.settings.model ?? null });
+  }
+
+  set(conversationId: string, settings: Settings): void {
+    const conversation = this.get(conversationId);
+    if (conversation === null) return;
+    this.shelf.put(conversations.setting(conversation, settings, this.parts.now()));
+    this.shelf.write(conversationId);
+  }
+
+  // A model that is not there any more would answer nothing.
+  private offered({ model, instructions, temperature, length }: Settings): Settings {
+    const gone = model !== null && this.models !== null && !this.models.includes(model);
+    return { model: gone ? null : model, instructions, temperature, length };
+  }
+
+  /** Asks in the given conversation, or in a new one with these settings (null: the usual ones), whose id is returned.
+      What comes while an answer runs is sent when that has ended. */
+  ask(conversationId: string | null, question: string, fresh: Settings | null, attachments: readonly Attachment[] = []): string {
     const now = this.parts.now();
-    const known = conversationId === null ? undefined : this.held.get(conversationId);
-    const conversation = known ?? conversations.newConversation(this.parts.newId(), now);
+    const known = conversationId === null ? null : this.get(conversationId);
+    const conversation = known ?? conversations.newConversation(this.parts.newId(), now, fresh ?? USUAL);
     const last = conversations.shown(conversation).at(-1) ?? null;
-    const turn = conversations.newTurn(this.parts.newId(), last?.id ?? null, question, model, this.parts.tab, now);
+    const settings = this.offered(conversation.settings);
+    const turn = { ...conversations.newTurn(this.parts.newId(), last?.id ?? null, question, settings.model, this.parts.tab, now), settings, attachments };
     const waits = last !== null && (conversations.isBusy(last) || last.phase === "next");
-    this.put(conversations.withTurn(conversation, waits ? { ...turn, phase: "next" } : turn));
-    this.write(conversation.id);
+    this.shelf.put(conversations.withTurn(conversation, waits ? { ...turn, phase: "next" } : turn));
+    this.shelf.write(conversation.id);
     if (!waits) void this.post(conversation.id, turn.id);
     return conversation.id;
   }
 
   /** Asks once more. Where there is an answer, it is kept, and the new one is a version beside it. */
   retry(conversationId: string, turnId: string): void {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
     if (turn.answer !== null) this.beside(conversationId, turn, {});
     else this.sendAgain(conversationId, turn);
@@ -125,13 +172,13 @@ export class Controller {
 
   /** Asks in other words; what was asked before is kept as a version beside it. */
   edit(conversationId: string, turnId: string, question: string): void {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn !== null) this.beside(conversationId, turn, { question });
   }
 
   /** Asks once more, without the messages that are too many for the model. */
   trim(conversationId: string, turnId: string): void {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
     if (turn.answer !== null) this.beside(conversationId, turn, { trimmed: true });
     else this.sendAgain(conversationId, { ...turn, trimmed: true });
@@ -139,67 +186,67 @@ export class Controller {
 
   /** Shows this version. */
   choose(conversationId: string, turnId: string): void {
-    const [conversation, turn] = [this.held.get(conversationId), this.turn(conversationId, turnId)];
-    if (conversation === undefined || turn === null) return;
-    this.put(conversations.choosing(conversation, turn, this.parts.now()));
-    this.write(conversationId);
+    const [conversation, turn] = [this.get(conversationId), this.shelf.turn(conversationId, turnId)];
+    if (conversation === null || turn === null) return;
+    this.shelf.put(conversations.choosing(conversation, turn, this.parts.now()));
+    this.shelf.write(conversationId);
   }
 
   /** More of an answer that was cut short, as a part of the same answer. */
   more(conversationId: string, turnId: string): void {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn) || conversations.cutShort(turn).length === 0) return;
-    this.change(conversationId, conversations.continuing(turn, this.parts.tab, this.parts.now()));
-    this.write(conversationId);
+    const settings = this.settings(conversationId);
+    this.shelf.change(conversationId, { ...conversations.continuing(turn, this.parts.tab, this.parts.now()), settings, model: settings.model });
+    this.shelf.write(conversationId);
     void this.post(conversationId, turnId);
   }
 
   /** Takes a question that was not accepted back; returns it for the composer. */
   withdraw(conversationId: string, turnId: string): string {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn === null || (turn.phase !== "unsent" && turn.phase !== "next") || turn.before.length > 0) return "";
-    this.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
-    this.write(conversationId);
+    this.shelf.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
+    this.shelf.write(conversationId);
     this.sendNext(conversationId);
     return turn.question;
   }
 
   stop(conversationId: string, turnId: string): void {
-    const turn = this.turn(conversationId, turnId);
+    const turn = this.shelf.turn(conversationId, turnId);
     if (turn === null || !conversations.isBusy(turn)) return;
-    this.change(conversationId, { ...turn, stopWanted: true });
-    this.write(conversationId);
+    this.shelf.change(conversationId, { ...turn, stopWanted: true });
+    this.shelf.write(conversationId);
     // Without an answer there is nothing to cancel yet: `post` cancels once the question was accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
   }
 
   private beside(conversationId: string, turn: Turn, changes: Partial<Turn>): void {
-    const conversation = this.held.get(conversationId);
-    if (conversation === undefined) return;
+    const conversation = this.get(conversationId);
+    if (conversation === null) return;
     const now = this.parts.now();
-    const made = { ...conversations.newTurn(this.parts.newId(), turn.parent, turn.question, turn.model, this.parts.tab, now), trimmed: turn.trimmed, ...changes };
-    this.put(conversations.choosing(conversations.withTurn(conversation, made), made, now));
-    this.write(conversationId);
+    const settings = this.offered(conversation.settings);
+    const like = conversations.newTurn(this.parts.newId(), turn.parent, turn.question, settings.model, this.parts.tab, now);
+    const made = { ...like, settings, attachments: turn.attachments, trimmed: turn.trimmed, ...changes };
+    this.shelf.put(conversations.choosing(conversations.withTurn(conversation, made), made, now));
+    this.shelf.write(conversationId);
     void this.post(conversationId, made.id);
   }
 
   private sendAgain(conversationId: string, turn: Turn): void {
-    this.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
-    this.write(conversationId);
+    this.shelf.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
+    this.shelf.write(conversationId);
     void this.post(conversationId, turn.id);
   }
 
   remove(conversationId: string): Conversation | null {
-    const conversation = this.held.get(conversationId) ?? null;
-    this.drop(conversationId);
-    this.parts.store.remove(conversationId);
-    return conversation;
+    return this.shelf.remove(conversationId);
   }
 
   /** Undoes `remove`. */
   restore(conversation: Conversation): void {
-    this.put(conversation);
-    this.write(conversation.id);
+    this.shelf.put(conversation);
+    this.shelf.write(conversation.id);
     this.pickUpIn(conversation);
   }
 
@@ -207,7 +254,7 @@ export class Controller {
     this.send(this.watchlist.opened(this.parts.now()));
     if (this.catchingUp) this.parts.later(() => this.redraw(), REPLAY_MS);
     this.redraw();
-    for (const conversation of [...this.held.values()]) for (const turn of conversation.turns) this.sendWaiting(conversation.id, turn);
+    for (const conversation of this.all()) for (const turn of conversation.turns) this.sendWaiting(conversation.id, turn);
   }
 
   /** Whether what came while there was no connection is still on its way. */
@@ -216,24 +263,24 @@ export class Controller {
   }
 
   private redraw(): void {
-    for (const id of this.held.keys()) this.onChange(id);
+    for (const { id } of this.all()) this.onChange(id);
   }
 
   // A connection is there, so the user is signed in.
   private sendWaiting(conversationId: string, turn: Turn): void {
     if (turn.phase !== "unsent" || turn.problem?.waits !== true) return;
     this.mineFirst(turn, () => {
-      const now = this.turn(conversationId, turn.id);
+      const now = this.shelf.turn(conversationId, turn.id);
       if (now?.phase === "unsent" && now.problem?.waits === true) this.sendAgain(conversationId, now);
     });
   }
 
   /** Sends what waited for the end of an answer. */
   private sendNext(conversationId: string): void {
-    for (const turn of this.held.get(conversationId)?.turns ?? []) {
+    for (const turn of this.get(conversationId)?.turns ?? []) {
       if (turn.phase === "next" && this.canBeSent(conversationId, turn.id)) {
         this.mineFirst(turn, () => {
-          const now = this.turn(conversationId, turn.id);
+          const now = this.shelf.turn(conversationId, turn.id);
           if (now !== null && this.canBeSent(conversationId, turn.id)) this.sendAgain(conversationId, now);
         });
       }
@@ -241,8 +288,8 @@ export class Controller {
   }
 
   private canBeSent(conversationId: string, turnId: string): boolean {
-    const [conversation, turn] = [this.held.get(conversationId), this.turn(conversationId, turnId)];
-    if (conversation === undefined || turn?.phase !== "next") return false;
+    const [conversation, turn] = [this.get(conversationId), this.shelf.turn(conversationId, turnId)];
+    if (conversation === null || turn?.phase !== "next") return false;
     const last = conversations.before(conversation, turn).at(-1);
     return last === undefined || (last.phase === "accepted" && !conversations.isBusy(last));
   }
@@ -262,6 +309,7 @@ export class Controller {
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
     if (message.kind === "expiring") return this.parts.watchSocket.expiring();
     if (message.kind === "renewed") return;
+    if (message.kind === "feed") return this.parts.feed(message.events);
     const effects = this.watchlist.receive(message, this.parts.now());
     for (const words of effects.warnings) this.parts.warn(words);
     this.send(effects.send);
@@ -276,17 +324,17 @@ export class Controller {
   }
 
   /** Why a question waits to be sent again; null where none was refused. */
-  refusal(turnId: string): string | null {
+  refusal(turnId: string): conversations.Refusal | null {
     return this.refused.get(turnId) ?? null;
   }
 
   /** Writes what is not yet written; also called when the page goes away. */
   flush(): void {
-    for (const id of [...this.unwritten]) this.write(id);
+    this.shelf.flush();
   }
 
   private pickUpAll(): void {
-    for (const conversation of [...this.held.values()]) this.pickUpIn(conversation);
+    for (const conversation of this.all()) this.pickUpIn(conversation);
   }
 
   private pickUpIn(conversation: Conversation): void {
@@ -299,16 +347,18 @@ export class Controller {
     if (turn.phase !== "sending") return;
     if (turn.tab === this.parts.tab) void this.post(conversationId, turn.id);
     else if (this.parts.now() - turn.sentAt > ABANDONED_MS) {
-      this.fail(conversationId, turn, { code: "abandoned", again: true, words: "The page was closed before the question was accepted." });
+      this.fail(conversationId, turn, { code: "abandoned", again: true, words: texts().abandoned });
     }
   }
 
   private async post(conversationId: string, turnId: string): Promise<void> {
-    this.watchEngine();
+    this.engineWatch.begin();
     for (let tries = 1; ; tries += 1) {
-      const turn = this.turn(conversationId, turnId);
-      const conversation = this.held.get(conversationId);
-      if (turn === null || conversation === undefined || turn.phase !== "sending") return;
+      const turn = this.shelf.turn(conversationId, turnId);
+      const conversation = this.get(conversationId);
+      if (turn === null || conversation === null || turn.phase !== "sending") return;
+      const gone = turn.before.length > 0 ? undefined : turn.attachments.find((each) => isExpired(each, this.parts.now()));
+      if (gone !== undefined) return this.fail(conversationId, turn, expiredProblem(gone.name));
       try {
         this.accepted(conversationId, turn, await this.submit(conversation, turn));
         return;
@@ -316,13 +366,14 @@ export class Controller {
         const { status, fault, retryAfterMs } =
           error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
         const offline = status === 0 && !this.parts.online();
-        if (!isPassing(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > 10_000) {
-          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, retryAfterMs));
+        const now = this.parts.now();
+        if (!isPassing(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > LONGEST_WAIT_MS) {
+          const refused = retryAfterMs === null ? null : { status, until: now + retryAfterMs };
+          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, refused, now));
           return;
         }
         const wait = retryAfterMs ?? 400 * 2 ** tries;
-        const words = againWords(status, wait);
-        if (words !== null) this.refused.set(turnId, words);
+        if (isRefusal(status)) this.refused.set(turnId, { status, until: now + wait });
         this.onChange(conversationId);
         await this.parts.pause(wait);
         this.refused.delete(turnId);
@@ -332,46 +383,60 @@ export class Controller {
   }
 
   private async submit(conversation: Conversation, turn: Turn): Promise<string> {
-    const context = conversations.context(conversation, turn.id);
+    const remote = await this.parts.place(conversation);
+    const placed = { ...conversation, remote };
+    if (remote !== null && conversation.remote === null) this.told(conversation.id, remote);
+    const context = contextOf(placed, turn.id);
     const key = conversations.idempotencyKey(turn);
-    const ask = { model: turn.model, key, trimmed: turn.trimmed, metadata: { conversation: conversation.id, turn: turn.id } };
+    const attached = turn.before.length > 0 ? {} : toMetadata(turn.attachments);
+    const metadata = { conversation: conversation.id, turn: turn.id, asked: String(turn.askedAt), ...attached };
+    const { instructions, temperature, length } = turn.settings ?? USUAL;
+    const ask = { model: turn.model, instructions, temperature, maxOutputTokens: length, key, trimmed: turn.trimmed, conversation: remote, metadata };
     try {
       return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
       // The log may have forgotten the answer that this question continues; this browser has not. Its text alone, as a
       // message, would be answered and not gone on with.
-      if (context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
-      const input = conversations.wholeContext(conversation, turn.id);
+      if (remote !== null || context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
+      const input = wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
     }
   }
 
+  private told(conversationId: string, remote: string): void {
+    const conversation = this.get(conversationId);
+    if (conversation === null) return;
+    this.shelf.put({ ...conversation, remote });
+    this.shelf.write(conversationId);
+  }
+
   private accepted(conversationId: string, sent: Turn, responseId: string): void {
-    const turn = this.turn(conversationId, sent.id);
+    const turn = this.shelf.turn(conversationId, sent.id);
     if (turn === null || turn.attempt !== sent.attempt) return;
-    const accepted: Turn = { ...turn, phase: "accepted", problem: null, answer: turn.answer ?? newAnswer(responseId) };
-    this.change(conversationId, accepted);
-    this.write(conversationId);
+    const accepted: Turn = { ...turn, phase: "accepted", problem: null, settings: null, answer: turn.answer ?? newAnswer(responseId) };
+    this.shelf.change(conversationId, accepted);
+    this.shelf.write(conversationId);
     this.follow(conversationId, accepted, true);
     if (accepted.stopWanted) void this.cancel(conversationId, turn.id, responseId);
   }
 
   private fail(conversationId: string, turn: Turn, problem: conversations.Problem): void {
     const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
-    this.change(conversationId, unsent);
-    this.write(conversationId);
-    // A user who is not signed in is asked to; that the server can be reached again may be told by no event.
-    if (problem.waits === true && problem.code === UNREACHABLE) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
+    this.shelf.change(conversationId, unsent);
+    this.shelf.write(conversationId);
+    // A user who is not signed in is asked to; that the server can be reached again, or has the other answer, may be told
+    // by no event.
+    if (problem.waits === true && (problem.code === UNREACHABLE || problem.code === LOCKED)) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
   }
 
   private async cancel(conversationId: string, turnId: string, responseId: string): Promise<void> {
     try {
       await this.parts.api.cancel(responseId);
     } catch (error) {
-      const turn = this.turn(conversationId, turnId);
+      const turn = this.shelf.turn(conversationId, turnId);
       // An answer that has just ended by itself cannot be stopped, and need not be.
       if (turn === null || turn.answer === null || !isRunning(turn.answer)) return;
-      this.change(conversationId, { ...turn, stopWanted: false });
+      this.shelf.change(conversationId, { ...turn, stopWanted: false });
       this.parts.warn(`the answer could not be stopped: ${error instanceof Error ? error.message : String(error)}`);
     }
   }
@@ -380,23 +445,28 @@ export class Controller {
     if (turn.answer === null || this.places.has(turn.answer.responseId)) return;
     this.places.set(turn.answer.responseId, { conversation: conversationId, turn: turn.id });
     this.send(this.watchlist.follow(turn.answer, asked, this.parts.now()));
-    this.watchEngine();
+    this.engineWatch.begin();
   }
 
   private unfollow(responseId: string): void {
     if (this.places.delete(responseId)) this.send(this.watchlist.unfollow(responseId));
   }
 
+  private unfollowAll(turns: readonly Turn[]): void {
+    for (const { answer } of turns) if (answer !== null) this.unfollow(answer.responseId);
+  }
+
   private advanced(answer: Answer): void {
     const place = this.places.get(answer.responseId);
     if (!isRunning(answer)) this.places.delete(answer.responseId);
-    const turn = place === undefined ? null : this.turn(place.conversation, place.turn);
+    const turn = place === undefined ? null : this.shelf.turn(place.conversation, place.turn);
     if (place === undefined || turn?.answer?.responseId !== answer.responseId) return;
-    this.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
-    if (isRunning(answer)) this.writeLater(place.conversation);
+    this.shelf.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
+    if (isRunning(answer)) this.shelf.writeLater(place.conversation);
     else {
-      this.write(place.conversation);
+      this.shelf.write(place.conversation);
       this.sendNext(place.conversation);
+      this.parts.ended(place.conversation, turn.answer === answer ? turn : { ...turn, answer });
     }
   }
 
@@ -405,16 +475,11 @@ export class Controller {
     if (place !== undefined) this.onChange(place.conversation);
   }
 
+  /** What another tab, or the server, knows of a conversation; null: it was removed. */
   private heard(id: string, theirs: Conversation | null): void {
-    if (theirs === null) {
-      this.drop(id);
-      return;
-    }
-    this.stored.add(id);
-    const mine = this.held.get(id);
-    const joined = mine === undefined ? theirs : conversations.join(mine, theirs);
-    this.put(joined);
-    for (const turn of joined.turns) {
+    if (theirs === null) return this.shelf.drop(id);
+    const mine = this.get(id);
+    for (const turn of this.shelf.join(theirs).turns) {
       const before = mine?.turns.find((other) => other.id === turn.id)?.answer ?? null;
       if (before !== null && before.responseId !== turn.answer?.responseId) this.unfollow(before.responseId);
       if (turn.answer === null) continue;
@@ -423,80 +488,15 @@ export class Controller {
         if (!isRunning(turn.answer)) this.unfollow(turn.answer.responseId);
       } else if (isRunning(turn.answer)) this.follow(id, turn, false);
     }
-    if (conversations.knowsMore(joined, theirs)) this.writeLater(id);
     this.sendNext(id);
   }
 
-  private drop(id: string): void {
-    for (const turn of this.held.get(id)?.turns ?? []) {
-      if (turn.answer !== null) this.unfollow(turn.answer.responseId);
-    }
-    this.held.delete(id);
-    this.stored.delete(id);
-    this.unwritten.delete(id);
-    this.onChange(id);
-  }
-
-  private turn(conversationId: string, turnId: string): Turn | null {
-    return this.held.get(conversationId)?.turns.find((turn) => turn.id === turnId) ?? null;
-  }
-
-  private change(conversationId: string, turn: Turn): void {
-    const conversation = this.held.get(conversationId);
-    if (conversation !== undefined) this.put(conversations.withTurn(conversation, turn));
-  }
-
-  private put(conversation: Conversation): void {
-    this.held.set(conversation.id, conversation);
-    this.onChange(conversation.id);
-  }
-
-  private writeLater(id: string): void {
-    this.unwritten.add(id);
-    if (this.writeSoon) return;
-    this.writeSoon = true;
-    this.parts.later(() => {
-      this.writeSoon = false;
-      this.flush();
-    }, WRITE_EVERY_MS);
-  }
-
-  // No await between read and write: a write of another tab just before is not lost.
-  private write(id: string): void {
-    this.unwritten.delete(id);
-    const mine = this.held.get(id);
-    if (mine === undefined) return;
-    const theirs = this.parts.store.read(id);
-    if (theirs === null && this.stored.has(id)) {
-      this.drop(id);
-      return;
-    }
-    const good = this.parts.store.write(theirs === null ? mine : conversations.join(mine, theirs));
-    if (good) this.stored.add(id);
-    else if (!this.storageFull) {
-      this.storageFull = true;
-      this.onChange(id);
-    }
+  private waiting(): Conversation[] {
+    return this.all().filter(({ turns }) => turns.some(isWaiting));
   }
 
   private send(commands: WatchCommand[]): void {
     for (const command of commands) this.parts.watchSocket.send(command);
-  }
-
-  // Polled only while a turn waits: the state of the engine explains the wait.
-  private watchEngine(): void {
-    if (this.engineAsked) return;
-    this.engineAsked = true;
-    void this.askEngine();
-  }
-
-  private async askEngine(): Promise<void> {
-    const engine = await this.parts.api.engine().catch(() => null);
-    const waiting = [...this.held.values()].filter((conversation) => conversation.turns.some(isWaiting));
-    this.engine = waiting.length === 0 ? null : engine;
-    for (const conversation of waiting) this.onChange(conversation.id);
-    if (waiting.length === 0) this.engineAsked = false;
-    else this.parts.later(() => void this.askEngine(), ENGINE_EVERY_MS);
   }
 }
 

@@ -2,7 +2,9 @@ import { beforeEach, describe, expect, it } from "vitest";
 import { chain, shown, versions, type Conversation, type Turn } from "../src/core/conversation";
 import { ApiError } from "../src/edge/api";
 import { parts, type Answer } from "../src/core/answer";
+import type { Attachment } from "../src/core/attachments";
 import { said } from "../src/core/reading";
+import { USUAL } from "../src/core/settings";
 import { recorded, series } from "./events";
 import { Clock, Server, settled, SharedStorage, Tab } from "./world";
 
@@ -32,7 +34,7 @@ function only(one: Tab): Turn {
 }
 
 async function ask(one: Tab, question = "Count."): Promise<string> {
-  const id = one.controller.ask(null, question, "test-model");
+  const id = one.controller.ask(null, question, { ...USUAL, model: "test-model" });
   await settled();
   return id;
 }
@@ -113,6 +115,102 @@ describe("asking", () => {
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: "The input is too long." } });
     expect(one.controller.withdraw(id, only(one).id)).toBe("Count.");
     expect(one.controller.list()).toEqual([]);
+  });
+});
+
+describe("settings of a chat", () => {
+  const FULL = { model: "test-model", instructions: "Be brief.", temperature: 0.5, length: 20 };
+  const SENT = { model: "test-model", instructions: "Be brief.", temperature: 0.5, maxOutputTokens: 20 };
+
+  it("go with every question, and with other answers and more of them", async () => {
+    const one = tab();
+    const id = one.controller.ask(null, "Count.", FULL);
+    await settled();
+    server.play(server.last, recorded("shortened"));
+    one.controller.more(id, only(one).id);
+    await settled();
+    server.stream(server.last, PIECES);
+    one.controller.retry(id, only(one).id);
+    await settled();
+    server.stream(server.last, PIECES);
+    one.controller.edit(id, only(one).id, "Count on.");
+    await settled();
+    server.stream(server.last, PIECES);
+    one.controller.ask(id, "And then?", null);
+    await settled();
+    expect(server.asks).toHaveLength(5);
+    for (const asked of server.asks) expect(asked).toMatchObject(SENT);
+    one.controller.set(id, USUAL);
+    server.stream(server.last, PIECES);
+    one.controller.ask(id, "And now?", null);
+    await settled();
+    expect(server.asks[5]).toMatchObject({ model: null, instructions: "", temperature: null, maxOutputTokens: null });
+  });
+
+  it("that change do not change a request that may have been heard", async () => {
+    const one = tab();
+    for (let round = 0; round < 4; round += 1) server.mishaps.push({ kind: "lose", error: unreachable });
+    const id = one.controller.ask(null, "Count.", FULL);
+    await settled();
+    expect(only(one).phase).toBe("unsent");
+    one.controller.set(id, USUAL);
+    one.controller.retry(id, only(one).id);
+    await settled();
+    expect(only(one)).toMatchObject({ phase: "accepted", settings: null });
+    for (const asked of server.asks) expect(asked).toMatchObject({ ...SENT, key: server.asks[0]?.key });
+    expect(server.log.size).toBe(1);
+  });
+
+  it("reach the other tabs and are there after a reload; a new chat begins with the model alone", async () => {
+    const [one, two] = [tab("a"), tab("b")];
+    const id = await ask(one);
+    one.controller.set(id, FULL);
+    expect(two.controller.settings(id)).toEqual(FULL);
+    two.controller.set(id, { ...FULL, length: null });
+    expect(one.controller.settings(id)).toEqual({ ...FULL, length: null });
+    expect(tab("c").controller.settings(id)).toEqual({ ...FULL, length: null });
+    expect(one.controller.settings(null)).toEqual({ ...USUAL, model: "test-model" });
+  });
+
+  it("name no model that is not offered any more", async () => {
+    const one = tab();
+    one.controller.models = ["other"];
+    await ask(one);
+    expect(server.asks[0]).toMatchObject({ model: null });
+    expect(one.controller.settings(null).model).toBeNull();
+  });
+});
+
+describe("attachments", () => {
+  const file: Attachment = { fileId: "f1", name: "notes.md", kind: "file", bytes: 5, expiresAt: 2_000_000 };
+  const input = [{ role: "user", content: [{ type: "input_file", file_id: "f1" }, { type: "input_text", text: "Count." }] }];
+
+  it("are kept with the question, and go with it again", async () => {
+    const one = tab();
+    const id = one.controller.ask(null, "Count.", null, [file]);
+    await settled();
+    expect(conversationIn(id).turns[0]?.attachments).toEqual([file]);
+    server.stream(server.last, PIECES);
+    one.controller.retry(id, only(one).id);
+    await settled();
+    expect(server.asks.map((asked) => asked.input)).toEqual([input, input]);
+    expect(only(one).attachments).toEqual([file]);
+  });
+
+  it("that the server no longer has are said, before the question is sent without them", async () => {
+    const one = tab();
+    const id = one.controller.ask(null, "Count.", null, [file]);
+    await settled();
+    server.stream(server.last, PIECES);
+    clock.now = 2_000_000;
+    one.controller.retry(id, only(one).id);
+    await settled();
+    expect(server.asks).toHaveLength(1);
+    expect(only(one)).toMatchObject({ phase: "unsent", problem: { code: "file_expired", again: false, words: expect.stringContaining("notes.md") as string } });
+    one.controller.withdraw(id, only(one).id);
+    one.controller.ask(id, "And then?", null);
+    await settled();
+    expect(server.asks[1]).toMatchObject({ input: "And then?", previousResponseId: "resp_1" });
   });
 });
 
@@ -409,7 +507,7 @@ describe("a question that is refused for a moment", () => {
     one.pause = () => new Promise((done) => (resume = done));
     server.mishaps.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 4000) });
     await ask(one);
-    expect(one.controller.refusal(only(one).id)).toBe("The service is busy. Your question is sent again in 4 s.");
+    expect(one.controller.refusal(only(one).id)).toEqual({ status: 429, until: clock.now + 4000 });
     resume();
     await settled();
     expect(one.controller.refusal(only(one).id)).toBeNull();
@@ -773,7 +871,7 @@ describe("the reader is told", () => {
     storage.full = true;
     const one = tab();
     await ask(one);
-    expect(one.controller.storageFull).toBe(true);
+    expect(one.controller.takeStorageFull()).toBe(true);
     server.stream(server.last, PIECES);
     expect(only(one).answer?.text).toBe(WHOLE);
   });

@@ -10,6 +10,8 @@ export interface Ending {
   status?: string;
   reason?: string;
   error?: { code: string; message: string };
+  /** Its text can be continued. */
+  continues?: boolean;
 }
 
 /** The whole series of one background response whose text comes in these pieces. */
@@ -35,6 +37,7 @@ export function series(responseId: string, pieces: string[], ending: Ending = {}
         usage: { input_tokens: 4, output_tokens: pieces.length, total_tokens: 4 + pieces.length },
         incomplete_details: ending.reason === undefined ? null : { reason: ending.reason },
         error: ending.error ?? null,
+        ...(ending.continues === true ? { continue: true } : {}),
       },
     },
   ];

@@ -3,9 +3,11 @@
 
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
-import { readConversation, type Conversation } from "../src/core/conversation";
+import type { Conversation } from "../src/core/conversation";
+import { readConversation } from "../src/core/keptConversation";
 import { readMessage } from "../src/core/protocol";
 import { Controller } from "../src/controller";
+import type { Library } from "../src/library";
 import { series, type Ending, type Raw } from "./events";
 
 export class Clock {
@@ -39,6 +41,7 @@ export async function settled(): Promise<void> {
 
 export class SharedStorage {
   readonly written = new Map<string, string>();
+  readonly removed = new Map<string, number>();
   readonly tabs: { store: Store; heard: (id: string, conversation: Conversation | null) => void }[] = [];
   full = false;
   /** While set, tabs do not hear of each other's writes: the announcement is on its way. */
@@ -78,6 +81,9 @@ export class SharedStorage {
         this.written.delete(id);
         tell(store, id, null);
       },
+      removed: () => [...this.removed].map(([remote, at]) => ({ remote, at })),
+      keepRemoved: ({ remote, at }) => this.removed.set(remote, at),
+      forgetRemoved: (remote) => this.removed.delete(remote),
       onChange: (heard) => this.tabs.push({ store, heard }),
     };
     return store;
@@ -147,7 +153,11 @@ export class Tab {
   readonly warnings: string[] = [];
   replaced = 0;
   drains: number[] = [];
+  /** Null where the server keeps no conversations. */
+  library: Library | null = null;
   expiries = 0;
+  /** Takes what this tab's socket says of the feed. */
+  feed: ((message: Record<string, unknown>) => void) | null = null;
   /** Response ids that this tab's socket watches. */
   private watching = new Set<string>();
   open = false;
@@ -174,6 +184,9 @@ export class Tab {
       pause: () => this.pause(),
       later: clock.later,
       online: () => this.online,
+      place: async (conversation) => this.library?.place(conversation) ?? null,
+      ended: (id, turn) => this.library?.ended(id, turn),
+      feed: (events) => this.library?.feed(events),
       tab: name,
       warn: (words) => this.warnings.push(words),
     });
@@ -191,6 +204,7 @@ export class Tab {
     this.open = true;
     this.watching.clear();
     this.controller.socketOpened();
+    this.library?.socketOpened();
   }
 
   cut(): void {
@@ -216,8 +230,9 @@ export class Tab {
     this.controller.socketMessage(readMessage(JSON.stringify(message), new Map()));
   }
 
-  private receive(message: Record<string, unknown>): void {
+  receive(message: Record<string, unknown>): void {
     this.sent.push(message);
+    if (message["type"] === "feed") return this.feed?.(message);
     const id = String(message["response_id"]);
     if (message["type"] === "unwatch") this.watching.delete(id);
     if (message["type"] !== "watch" || !this.open) return;

@@ -37,7 +37,7 @@ async function begin(): Promise<void> {
   };
   const WANTED = "This page needs a credential with the scope admin.";
   const NOBODY = "You are not signed in.";
-  const signIn = new SignIn((credential) => void session.give(credential).then(everything), "tailrace token --scopes read,admin");
+  const signIn = new SignIn((credential) => session.give(credential), everything, "tailrace token --scopes read,admin");
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
     void session.signOut().then((done) => {
@@ -49,9 +49,10 @@ async function begin(): Promise<void> {
   const session = new Session({
     base: "",
     storage: local,
-    wanted: () => {
+    shown: null,
+    wanted: (refusal) => {
       app.clear(NOBODY, true);
-      signIn.ask(WANTED);
+      signIn.ask(WANTED, refusal);
     },
     switches: (who, instead) => linkSignIn.ask(who, instead),
     left: () => undefined,

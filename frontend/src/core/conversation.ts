@@ -2,14 +2,24 @@
    `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other.
 
    It is a tree: another answer to a question, or the question in other words, is a turn beside the first one (a
-   version). So nothing that was said is ever replaced. One path through the tree is on show. */
+   version). So nothing that was said is ever replaced. One path through the tree is on show. Which versions are answers to
+   one question is told by their words and files, so every device sees the same, also of what other clients asked. */
 
-import { calls, further, isRunning, readAnswer, type Answer } from "./answer";
-import { said } from "./reading";
+import { further, isRunning, type Answer } from "./answer";
+import type { Attachment } from "./attachments";
+import { later, USUAL, type Chosen, type Settings } from "./settings";
+import { withoutMarks } from "./titles";
+import { texts } from "./words";
 
 /** next: it is sent when the answer before it has ended · sending: it is on its way · unsent: it was not accepted,
     `problem` says why · accepted: it has an answer · withdrawn: taken back into the composer, no longer shown. */
 export type Phase = "next" | "sending" | "unsent" | "accepted" | "withdrawn";
+
+/** A server that has no room now, and said until when (ms since the epoch). */
+export interface Refusal {
+  readonly status: number;
+  readonly until: number;
+}
 
 export interface Problem {
   readonly words: string;
@@ -17,6 +27,8 @@ export interface Problem {
   readonly again: boolean;
   /** It is sent by itself when a connection is there. */
   readonly waits?: boolean;
+  /** The server said when to come back. */
+  readonly refused?: Refusal;
   readonly code: string;
 }
 
@@ -25,10 +37,14 @@ export interface Turn {
   /** The turn that it follows; null: none. */
   readonly parent: string | null;
   readonly question: string;
+  /** What goes with the question. */
+  readonly attachments: readonly Attachment[];
   /** The place in the conversation; `sentAt` is when the current attempt was sent. Both in ms. */
   readonly askedAt: number;
   readonly sentAt: number;
   readonly model: string | null;
+  /** What it is asked with, so that each try of one attempt is the same request; null once it was accepted. */
+  readonly settings: Settings | null;
   /** Counts the responses that were asked for, of which each continues those before it. */
   readonly attempt: number;
   /** Older messages may be left out where all are too many for the model. */
@@ -51,16 +67,35 @@ export interface Choice {
   readonly at: number;
 }
 
+/** What the reader calls it, and whether it stands first in the list. Of two, the later one holds. */
+export interface Label {
+  /** Empty while it has no name of its own. */
+  readonly name: string;
+  readonly pinned: boolean;
+  readonly at: number;
+}
+
 export interface Conversation {
   readonly id: string;
   readonly createdAt: number;
+  /** Its id on the server. Null: it is in this browser only, or the server has not been told of it yet. */
+  readonly remote: string | null;
+  readonly label: Label;
+  /** When the server last saw a turn of it; 0 where that is not known. */
+  readonly usedAt: number;
+  /** Empty also where the server has them and they are not kept here. */
   readonly turns: readonly Turn[];
-  /** By the turn that the versions follow ("": none). Without a choice the newest version is shown. */
+  /** By the turn that the versions follow ("": none), and by question (`seenAt`). Without a choice the newest version is
+      shown. */
   readonly chosen: Readonly<Record<string, Choice>>;
+  /** What following questions are asked with. */
+  readonly settings: Chosen;
 }
 
-export function newConversation(id: string, now: number): Conversation {
-  return { id, createdAt: now, turns: [], chosen: {} };
+export const UNNAMED: Label = { name: "", pinned: false, at: 0 };
+
+export function newConversation(id: string, now: number, settings: Settings = USUAL): Conversation {
+  return { id, createdAt: now, remote: null, label: UNNAMED, usedAt: 0, turns: [], chosen: {}, settings: { ...settings, at: now } };
 }
 
 export function newTurn(id: string, parent: string | null, question: string, model: string | null, tab: string, now: number): Turn {
@@ -68,9 +103,11 @@ export function newTurn(id: string, parent: string | null, question: string, mod
     id,
     parent,
     question,
+    attachments: [],
     askedAt: now,
     sentAt: now,
     model,
+    settings: null,
     attempt: 1,
     trimmed: false,
     revision: 0,
@@ -110,6 +147,35 @@ export function versions(conversation: Conversation, turn: Turn): readonly Turn[
   return children.get(parents.get(turn.id) ?? ROOT) ?? [];
 }
 
+/** The answers to the question of this turn, its own among them, the oldest first. */
+export function answerVersions(conversation: Conversation, turn: Turn): readonly Turn[] {
+  return versions(conversation, turn).filter((each) => isSameQuestion(each, turn));
+}
+
+/** One turn for each question that was asked in this place, in the order in which they were asked first: this turn for its
+    own question, for another one the answer that was seen last. */
+export function questionVersions(conversation: Conversation, turn: Turn): readonly Turn[] {
+  const beside = versions(conversation, turn);
+  const first = beside.filter((each, place) => beside.findIndex((other) => isSameQuestion(each, other)) === place);
+  return first.map((each) => (isSameQuestion(each, turn) ? turn : seenLast(conversation, beside.filter((other) => isSameQuestion(each, other)))));
+}
+
+function isSameQuestion(a: Turn, b: Turn): boolean {
+  const files = a.attachments.length === b.attachments.length && a.attachments.every(({ fileId }, place) => fileId === b.attachments[place]?.fileId);
+  return files && a.question === b.question;
+}
+
+/** Of answers to one question, the oldest first. */
+function seenLast(conversation: Conversation, answers: readonly Turn[]): Turn {
+  const [oldest, newest] = [answers[0] as Turn, answers.at(-1) as Turn];
+  return answers.find(({ id }) => id === conversation.chosen[seenAt(oldest)]?.turn) ?? newest;
+}
+
+/** Where `chosen` has the answer to a question that was seen last. `oldest`: the first one to it. No turn has such an id. */
+function seenAt(oldest: Turn): string {
+  return `:${oldest.id}`;
+}
+
 /** The turns before this one, the first one first. */
 export function before(conversation: Conversation, turn: Turn): readonly Turn[] {
   const { byId, parents } = tree(conversation);
@@ -126,7 +192,14 @@ export function before(conversation: Conversation, turn: Turn): readonly Turn[] 
 export function choosing(conversation: Conversation, turn: Turn, now: number): Conversation {
   const parent = tree(conversation).parents.get(turn.id) ?? ROOT;
   const at = Math.max(now, (conversation.chosen[parent]?.at ?? 0) + 1); // later than the choice that it follows
-  return { ...conversation, chosen: { ...conversation.chosen, [parent]: { turn: turn.id, at } } };
+  const choice = { turn: turn.id, at };
+  const oldest = answerVersions(conversation, turn)[0] ?? turn;
+  return { ...conversation, chosen: { ...conversation.chosen, [parent]: choice, [seenAt(oldest)]: choice } };
+}
+
+/** From now on it is asked with these settings. */
+export function setting(conversation: Conversation, settings: Settings, now: number): Conversation {
+  return { ...conversation, settings: { ...settings, at: Math.max(now, conversation.settings.at + 1) } };
 }
 
 const ROOT = "";
@@ -181,14 +254,38 @@ export function isAnyBusy(conversation: Conversation): boolean {
   return conversation.turns.some(isBusy);
 }
 
+/** Shows the path that leads to this turn. What follows it is shown as before. */
+export function showing(conversation: Conversation, turn: Turn, now: number): Conversation {
+  return [...before(conversation, turn), turn].reduce((made, each) => {
+    const beside = versions(made, each).filter(({ id }) => id !== each.id);
+    const isShown = beside.length === 0 || shown(made).some(({ id }) => id === each.id);
+    return isShown ? made : choosing(made, each, now);
+  }, conversation);
+}
+
 export function title(conversation: Conversation): string {
-  const first = shown(conversation)[0]?.question.trim().replace(/\s+/g, " ") ?? "";
-  if (first === "") return "New chat";
-  return first.length > 60 ? `${first.slice(0, 59).trimEnd()}…` : first;
+  if (conversation.label.name !== "") return conversation.label.name;
+  const first = shown(conversation)[0];
+  return first === undefined ? texts().newChat : questionTitle(first.question);
+}
+
+/** Names are made with each drawing of the list, and a question may be long. */
+const READ_FOR_TITLE = 400;
+
+/** What a chat that began with this question is called until it has a name. */
+export function questionTitle(question: string): string {
+  const line = withoutMarks(question.trim().slice(0, READ_FOR_TITLE)).replace(/\s+/g, " ").trim();
+  if (line === "") return texts().newChat;
+  return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line;
 }
 
 export function lastUsed(conversation: Conversation): number {
-  return conversation.turns.reduce((latest, turn) => Math.max(latest, turn.sentAt), conversation.createdAt);
+  return conversation.turns.reduce((latest, turn) => Math.max(latest, turn.sentAt), Math.max(conversation.createdAt, conversation.usedAt));
+}
+
+/** Whether the server has all of it, so that it need not be kept here. */
+export function isOnServer(conversation: Conversation): boolean {
+  return conversation.remote !== null && conversation.turns.every((turn) => turn.phase === "withdrawn" || (turn.phase === "accepted" && !isBusy(turn)));
 }
 
 export function withTurn(conversation: Conversation, turn: Turn): Conversation {
@@ -228,75 +325,32 @@ export function idempotencyKey(turn: Turn): string {
   return turn.before.length === 0 ? key : `${key}.more`;
 }
 
-export interface Message {
-  readonly role: "user" | "assistant";
-  readonly content: string;
-}
-
-/** Says what became of a call. */
-export interface CallOutput {
-  readonly type: "function_call_output" | "custom_tool_call_output";
-  readonly call_id: string;
-  readonly output: string;
-}
-
-export interface Context {
-  readonly input: string | readonly (Message | CallOutput)[];
-  readonly previousResponseId: string | null;
-}
-
-// This page runs no tools: who goes on writing leaves the calls without a result, and the model is told so.
-const NOT_RUN = "This tool was not run. The user went on without it.";
-
-/** What is sent for a question: it continues the nearest earlier answer that has an end worth continuing. More of an answer
-    that was cut short is asked for without any input. */
-export function context(conversation: Conversation, turnId: string): Context {
-  const turn = conversation.turns.find(({ id }) => id === turnId);
-  const cut = turn?.before.at(-1);
-  if (cut !== undefined) return { input: [], previousResponseId: cut.responseId };
-  const previous = continued(conversation, turnId).at(-1)?.heard.at(-1) ?? null;
-  const question = turn?.question ?? "";
-  if (previous === null) return { input: question, previousResponseId: null };
-  const open = calls(previous);
-  if (open === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
-  const outputs = open.map(({ kind, call }): CallOutput => ({
-    type: kind === "function" ? "function_call_output" : "custom_tool_call_output",
-    call_id: call,
-    output: NOT_RUN,
-  }));
-  const input = outputs.length === 0 ? question : [...outputs, { role: "user" as const, content: question }];
-  return { input, previousResponseId: previous.responseId };
-}
-
-/** Everything said so far, for when the server no longer knows the answer that the question continues. */
-export function wholeContext(conversation: Conversation, turnId: string): Message[] {
-  const messages: Message[] = [];
-  for (const { question, heard } of continued(conversation, turnId)) {
-    messages.push({ role: "user", content: question }, { role: "assistant", content: said(heard) });
-  }
-  const asked = conversation.turns.find((turn) => turn.id === turnId);
-  return asked === undefined ? messages : [...messages, { role: "user", content: asked.question }];
-}
-
-function continued(conversation: Conversation, turnId: string): { question: string; heard: readonly Answer[] }[] {
-  const turn = tree(conversation).byId.get(turnId);
-  return (turn === undefined ? shown(conversation) : before(conversation, turn))
-    .map(({ question, answer, before }) => ({ question, heard: answer !== null && isWhole(answer) ? [...before, answer] : before }))
-    .filter(({ heard }) => heard.length > 0);
-}
-
-// A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.
-function isWhole(answer: Answer): boolean {
-  return answer.status === "completed" || ((answer.status === "incomplete" || answer.status === "cancelled") && answer.text !== "");
-}
-
 export function join(a: Conversation, b: Conversation): Conversation {
   const turns = new Map(a.turns.map((turn) => [turn.id, turn]));
   for (const turn of b.turns) {
     const mine = turns.get(turn.id);
     turns.set(turn.id, mine === undefined ? turn : joinTurn(mine, turn));
   }
-  return { id: a.id, createdAt: Math.min(a.createdAt, b.createdAt), turns: [...turns.values()].sort(inOrder), chosen: joinChoices(a.chosen, b.chosen) };
+  return {
+    id: a.id,
+    createdAt: Math.min(a.createdAt, b.createdAt),
+    remote: joinRemotes(a.remote, b.remote),
+    label: joinLabels(a.label, b.label),
+    usedAt: Math.max(a.usedAt, b.usedAt),
+    turns: [...turns.values()].sort(inOrder),
+    chosen: joinChoices(a.chosen, b.chosen),
+    settings: later(a.settings, b.settings),
+  };
+}
+
+function joinRemotes(a: string | null, b: string | null): string | null {
+  if (a === null || b === null) return a ?? b;
+  return a < b ? a : b;
+}
+
+function joinLabels(a: Label, b: Label): Label {
+  if (a.at !== b.at) return a.at > b.at ? a : b;
+  return JSON.stringify([a.name, a.pinned]) >= JSON.stringify([b.name, b.pinned]) ? a : b;
 }
 
 // The latest choice holds; of two in one millisecond any fixed one will do.
@@ -331,9 +385,13 @@ function isAhead(a: Turn, b: Turn): boolean {
   return a.sentAt !== b.sentAt ? a.sentAt > b.sentAt : a.tab >= b.tab;
 }
 
-/** Whether `a` holds something besides progress that `b` lacks, so that writing `b` over it would lose it. */
+/** Whether `a` holds something besides progress that `b` lacks, so that writing `b` over it would lose it. What the server
+    has, and was taken out of the store to make room, is nothing to lose. */
 export function knowsMore(a: Conversation, b: Conversation): boolean {
+  if ((a.remote !== null && b.remote === null) || a.label.at > b.label.at) return true;
+  if (b.turns.length === 0 && isOnServer(a)) return false;
   const theirs = new Map(b.turns.map((turn) => [turn.id, turn]));
+  if (a.settings.at > b.settings.at) return true;
   if (Object.entries(a.chosen).some(([parent, { at }]) => at > (b.chosen[parent]?.at ?? 0))) return true;
   return a.turns.some((turn) => {
     const other = theirs.get(turn.id);
@@ -344,45 +402,4 @@ export function knowsMore(a: Conversation, b: Conversation): boolean {
       (turn.answer !== null && other.answer === null && turn.attempt === other.attempt)
     );
   });
-}
-
-/** What was stored may be of another version of this page or damaged: read it as data. */
-export function readConversation(raw: string): Conversation | null {
-  try {
-    const value = JSON.parse(raw) as Conversation;
-    const good =
-      typeof value.id === "string" &&
-      typeof value.createdAt === "number" &&
-      Array.isArray(value.turns) &&
-      value.turns.every(
-        (turn) =>
-          typeof turn.id === "string" &&
-          typeof turn.question === "string" &&
-          typeof turn.askedAt === "number" &&
-          typeof turn.attempt === "number",
-      );
-    if (!good) return null;
-    // An older version of this page kept one path: each turn follows the one before it.
-    const turns = value.turns.map((turn, place) => readTurn(turn, value.turns[place - 1]?.id ?? null));
-    return { ...value, turns, chosen: readChoices(value.chosen) };
-  } catch {
-    return null;
-  }
-}
-
-// With what older versions of this page did not keep.
-function readTurn(kept: Turn, last: string | null): Turn {
-  const [parent, before]: unknown[] = [kept.parent, kept.before];
-  return {
-    ...kept,
-    parent: parent === null || typeof parent === "string" ? parent : last,
-    trimmed: (kept.trimmed as unknown) === true,
-    answer: kept.answer === null ? null : readAnswer(kept.answer),
-    before: Array.isArray(before) ? before.map((each) => readAnswer(each as Answer)) : [],
-  };
-}
-
-function readChoices(kept: unknown): Conversation["chosen"] {
-  if (typeof kept !== "object" || kept === null) return {};
-  return Object.fromEntries(Object.entries(kept as Conversation["chosen"]).filter(([, choice]) => typeof choice?.turn === "string" && Number.isFinite(choice.at)));
 }

@@ -4,6 +4,7 @@
 
 import type { MarkedExtension, Token, Tokens } from "marked";
 import { el, type El, type Node } from "./nodes";
+import { texts } from "./words";
 
 export interface RefToken extends Tokens.Generic {
   type: "noteRef";
@@ -139,8 +140,10 @@ export function withNumbers(nodes: readonly Node[], numbers: ReadonlyMap<string,
 function drawnReference(node: El, found: Numbered | undefined): Node {
   if (found === undefined) return node.children[0] ?? "";
   const number = String(found.number);
-  if (!found.here) return el("sup", [number], { class: "note-ref" });
-  return el("sup", [el("button", [number], { type: "button", class: "to-note", "data-note": number, "aria-label": `Footnote ${number}` })], { class: "note-ref" });
+  // The same element before its note has come, so that nothing moves when it does.
+  const waiting: El["attributes"] = found.here ? {} : { disabled: "" };
+  const button = el("button", [number], { type: "button", class: "to-note", "data-note": number, "aria-label": texts().footnote(number), ...waiting });
+  return el("sup", [button], { class: "note-ref" });
 }
 
 /** The notes at the end of the answer; null where there are none. */
@@ -153,11 +156,11 @@ export function section(blocks: readonly Noted[], numbers: ReadonlyMap<string, N
     .map((note) => ({ ...note, number: numbers.get(note.label)?.number ?? 0 }))
     .sort((a, b) => a.number - b.number)
     .map(({ label, content, number }) => item(withNumbers(content, numbers), number, referred.has(label)));
-  return el("div", [el("ol", items)], { class: "notes", role: "group", "aria-label": "Footnotes" });
+  return el("div", [el("ol", items)], { class: "notes", role: "group", "aria-label": texts().footnotes });
 }
 
 function item(content: readonly Node[], number: number, referred: boolean): El {
   const value = String(number);
-  const back = el("button", ["↩"], { type: "button", class: "from-note", "data-note": value, "aria-label": `Back to footnote ${value} in the text` });
+  const back = el("button", ["↩"], { type: "button", class: "from-note", "data-note": value, "aria-label": texts().backToFootnote(value) });
   return el("li", referred ? [...content, back] : content, { value, tabindex: "-1", "data-note": value, dir: "auto" });
 }

@@ -1,45 +1,134 @@
 /* Messages shown to the reader when something went wrong: what happened and what helps. */
 
 import type { Answer } from "./answer";
-import type { Problem } from "./conversation";
+import { MAX_IMAGE_BYTES, MAX_TEXT_BYTES, type Kind, type Refusal as FileRefusal } from "./attachments";
+import type { Problem, Refusal } from "./conversation";
 import type { Fault, Place } from "./protocol";
 import { firstModel, type Seam } from "./reading";
+import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, type Settings, type Wrong } from "./settings";
+import { texts } from "./words";
 
-/** `status` 0: the server was not reached. `retryAfterMs`: the delay that the server asked for. */
-export function askProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
+/** `status` 0: the server was not reached. `refused`: where it said when to come back. */
+export function askProblem(status: number, fault: Fault, refused: Refusal | null, now: number): Problem {
   const code = fault.code;
-  if (status === 0) return { code, again: true, waits: true, words: "The server can't be reached. Your question is kept here and is sent when the connection is back." };
-  if (status === 401) return { code, again: true, waits: true, words: "You are not signed in. Your question is kept here and is sent when you are." };
-  if (code === TOO_LONG) return { code, again: false, words: tooLongWords };
-  if (status === 403) return { code, again: true, words: "This address or credential may not ask here." };
-  if (status === 413) return { code, again: false, words: "The question is too long for this server. Shorten it and ask again." };
-  if (status === 429) {
-    return { code, again: true, words: `The service is busy, or that was more than your limit allows. Try again ${delayWords(retryAfterMs)}.` };
-  }
-  if (status === 503) return { code, again: true, words: "The service is starting or busy and did not take the question. Try again in a moment." };
-  if (status >= 500) return { code, again: true, words: "The server failed to take the question. Try again." };
+  if (status === 0) return { code, again: true, waits: true, words: texts().unreachableKept };
+  if (status === 401) return { code, again: true, waits: true, words: texts().signedOutQuestion };
+  if (code === TOO_LONG) return { code, again: false, words: texts().chatTooLong };
+  if (code === LOCKED) return { code, again: true, waits: true, words: texts().chatLocked };
+  if (code === "conversation_not_found") return { code, again: false, words: texts().chatGone };
+  if (status === 403) return { code, again: true, words: texts().mayNotAsk };
+  if (status === 413) return { code, again: false, words: texts().questionTooLong };
+  if (isRefusal(status)) return { code, again: true, words: refusedWords(status, refused, now), ...(refused === null ? {} : { refused }) };
+  if (status >= 500) return { code, again: true, words: texts().serverFailed };
   return { code, again: false, words: fault.message };
 }
 
+/** The code of a question in a chat of which another answer is being written, asked for on another device. */
+export const LOCKED = "conversation_locked";
 /** The code of what is more than the model takes. */
 export const TOO_LONG = "context_length_exceeded";
-const tooLongWords = "This chat is longer than the model can read. Go on without its oldest messages, or begin a new chat.";
 
-function delayWords(ms: number | null): string {
-  return ms === null ? "in a moment" : `in ${Math.max(1, Math.ceil(ms / 1000))} s`;
+export function delayWords(ms: number | null): string {
+  return ms === null ? texts().inAMoment : texts().inSeconds(Math.max(1, Math.ceil(ms / 1000)));
 }
 
-/** Shown until a question that was refused is sent again; null where it was not refused. */
-export function againWords(status: number, retryAfterMs: number | null): string | null {
-  return status === 429 || status === 503 ? `The service is busy. Your question is sent again ${delayWords(retryAfterMs)}.` : null;
+/** Whether the server takes the same request at another time. */
+export function isRefusal(status: number): boolean {
+  return status === 429 || status === 503;
+}
+
+/** From here on the time of day says more than seconds that are counted. */
+const COUNTED_MS = 100_000;
+
+function whenWords(until: number, now: number): string {
+  if (until <= now) return texts().now;
+  return until - now < COUNTED_MS ? texts().inSeconds(Math.ceil((until - now) / 1000)) : texts().atTime(until);
+}
+
+function refusedWords(status: number, refused: Refusal | null, now: number): string {
+  const when = refused === null ? texts().inAMoment : whenWords(refused.until, now);
+  return status === 429 ? texts().busy(when) : texts().starting(when);
+}
+
+/** What is wrong, with the time that is left until now. */
+export function problemWords({ words, refused }: Problem, now: number): string {
+  return refused === undefined ? words : refusedWords(refused.status, refused, now);
+}
+
+/** Shown until a question that was refused is sent again. */
+export function againWords({ until }: Refusal, now: number): string {
+  return texts().sentAgain(texts().inSeconds(Math.max(1, Math.ceil((until - now) / 1000))));
 }
 
 /** What cannot be continued any more, in other words than a question that cannot be asked. */
-export function continueProblem(status: number, fault: Fault, retryAfterMs: number | null): Problem {
+export function continueProblem(status: number, fault: Fault, refused: Refusal | null, now: number): Problem {
   if (fault.code === "previous_response_not_found" || fault.code === "history_lost") {
-    return { code: fault.code, again: false, words: "The server no longer has this answer, so it can't be continued." };
+    return { code: fault.code, again: false, words: texts().notContinued };
   }
-  return askProblem(status, fault, retryAfterMs);
+  return askProblem(status, fault, refused, now);
+}
+
+/** An upload was kept for its time, and is gone. */
+export function expiredProblem(name: string): Problem {
+  return { code: "file_expired", again: false, words: texts().fileExpired(name) };
+}
+
+/** Why a file was not uploaded. */
+export function uploadWords(status: number, fault: Fault, retryAfterMs: number | null): string {
+  if (status === 0) return texts().unreachable;
+  if (status === 401) return texts().signedOut;
+  if (status === 403) return texts().mayNotAsk;
+  if (fault.code === "too_many_files") return texts().uploadsUsedUp;
+  if (status === 429) return texts().busy(delayWords(retryAfterMs));
+  return status >= 500 ? texts().uploadFailed : fault.message;
+}
+
+export function refusalWords(why: FileRefusal, name: string, kind: Kind, images: boolean): string {
+  switch (why) {
+    case "empty":
+      return texts().fileEmpty(name);
+    case "tooLarge":
+      return texts().fileTooLarge(name, sizeWords(kind === "image" ? MAX_IMAGE_BYTES : MAX_TEXT_BYTES));
+    case "notDecoded":
+      return texts().imageNotDecoded(name);
+    case "notText":
+      return images ? texts().neitherImageNorText(name) : texts().notText(name);
+    case "noImages":
+      return texts().modelTakesNoImages;
+    case "noFiles":
+      return texts().modelTakesNoFiles;
+  }
+}
+
+/** A number of bytes. */
+export function sizeWords(bytes: number): string {
+  return bytes < 1_000_000 ? texts().kilobytes(Math.max(1, Math.round(bytes / 1000))) : texts().megabytes(bytes / 1_000_000);
+}
+
+const WRONG: Record<Wrong, (longest: number | null) => string> = {
+  instructions: () => texts().instructionsTooLong(MAX_INSTRUCTIONS),
+  temperature: () => texts().wrongTemperature(MAX_TEMPERATURE),
+  length: (longest) => (longest === null ? texts().wrongLength : texts().wrongLengthUpTo(longest)),
+};
+
+/** What is wrong with a setting. */
+export function wrongWords(wrong: Wrong, longest: number | null): string {
+  return WRONG[wrong](longest);
+}
+
+/** Digits behind the point with which a temperature is said. */
+export function temperatureDigits(temperature: number): number {
+  return Math.abs(temperature * 10 - Math.round(temperature * 10)) < 0.05 ? 1 : 2;
+}
+
+/** What is set for a chat besides its model; empty where all is as usual. */
+export function settingsWords({ instructions, temperature, length }: Settings): string {
+  const said = [
+    ...(instructions === "" ? [] : [texts().withInstructions]),
+    ...(temperature === null ? [] : [texts().atTemperature(temperature, temperatureDigits(temperature))]),
+    ...(length === null ? [] : [texts().upToTokens(length)]),
+  ];
+  return said.join(", ");
 }
 
 /** Whether trying again by itself may help before the reader is bothered. */
@@ -49,29 +138,29 @@ export function isPassing(status: number): boolean {
 
 /** Where a question stands in the queue. */
 export function placeWords({ position, etaS, atLeast }: Place): string {
-  const requests = position === 0 ? "Yours is next" : `${atLeast ? "At least " : ""}${position} request${position === 1 ? "" : "s"} before yours`;
-  return etaS === null ? `${requests}…` : `${requests}, about ${durationWords(etaS)}`;
+  const requests = position === 0 ? texts().queueNext : texts().queueBefore(position, atLeast);
+  return etaS === null ? texts().queueOpen(requests) : texts().queueAbout(requests, durationWords(etaS));
 }
 
 function durationWords(seconds: number): string {
-  return seconds < 100 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} minutes`;
+  return seconds < 100 ? texts().seconds(Math.max(1, Math.round(seconds))) : texts().minutes(Math.round(seconds / 60));
 }
 
-const FAILURES: Record<string, string> = {
-  expired: "The question waited too long in the queue and was dropped.",
-  attempts_exhausted: "Several workers tried to answer and failed.",
-  [TOO_LONG]: tooLongWords,
+const FAILURES: Record<string, () => string> = {
+  expired: () => texts().expired,
+  attempts_exhausted: () => texts().attemptsExhausted,
+  [TOO_LONG]: () => texts().chatTooLong,
 };
 
 /** Who or what answered, where it is not just the model that was asked. */
 export function servedWords(answer: Answer): string | null {
-  if (answer.cached) return "An equal question was answered a short time ago. This is that answer again.";
+  if (answer.cached) return texts().cachedAnswer;
   const model = firstModel(answer);
-  return answer.asked === null || model === null || model === answer.asked ? null : `Answered by ${model}: ${answer.asked} was not available.`;
+  return answer.asked === null || model === null || model === answer.asked ? null : texts().answeredBy(model, answer.asked);
 }
 
 export function seamWords({ from, to }: Seam): string {
-  return from === null ? `${to} continues from here` : `${from} stopped answering; ${to} continues from here`;
+  return from === null ? texts().continuesFromHere(to) : texts().tookOver(from, to);
 }
 
 export interface EndNote {
@@ -83,7 +172,7 @@ export interface EndNote {
 export function endNote(answer: Answer): EndNote | null {
   switch (answer.status) {
     case "cancelled":
-      return { tone: "quiet", words: answer.text === "" ? "Stopped before the first word." : "Stopped." };
+      return { tone: "quiet", words: answer.text === "" ? texts().stoppedAtOnce : texts().stopped };
     case "incomplete":
       return { tone: "quiet", words: incompleteWords(answer) };
     case "failed":
@@ -91,10 +180,7 @@ export function endNote(answer: Answer): EndNote | null {
     case "lost":
       return {
         tone: "problem",
-        words:
-          answer.fault?.code === "history_lost" || answer.text !== ""
-            ? "The server no longer has the rest of this answer. What had arrived is kept here."
-            : "The server no longer has this answer.",
+        words: answer.fault?.code === "history_lost" || answer.text !== "" ? texts().restLost : texts().answerLost,
       };
     default:
       return null;
@@ -102,13 +188,13 @@ export function endNote(answer: Answer): EndNote | null {
 }
 
 function incompleteWords({ reason, shortened }: Answer): string {
-  if (reason === "max_output_tokens") return shortened ? "Cut short, because the service was busy." : "Cut off: the length limit was reached.";
-  if (reason === "content_filter") return "Cut off by the content filter.";
-  return reason === null ? "Cut off before the end." : `Cut off before the end (${reason.replace(/_/g, " ")}).`;
+  if (reason === "max_output_tokens") return shortened ? texts().shortened : texts().lengthLimit;
+  if (reason === "content_filter") return texts().contentFilter;
+  return reason === null ? texts().cutOff : texts().cutOffBecause(reason.replace(/_/g, " "));
 }
 
 function failureWords(fault: Fault | null): string {
   const known = fault === null ? undefined : FAILURES[fault.code];
-  if (known !== undefined) return known;
-  return fault === null ? "The engine failed while answering." : `The engine failed while answering: ${fault.message}`;
+  if (known !== undefined) return known();
+  return fault === null ? texts().engineFailed : texts().engineFailedBecause(fault.message);
 }

@@ -16,7 +16,7 @@ export const SVG_TAGS = ["svg", "path", "line"] as const;
 
 export type Attribute =
   | "class" | "href" | "title" | "start" | "type" | "disabled" | "checked" | "rel" | "target" | "aria-label" | "aria-level" | "tabindex" | "role"
-  | "dir" | "value" | "data-note"
+  | "dir" | "value" | "data-note" | "data-diagram"
   | (typeof FORMULA_ATTRIBUTES)[number];
 
 export const FORMULA_ATTRIBUTES = [
@@ -36,6 +36,10 @@ export interface El {
   readonly counts?: number;
   /** The footnote that it refers to, or whose text it is. */
   readonly note?: string;
+  /** Code: the language that the model named. */
+  readonly language?: string;
+  /** What is in it belongs to the view: the patcher makes the element and leaves its content alone. */
+  readonly own?: true;
 }
 export type Node = El | string;
 

@@ -1,6 +1,7 @@
 /* The small numbers under an answer. A number that was not really observed is left out, never guessed. */
 
 import { isRunning, type Answer } from "./answer";
+import { texts } from "./words";
 
 export interface Pace {
   firstTokenMs: number | null;
@@ -29,18 +30,16 @@ export function pace(answer: Answer, sentAt: number, before: readonly Answer[] =
 }
 
 export function seconds(ms: number): string {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+  if (ms < 1000) return texts().milliseconds(ms);
+  if (ms < 60_000) return texts().secondsWith(ms / 1000, ms < 10_000 ? 1 : 0);
+  return texts().minutesSeconds(Math.floor(ms / 60_000), (ms % 60_000) / 1000);
 }
 
 export function paceWords(found: Pace): string[] {
   const words: string[] = [];
-  if (found.firstTokenMs !== null) words.push(`first token ${seconds(found.firstTokenMs)}`);
-  if (found.tokensPerSecond !== null) {
-    const rate = found.tokensPerSecond < 10 ? found.tokensPerSecond.toFixed(1) : String(Math.round(found.tokensPerSecond));
-    words.push(`${found.exact ? "" : "≈ "}${rate} tokens/s`);
-  }
-  if (found.tokens !== null && found.exact) words.push(`${found.tokens} token${found.tokens === 1 ? "" : "s"}`);
+  if (found.firstTokenMs !== null) words.push(texts().firstToken(seconds(found.firstTokenMs)));
+  const rate = found.tokensPerSecond;
+  if (rate !== null) words.push(texts().tokensPerSecond(rate, rate < 10 ? 1 : 0, found.exact));
+  if (found.tokens !== null && found.exact) words.push(texts().tokens(found.tokens));
   return words;
 }

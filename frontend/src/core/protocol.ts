@@ -1,7 +1,10 @@
 /* What arrives on the watch socket, read once and strictly: everything behind this file works with these shapes only.
    An event of a type this page does not know still counts in its response's sequence. */
 
+import { fields, type Fields } from "./fields";
 import { expand, type Watches } from "./compactEvents";
+import { readFeed, type FeedEvent } from "./feed";
+import { texts } from "./words";
 
 export type Outcome = "completed" | "incomplete" | "cancelled" | "failed";
 
@@ -68,15 +71,10 @@ export type Incoming =
   | { kind: "events"; responseId: string; events: ResponseEvent[] }
   | { kind: "done"; responseId: string }
   | { kind: "error"; responseId: string | null; status: number; fault: Fault }
+  | { kind: "feed"; events: FeedEvent[] }
   | { kind: "draining"; afterMs: number }
   | { kind: "expiring" }
   | { kind: "renewed" };
-
-type Fields = Record<string, unknown>;
-
-function fields(value: unknown): Fields | null {
-  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : null;
-}
 
 function text(value: unknown): string | null {
   return typeof value === "string" ? value : null;
@@ -102,10 +100,12 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
       return responseId === null || !Array.isArray(message["events"])
         ? null
         : { kind: "events", responseId, events: readEvents(message["events"]) };
+    case "feed.events":
+      return Array.isArray(message["events"]) ? { kind: "feed", events: readFeed(message["events"]) } : null;
     case "watch.done":
       return responseId === null ? null : { kind: "done", responseId };
     case "watch.error":
-      return { kind: "error", responseId, status: count(message["status"]) ?? 0, fault: readFault(message["error"]) ?? unnamed };
+      return { kind: "error", responseId, status: count(message["status"]) ?? 0, fault: readFault(message["error"]) ?? { code: "unknown", message: texts().unnamedError } };
     case "watch.draining":
       return { kind: "draining", afterMs: count(message["after_ms"]) ?? 0 };
     case "auth_expiring":
@@ -118,8 +118,6 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
       return null;
   }
 }
-
-const unnamed: Fault = { code: "unknown", message: "The server reported an error without saying which." };
 
 // An event without a usable number is left out; the numbers around it then show a gap, and the gap is asked for again.
 function readEvents(values: unknown[]): ResponseEvent[] {
@@ -266,5 +264,5 @@ export function readFault(value: unknown): Fault | null {
   const error = fields(value);
   if (error === null) return null;
   const message = text(error["message"]);
-  return { code: text(error["code"]) ?? text(error["type"]) ?? "unknown", message: message ?? unnamed.message };
+  return { code: text(error["code"]) ?? text(error["type"]) ?? "unknown", message: message ?? texts().unnamedError };
 }

@@ -1,6 +1,7 @@
 /* Whether, how soon and with what to come back after a watch socket closed: decisions only, no socket and no clock. */
 
 import { CLOSE_CODES, type Reconnect } from "./closeCodes";
+import { texts } from "./words";
 
 /** again: come back · renew: come back with a new credential · refused: not without the reader's help */
 export type Comeback = "again" | "renew" | "refused";
@@ -13,21 +14,21 @@ export interface Closing {
 
 const COMEBACK: Record<Reconnect, Comeback> = { resume: "again", new_credential: "renew", never: "refused" };
 
-const WORDS: Record<number, string> = {
-  1007: "The server could not read a message of this page. Reload the page to try again.",
-  1009: "The server found a message of this page too big. Reload the page to try again.",
+const WORDS: Record<number, () => string> = {
+  1007: () => texts().endedUnreadable,
+  1008: () => texts().endedTooMany,
+  1009: () => texts().endedTooBig,
+  4500: () => texts().endedRevoked,
 };
 
 export function closing(code: number): Closing {
   const known = CLOSE_CODES[code];
   if (known !== undefined) {
     const comeback = COMEBACK[known.reconnect];
-    return { comeback, words: comeback === "refused" ? (WORDS[code] ?? `The server ended the connection: ${known.reason}.`) : null };
+    return { comeback, words: comeback === "refused" ? (WORDS[code]?.() ?? texts().endedWithCode(code)) : null };
   }
-  // Not from our server, but from what stands between: a policy that reconnecting would meet again.
-  if (code === 1008) return { comeback: "refused", words: "The server refused this connection. Reload the page to try again." };
   // The range of an unknown code tells whether to come back.
-  if (code >= 4500 && code <= 4999) return { comeback: "refused", words: `The server ended the connection (${code}).` };
+  if (code >= 4500 && code <= 4999) return { comeback: "refused", words: texts().endedWithCode(code) };
   return { comeback: "again", words: null };
 }
 

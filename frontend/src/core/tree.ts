@@ -1,36 +1,19 @@
 /* Markdown as a tree of plain objects. No HTML text is ever made or parsed: markup that the model wrote stays text, and what
    can be drawn at all is the closed set of tags and attributes below. */
 
-import { createLowlight } from "lowlight";
-import bash from "highlight.js/lib/languages/bash";
-import c from "highlight.js/lib/languages/c";
-import cpp from "highlight.js/lib/languages/cpp";
-import css from "highlight.js/lib/languages/css";
-import diff from "highlight.js/lib/languages/diff";
-import go from "highlight.js/lib/languages/go";
-import java from "highlight.js/lib/languages/java";
-import javascript from "highlight.js/lib/languages/javascript";
-import json from "highlight.js/lib/languages/json";
-import python from "highlight.js/lib/languages/python";
-import rust from "highlight.js/lib/languages/rust";
-import sql from "highlight.js/lib/languages/sql";
-import typescript from "highlight.js/lib/languages/typescript";
-import xml from "highlight.js/lib/languages/xml";
-import yaml from "highlight.js/lib/languages/yaml";
 import { Lexer, Marked, type Token, type Tokens, type TokensList } from "marked";
 import { drawnAs, FOOTNOTES, noteText, numbered, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
 import { restore, shelter, split, type Formula, type Sheltered } from "./formulas";
 import { el, type El, type Node, type Tag } from "./nodes";
 import { drawable } from "./partialMarkdown";
+import { texts } from "./words";
 
 export type { Attribute, El, Node, Tag } from "./nodes";
 
 /** A formula as it is drawn, or why it cannot be. */
 export type Typeset = (tex: string, display: boolean) => { readonly nodes: readonly Node[] } | { readonly problem: string };
-
-const highlighter = createLowlight({ bash, c, cpp, css, diff, go, java, javascript, json, python, rust, sql, typescript, xml, yaml });
-/** Colouring longer code on every frame costs more than the colours are worth. */
-const COLOURED_CHARACTERS = 20_000;
+/** Code in the colours of its language, as far as that is known. */
+export type Colour = (code: string, language: string) => readonly Node[];
 
 // Line breaks of a model's answer are meant.
 const marked = new Marked({ gfm: true, breaks: true }, FOOTNOTES);
@@ -63,6 +46,8 @@ class Unparsable extends Error {}
 export class MarkdownTree {
   /** There are formulas that are shown as their source, because there was no `Typeset` yet. */
   waits = false;
+  /** There is code without the colours of its language, because there was no `Colour` yet. */
+  waitsForColours = false;
   /** By their source. Those of the finished part stay; of the others only the last ones. */
   private readonly finishedBlocks = new Map<string, Block>();
   private lastBlocks: ReadonlyMap<string, Block> = new Map();
@@ -74,12 +59,14 @@ export class MarkdownTree {
   private links: Links = {};
   private readonly formulas = new Map<string, El>();
   private typeset: Typeset | null = null;
+  private colour: Colour | null = null;
 
-  render(source: string, running: boolean, typeset: Typeset | null = null): Node[] {
+  render(source: string, running: boolean, typeset: Typeset | null = null, colour: Colour | null = null): Node[] {
     const text = source.includes("\r") ? source.replace(/\r\n?/g, "\n") : source;
-    if (typeset !== this.typeset) {
+    if (typeset !== this.typeset || colour !== this.colour) {
       this.typeset = typeset;
-      this.waits = false;
+      this.colour = colour;
+      this.waits = this.waitsForColours = false;
       this.formulas.clear();
       this.forget();
       this.restart();
@@ -158,7 +145,7 @@ export class MarkdownTree {
       apart(
         nodes.flatMap((node): Node[] => {
           if (typeof node === "string") return split(node, kept).map((part) => (typeof part === "string" ? part : this.formula(part)));
-          if (node.tag === "code") return [node];
+          if (node.tag === "code") return [this.coloured(node)];
           if (node.note !== undefined && node.tag === "sup") {
             refs.push(node.note);
             return [node];
@@ -174,6 +161,14 @@ export class MarkdownTree {
     return { nodes: settle(block(token)), refs, notes, shown: null };
   }
 
+  private coloured(code: El): El {
+    const [text] = code.children;
+    if (code.language === undefined || typeof text !== "string") return code;
+    if (this.colour !== null) return { ...code, children: this.colour(text, code.language) };
+    this.waitsForColours = true;
+    return code;
+  }
+
   private formula({ source, tex, display, open }: Formula): El {
     const key = `${display ? "d" : "i"}${open ? "…" : ""} ${source}`;
     const known = this.formulas.get(key);
@@ -184,7 +179,7 @@ export class MarkdownTree {
     const one =
       made !== null && "nodes" in made
         ? el("span", [...made.nodes, el("span", [source], { class: "as-written", "aria-hidden": "true" })], { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
-        : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(made === null ? {} : { title: `This formula cannot be drawn: ${made.problem}` }) });
+        : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(made === null ? {} : { title: texts().formulaFailed(made.problem) }) });
     const counted = { ...one, counts: source.length };
     if (!open) this.formulas.set(key, counted);
     return counted;
@@ -321,10 +316,10 @@ export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
   return null;
 }
 
-// It looks as the model meant it, and lies below the page's own heading over the answer (of level 2).
+// It looks as the model meant it, and lies below the page's own heading over the answer (of level 3).
 function heading(token: Tokens.Heading): El {
   const depth = Math.min(6, Math.max(1, token.depth));
-  return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 2)), dir: "auto" });
+  return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 3)), dir: "auto" });
 }
 
 function inline(tokens: readonly Token[] | undefined): Node[] {
@@ -407,7 +402,7 @@ function firstIsBox(token: Token): boolean {
 }
 
 function checkbox(checked: boolean): El {
-  return el("input", [], { type: "checkbox", disabled: "", "aria-label": checked ? "done" : "not done", ...(checked ? { checked: "" } : {}) });
+  return el("input", [], { type: "checkbox", disabled: "", "aria-label": checked ? texts().done : texts().notDone, ...(checked ? { checked: "" } : {}) });
 }
 
 function table(token: Tokens.Table): El {
@@ -422,26 +417,26 @@ function table(token: Tokens.Table): El {
 
 function codeBlock(token: Tokens.Code): El {
   const language = (token.lang ?? "").trim().split(/[\s{]/)[0] ?? "";
-  return el("div", [
-    el("div", [el("span", [language === "" ? "code" : language]), el("button", ["Copy"], { type: "button", class: "copy-code", "aria-label": "Copy code" })], { class: "code-head" }),
-    el("pre", [el("code", coloured(token.text, language))], { tabindex: "0", dir: "ltr" }),
-  ], { class: "code" });
+  const code = el("code", [token.text]);
+  const name = el("span", [language === "" ? texts().codeWithoutLanguage : language]);
+  const copy = el("button", [texts().copy], { type: "button", class: "copy-code", "aria-label": texts().copyCode });
+  const source = el("pre", [language === "" ? code : { ...code, language }], { tabindex: "0", dir: "ltr" });
+  if (language.toLowerCase() !== "mermaid") return el("div", [el("div", [name, copy], { class: "code-head" }), source], { class: "code" });
+  // The places for the drawing are there from the first line on, so that no element is replaced when the block is whole.
+  const [tools, drawing] = [own("span", "diagram-tools"), own("div", "diagram")];
+  return el("div", [el("div", [name, tools, copy], { class: "code-head" }), drawing, source], { class: "code", ...(isClosed(token.raw) ? { "data-diagram": "" } : {}) });
 }
 
-/** Code in the colours of its language, as far as that is known. */
-export function coloured(code: string, language: string): readonly Node[] {
-  if (language === "" || code.length > COLOURED_CHARACTERS || !highlighter.registered(language.toLowerCase())) return [code];
-  return highlighter.highlight(language.toLowerCase(), code).children.flatMap(fromHighlight);
+function own(tag: Tag, name: string): El {
+  return { ...el(tag, [], { class: name }), own: true };
 }
 
-type HighlightNode = ReturnType<typeof highlighter.highlight>["children"][number];
-
-function fromHighlight(node: HighlightNode): Node[] {
-  if (node.type === "text") return [node.value];
-  if (node.type !== "element") return [];
-  const names = node.properties["className"];
-  const children = node.children.flatMap((child) => fromHighlight(child as HighlightNode));
-  return [el("span", children, Array.isArray(names) ? { class: names.join(" ") } : {})];
+/** Whether a block of code has its last fence. One that a text ends within has none, and nor has an indented one. */
+function isClosed(raw: string): boolean {
+  const [first = "", ...others] = raw.trimEnd().split("\n");
+  const marks = /^ {0,3}(`{3,}|~{3,})/.exec(first)?.[1];
+  const last = /^ {0,3}(`{3,}|~{3,})$/.exec(others.at(-1) ?? "")?.[1];
+  return marks !== undefined && last !== undefined && last.startsWith(marks);
 }
 
 function plain(text: string): string {

@@ -106,7 +106,7 @@ export class Watchlist {
 
   receive(message: Incoming, now: number): Effects {
     const effects: Effects = { send: [], changed: [], moved: [], reconnect: false, warnings: [] };
-    if (message.kind === "draining" || message.kind === "expiring" || message.kind === "renewed") return effects;
+    if (message.kind === "feed" || message.kind === "draining" || message.kind === "expiring" || message.kind === "renewed") return effects;
     const followed = message.responseId === null ? undefined : this.followed.get(message.responseId);
     if (message.kind === "error" && message.responseId === null) {
       effects.warnings.push(`watch error ${message.fault.code}: ${message.fault.message}`);

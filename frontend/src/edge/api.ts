@@ -1,13 +1,35 @@
 /* The gateway over HTTP. Every refusal becomes one ApiError, whatever its cause. */
 
-import type { Context } from "../core/conversation";
+import type { Attachment, Kind } from "../core/attachments";
+import type { Context } from "../core/context";
 import { readFault, type Fault } from "../core/protocol";
+import { texts } from "../core/words";
 
 export interface Config {
   pushUrls: string[];
   models: string[];
   defaultModel: string | null;
+  /** By model; what the gateway does not say is not taken. */
+  takes: Readonly<Record<string, Takes>>;
   version: string;
+  /** Whether the server keeps conversations. */
+  conversations: boolean;
+  /** Whether the page may ask the model for titles. */
+  titles: boolean;
+  /** Whether it makes links that show a chat to others. */
+  shares: boolean;
+  /** Whether it finds words in conversations. */
+  searches: boolean;
+}
+
+/** What a request for a model may hold. */
+export interface Takes {
+  /** null: not known while no worker is there. */
+  images: boolean | null;
+  /** Texts. */
+  files: boolean;
+  /** The longest answer, in tokens; null: not known. */
+  maxOutputTokens: number | null;
 }
 
 export interface Engine {
@@ -17,8 +39,15 @@ export interface Engine {
 
 export interface Ask {
   model: string | null;
+  /** Empty: none. */
+  instructions: string;
+  /** null: the model's own, as is the longest answer. */
+  temperature: number | null;
+  maxOutputTokens: number | null;
   input: Context["input"];
   previousResponseId: string | null;
+  /** The conversation on the server that it is a turn of, behind the previous response; null: of none. */
+  conversation: string | null;
   /** Older messages may be left out where all are too many for the model. */
   trimmed: boolean;
   /** The same key for the same question, so that asking twice is answered once. */
@@ -46,6 +75,7 @@ export interface SessionHeaders {
 /** The code of a request that did not reach the gateway. */
 export const UNREACHABLE = "unreachable";
 const TIMEOUT_MS = 15_000;
+const TRANSFER_MS = 120_000; // of a file
 
 export class Api {
   constructor(
@@ -54,14 +84,7 @@ export class Api {
   ) {}
 
   async config(): Promise<Config> {
-    const body = await this.call("GET", "/config.json", null, {});
-    const models = strings(body["models"]);
-    return {
-      pushUrls: strings(body["push_urls"]),
-      models,
-      defaultModel: typeof body["default_model"] === "string" ? body["default_model"] : (models[0] ?? null),
-      version: typeof body["version"] === "string" ? body["version"] : "",
-    };
+    return readConfig(await this.call("GET", "/config.json", null, {}));
   }
 
   /** null: the gateway does not say. A gateway that is not ready answers 503 with the same body. */
@@ -83,10 +106,13 @@ export class Api {
 
   /** Resolves with the id of the accepted response. */
   async ask(ask: Ask): Promise<string> {
-    const body = await this.authorized("/v1/responses", {
+    const body = await this.request("POST", "/v1/responses", {
       ...(ask.model === null ? {} : { model: ask.model }),
       input: ask.input,
-      ...(ask.previousResponseId === null ? {} : { previous_response_id: ask.previousResponseId }),
+      ...place(ask),
+      ...(ask.instructions === "" ? {} : { instructions: ask.instructions }),
+      ...(ask.temperature === null ? {} : { temperature: ask.temperature }),
+      ...(ask.maxOutputTokens === null ? {} : { max_output_tokens: ask.maxOutputTokens }),
       ...(ask.trimmed ? { truncation: "auto" } : {}),
       background: true,
       store: true,
@@ -96,21 +122,53 @@ export class Api {
   }
 
   async cancel(responseId: string): Promise<void> {
-    await this.authorized(`/v1/responses/${encodeURIComponent(responseId)}/cancel`, {}, {});
+    await this.request("POST", `/v1/responses/${encodeURIComponent(responseId)}/cancel`, {}, {});
+  }
+
+  /** The same key for the same file, so that sending it again makes no second one. */
+  async upload(file: Blob, name: string, kind: Kind, key: string): Promise<Attachment> {
+    const form = new FormData();
+    form.set("purpose", kind === "image" ? "vision" : "user_data");
+    form.set("file", file, name);
+    const body = await this.request("POST", "/v1/files", form, { "Idempotency-Key": key });
+    const expiresAt = typeof body["expires_at"] === "number" ? body["expires_at"] * 1000 : 0;
+    return { fileId: named(body, "id"), name, kind, bytes: file.size, expiresAt };
+  }
+
+  /** The bytes of an upload; null: the server does not have it, or cannot be reached. */
+  async content(fileId: string): Promise<Blob | null> {
+    return this.read(`/v1/files/${encodeURIComponent(fileId)}/content`, async (answer) => answer.blob());
+  }
+
+  /** The images that a response was asked with, as data URLs in their order; null: as of `content`. */
+  async shownImages(responseId: string): Promise<string[] | null> {
+    const items = await this.read(`/v1/responses/${encodeURIComponent(responseId)}/input_items?order=asc&limit=100`, async (answer) => record(await answer.json())["data"]);
+    if (!Array.isArray(items)) return null;
+    const parts = items.flatMap((item) => record(item)["content"] ?? []);
+    return strings(parts.map((part) => record(part)["image_url"])).filter((url) => url.startsWith("data:"));
+  }
+
+  private async read<T>(path: string, take: (answer: Response) => Promise<T>): Promise<T | null> {
+    const asked = { signal: AbortSignal.timeout(TRANSFER_MS), credentials: "same-origin" as const };
+    return fetch(this.base + path, asked).then(
+      (answer) => (answer.ok ? take(answer).catch(() => null) : null),
+      () => null,
+    );
   }
 
   async ticket(): Promise<string> {
-    return named(await this.authorized("/v1/tickets", {}, {}), "ticket");
+    return named(await this.request("POST", "/v1/tickets", {}, {}), "ticket");
   }
 
-  // A session may be over, or another tab may have begun a new one: once, it is looked at again before giving up.
-  private async authorized(path: string, body: object, headers: Record<string, string>): Promise<Record<string, unknown>> {
+  /** The body of the answer. A session may be over, or another tab may have begun a new one: once, it is looked at again
+      before giving up. Throws ApiError. */
+  async request(method: string, path: string, body: object | null, headers: Record<string, string> = {}): Promise<Record<string, unknown>> {
     try {
-      return await this.call("POST", path, body, { ...headers, ...this.session.headers() });
+      return await this.call(method, path, body, { ...headers, ...this.session.headers() });
     } catch (error) {
       const over = error instanceof ApiError && (error.status === 401 || error.fault.code === "session_token_missing");
       if (!over || !(await this.session.renew())) throw error;
-      return this.call("POST", path, body, { ...headers, ...this.session.headers() });
+      return this.call(method, path, body, { ...headers, ...this.session.headers() });
     }
   }
 
@@ -120,27 +178,60 @@ export class Api {
     try {
       answer = await fetch(this.base + path, {
         method,
-        headers: body === null ? headers : { ...headers, "Content-Type": "application/json" },
-        body: body === null ? null : JSON.stringify(body),
-        signal: AbortSignal.timeout(TIMEOUT_MS),
+        // A form says its own type.
+        headers: body === null || body instanceof FormData ? headers : { ...headers, "Content-Type": "application/json" },
+        body: body === null || body instanceof FormData ? body : JSON.stringify(body),
+        signal: AbortSignal.timeout(body instanceof FormData ? TRANSFER_MS : TIMEOUT_MS),
         cache: "no-store",
         credentials: "same-origin",
       });
       parsed = await answer.json().catch(() => null);
     } catch {
-      throw new ApiError(0, { code: UNREACHABLE, message: "The server cannot be reached." }, null);
+      throw new ApiError(0, { code: UNREACHABLE, message: texts().unreachable }, null);
     }
     if (answer.ok && parsed !== null) return record(parsed);
-    const fault = readFault(record(parsed)["error"]) ?? { code: "http_error", message: `The server answered ${answer.status}.` };
+    const fault = readFault(record(parsed)["error"]) ?? { code: "http_error", message: texts().serverAnswered(answer.status) };
     throw new ApiError(answer.ok ? 502 : answer.status, fault, retryAfter(answer.headers));
   }
 }
 
-function retryAfter(headers: Headers): number | null {
+function place({ conversation, previousResponseId }: Ask): object {
+  if (conversation !== null) return { conversation: { id: conversation, parent: previousResponseId } };
+  return previousResponseId === null ? {} : { previous_response_id: previousResponseId };
+}
+
+/** From the body of `/config.json`. */
+export function readConfig(found: unknown): Config {
+  const body = record(found);
+  const models = strings(body["models"]);
+  return {
+    pushUrls: strings(body["push_urls"]),
+    models,
+    defaultModel: typeof body["default_model"] === "string" ? body["default_model"] : (models[0] ?? null),
+    takes: Object.fromEntries(Object.entries(record(body["takes"])).map(([model, takes]) => [model, readTakes(takes)])),
+    version: typeof body["version"] === "string" ? body["version"] : "",
+    conversations: body["conversations"] === true,
+    titles: body["titles"] === true,
+    shares: body["shares"] === true,
+    searches: body["searches"] === true,
+  };
+}
+
+export function retryAfter(headers: Headers): number | null {
   const ms = Number(headers.get("retry-after-ms") ?? NaN);
   if (Number.isFinite(ms)) return ms;
   const s = Number(headers.get("retry-after") ?? NaN);
   return Number.isFinite(s) ? s * 1000 : null;
+}
+
+function readTakes(value: unknown): Takes {
+  const takes = record(value);
+  const longest = takes["max_output_tokens"];
+  return {
+    images: takes["images"] === true ? true : takes["images"] === null ? null : false,
+    files: takes["files"] === true,
+    maxOutputTokens: typeof longest === "number" ? longest : null,
+  };
 }
 
 function record(value: unknown): Record<string, unknown> {
@@ -153,6 +244,6 @@ function strings(value: unknown): string[] {
 
 function named(body: Record<string, unknown>, field: string): string {
   const value = body[field];
-  if (typeof value !== "string") throw new ApiError(502, { code: "bad_answer", message: `The server's answer has no ${field}.` }, null);
+  if (typeof value !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing(field) }, null);
   return value;
 }

@@ -2,6 +2,10 @@
    every change needs besides the cookie. Credentials come from the development gateway, a link's fragment or the reader,
    go to the gateway once, and are kept nowhere. */
 
+import { claims, signInRefusal, type SignInRefusal } from "../core/signInRefusal";
+import { texts } from "../core/words";
+import { retryAfter } from "./api";
+
 /** Where former versions of the page kept the credential. */
 const FORMER = "tailrace.credential";
 /** Written at each change, so that the other tabs ask the gateway again. */
@@ -11,13 +15,15 @@ const TIMEOUT_MS = 15_000;
 export interface SessionParts {
   base: string;
   storage: Storage | null;
-  /** Only the reader can help. */
-  wanted(): void;
+  /** The user whose name is shown before the gateway was asked; null: none is. */
+  shown: string | null;
+  /** Only the reader can help. `refusal`: why the credential of a link was not taken; null: there was none. */
+  wanted(refusal: SignInRefusal | null): void;
   /** Whether the reader wants to be `who` from now on, as a link says; `instead` is the user signed in now, if there is one. */
   switches(who: string, instead: string | null): Promise<boolean>;
   /** The reader signs out: from now on nothing of theirs is shown. */
   left(): void;
-  /** The user signed in now; null: none. Called only when it changes. */
+  /** The user signed in now; null: none. Called only when it is another one than before, or than `shown`. */
   changed(who: string | null): void;
 }
 
@@ -28,21 +34,33 @@ interface Who {
 
 type Answer = Who | "nobody" | "away";
 
+/** Of a request about the session. `status` 0: the gateway was not reached. */
+interface Called {
+  status: number;
+  body: Record<string, unknown>;
+  retryAfterMs: number | null;
+}
+
 export class Session {
   private who: Who | null = null;
+  /** Whose name is shown, which may be known before the gateway was reached. */
+  private shown: string | null;
 
-  constructor(private readonly parts: SessionParts) {}
+  constructor(private readonly parts: SessionParts) {
+    this.shown = parts.shown;
+  }
 
   /** `fragment` is the credential that came with the address, if one did. */
   async start(fragment: string | null): Promise<void> {
     const former = this.takeFormer();
     let known = this.take(await this.ask("GET"));
-    if (known === "nobody" && former !== null) known = this.take(await this.ask("POST", former));
+    let refusal: SignInRefusal | null = null;
+    if (known === "nobody" && former !== null) ({ known } = await this.signIn(former));
     // The person who made the link can read what is asked under its credential, so it never takes the place of another by itself.
-    if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) known = this.take(await this.ask("POST", fragment));
-    if (known !== "nobody") return;
-    // A gateway that is away may have one to give when it is back; the reader is asked only when it said no.
-    if ((await this.fromGateway()) === "nobody") this.parts.wanted();
+    if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) ({ known, refusal } = await this.signIn(fragment));
+    if (known === "nobody") known = await this.fromGateway();
+    // A gateway that is away may have one to give when it is back; the reader is asked when it said no, or the link is spent.
+    if (known === "nobody" || (known === "away" && refusal !== null)) this.parts.wanted(refusal);
   }
 
   /** The headers of a change. */
@@ -50,11 +68,11 @@ export class Session {
     return this.who === null ? {} : { "X-Tailrace-Session": this.who.token };
   }
 
-  /** The reader signs in. */
-  async give(credential: string): Promise<void> {
-    const known = this.take(await this.ask("POST", credential));
-    if (known === "nobody" || known === "away") this.parts.wanted();
-    else this.tell();
+  /** The reader signs in. Null: they are signed in. */
+  async give(credential: string): Promise<SignInRefusal | null> {
+    const { refusal } = await this.signIn(credential);
+    if (refusal === null) this.tell();
+    return refusal;
   }
 
   /** false: the gateway could not be reached, and the reader is still signed in. */
@@ -73,7 +91,7 @@ export class Session {
     const before = this.who?.subject ?? null;
     let known = this.take(await this.ask("GET"));
     if (known === "nobody") known = await this.fromGateway();
-    if (known === "nobody") this.parts.wanted();
+    if (known === "nobody") this.parts.wanted(null);
     return known !== "nobody" && known !== "away" && (before === null || known.subject === before);
   }
 
@@ -98,7 +116,7 @@ export class Session {
       if (!answer.ok) return answer.status >= 500 ? "away" : "nobody";
       const { credential } = (await answer.json()) as { credential?: unknown };
       if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "nobody";
-      return this.take(await this.ask("POST", credential));
+      return (await this.signIn(credential)).known;
     } catch {
       return "away";
     }
@@ -106,14 +124,23 @@ export class Session {
 
   private take(known: Answer): Answer {
     if (known === "away") return known;
-    const before = this.who?.subject ?? null;
     this.who = known === "nobody" ? null : known;
     const now = this.who?.subject ?? null;
-    if (now !== before) this.parts.changed(now);
+    if (now !== this.shown) this.parts.changed((this.shown = now));
     return known;
   }
 
-  private async ask(method: "GET" | "POST" | "DELETE", credential?: string): Promise<Answer> {
+  private async signIn(credential: string): Promise<{ known: Answer; refusal: SignInRefusal | null }> {
+    const called = await this.call("POST", credential);
+    const known = this.take(answerOf(called));
+    return { known, refusal: typeof known === "object" ? null : signInRefusal(called.status, called.retryAfterMs, credential, Date.now()) };
+  }
+
+  private async ask(method: "GET" | "DELETE"): Promise<Answer> {
+    return answerOf(await this.call(method));
+  }
+
+  private async call(method: "GET" | "POST" | "DELETE", credential?: string): Promise<Called> {
     try {
       const answer = await fetch(`${this.parts.base}/v1/session`, {
         method,
@@ -123,11 +150,10 @@ export class Session {
         cache: "no-store",
         credentials: "same-origin",
       });
-      if (!answer.ok) return answer.status >= 500 || answer.status === 429 ? "away" : "nobody";
-      const { subject: name, token } = (await answer.json()) as Record<string, unknown>;
-      return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "nobody";
+      const body = answer.ok ? ((await answer.json()) as Record<string, unknown>) : {};
+      return { status: answer.status, body, retryAfterMs: retryAfter(answer.headers) };
     } catch {
-      return "away";
+      return { status: 0, body: {}, retryAfterMs: null };
     }
   }
 
@@ -146,18 +172,15 @@ export class Session {
   }
 }
 
+function answerOf({ status, body: { subject: name, token } }: Called): Answer {
+  if (status === 0 || status >= 500 || status === 429) return "away";
+  return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "nobody";
+}
+
 /** Whom a credential names. Only for the reader's eyes: the server alone decides whether it is good. */
 export function subject(credential: string): string {
-  try {
-    const part = (credential.split(".")[1] ?? "").replace(/-/g, "+").replace(/_/g, "/");
-    const bytes = Uint8Array.from(atob(part), (character) => character.charCodeAt(0));
-    const claims: unknown = JSON.parse(new TextDecoder().decode(bytes));
-    const found = typeof claims === "object" && claims !== null ? (claims as Record<string, unknown>)["sub"] : null;
-    if (typeof found === "string" && found.trim() !== "") return found.slice(0, 255);
-  } catch {
-    // No credential of the usual form.
-  }
-  return "an unknown user";
+  const found = claims(credential)?.["sub"];
+  return typeof found === "string" && found.trim() !== "" ? found.slice(0, 255) : texts().unknownUser;
 }
 
 /** Takes a credential out of the address at once, so that it is neither kept in the history nor copied along. */

@@ -2,12 +2,24 @@
    this browser sees none of them. localStorage because a write is whole or not at all, is there after a crash of the tab,
    and is announced to the other tabs. */
 
-import { readConversation, type Conversation } from "../core/conversation";
+import { readAttachments, type Attachment } from "../core/attachments";
+import type { Conversation } from "../core/conversation";
+import { readConversation } from "../core/keptConversation";
 
 /** Where former versions of the page kept them, without a user. */
 const FORMER = "tailrace.1.conversation.";
 const DRAFT = "draft.";
+const ATTACHED = "attached.";
 const CONVERSATION = "conversation.";
+const REMOVED = "removed.";
+
+/** A conversation that the reader deleted, and the server has not yet. */
+export interface Removed {
+  /** Its id on the server. */
+  readonly remote: string;
+  /** In ms. */
+  readonly at: number;
+}
 
 export interface Store {
   /** From now on it is about the conversations of this user; null: there is no user, and it is empty. */
@@ -17,6 +29,9 @@ export interface Store {
   /** false: there is no room, or no storage at all. */
   write(conversation: Conversation): boolean;
   remove(id: string): void;
+  removed(): Removed[];
+  keepRemoved(removed: Removed): void;
+  forgetRemoved(remote: string): void;
   /** Another tab wrote a conversation, or removed it (null). */
   onChange(heard: (id: string, conversation: Conversation | null) => void): void;
 }
@@ -42,8 +57,24 @@ export class BrowserStore implements Store {
   }
 
   keepDraft(id: string | null, words: string): void {
-    if (this.prefix === null) return;
-    const key = this.prefix + DRAFT + (id ?? "");
+    if (this.prefix !== null) this.keep(this.prefix + DRAFT + (id ?? ""), words);
+  }
+
+  /** What was uploaded for it. */
+  attached(id: string | null): readonly Attachment[] {
+    const raw = this.prefix === null ? null : (this.storage?.getItem(this.prefix + ATTACHED + (id ?? "")) ?? null);
+    try {
+      return raw === null ? [] : readAttachments(JSON.parse(raw));
+    } catch {
+      return [];
+    }
+  }
+
+  keepAttached(id: string | null, attachments: readonly Attachment[]): void {
+    if (this.prefix !== null) this.keep(this.prefix + ATTACHED + (id ?? ""), attachments.length === 0 ? "" : JSON.stringify(attachments));
+  }
+
+  private keep(key: string, words: string): void {
     try {
       if (words === "") this.storage?.removeItem(key);
       else this.storage?.setItem(key, words);
@@ -73,6 +104,21 @@ export class BrowserStore implements Store {
     const key = this.conversation(id);
     if (key !== null) this.storage?.removeItem(key);
     this.keepDraft(id, "");
+    this.keepAttached(id, []);
+  }
+
+  removed(): Removed[] {
+    if (this.prefix === null) return [];
+    const prefix = this.prefix + REMOVED;
+    return this.keys(prefix).map((key) => ({ remote: key.slice(prefix.length), at: Number(this.storage?.getItem(key)) || 0 }));
+  }
+
+  keepRemoved({ remote, at }: Removed): void {
+    if (this.prefix !== null) this.storage?.setItem(this.prefix + REMOVED + remote, String(at));
+  }
+
+  forgetRemoved(remote: string): void {
+    if (this.prefix !== null) this.storage?.removeItem(this.prefix + REMOVED + remote);
   }
 
   onChange(heard: (id: string, conversation: Conversation | null) => void): void {

@@ -4,6 +4,7 @@
 import type { Watches } from "../core/compactEvents";
 import { readMessage, type Incoming } from "../core/protocol";
 import { closing, delay, drainDelay } from "../core/reconnect";
+import { texts } from "../core/words";
 
 export type WatchSocketState =
   | { kind: "connecting" }
@@ -133,7 +134,7 @@ export class WatchSocket {
       ticket = await this.parts.ticket();
     } catch (error) {
       if (mine !== this.opening) return;
-      if (error instanceof TicketRefused) await this.renewed("Your credential was not accepted.");
+      if (error instanceof TicketRefused) await this.renewed(texts().credentialRefused);
       else this.retry();
       return;
     }
@@ -196,7 +197,7 @@ export class WatchSocket {
     else {
       this.opening += 1;
       this.cancelRetry();
-      this.parts.onState({ kind: "refused", words: words ?? "The server ended the connection." });
+      this.parts.onState({ kind: "refused", words: words ?? texts().ended });
     }
   }
 
@@ -209,7 +210,7 @@ export class WatchSocket {
       if (mine === this.opening) this.retry();
     } else if (mine === this.opening) {
       this.renewals = 0;
-      this.parts.onState({ kind: "refused", words: words ?? "Your credential has expired." });
+      this.parts.onState({ kind: "refused", words: words ?? texts().credentialExpired });
     }
   }
 

@@ -1,3 +1,4 @@
+import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
 /** Says who the reader is, and signs them out. */
@@ -6,13 +7,13 @@ export class Account {
   readonly element: HTMLElement;
 
   constructor(signOut: () => void) {
-    const leave = h("button", { type: "button", class: "sign-out", onclick: () => signOut() }, "Sign out");
+    const leave = h("button", { type: "button", class: "sign-out", onclick: () => signOut() }, texts().signOut);
     this.element = h("div", { class: "account", hidden: true }, icon("key"), this.who, leave);
   }
 
   show(who: string | null): void {
     this.element.hidden = who === null;
     setText(this.who, who ?? "");
-    this.who.title = who === null ? "" : `You are signed in as ${who}.`;
+    this.who.title = who === null ? "" : texts().signedInAs(who);
   }
 }

@@ -1,92 +1,117 @@
 /* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
 
-import { isRunning, parts, type Answer } from "../core/answer";
-import { busyTurn, chain, isBusy, shown, title, versions, type Conversation, type Turn } from "../core/conversation";
-import { endNote, seamWords, servedWords } from "../core/messages";
-import type { ItemKind } from "../core/protocol";
-import { reading, said, type Seam } from "../core/reading";
+import { answerVersions, busyTurn, isBusy, questionVersions, shown, title, type Conversation, type Turn } from "../core/conversation";
+import { texts } from "../core/words";
 import type { Controller } from "../controller";
-import { Composer } from "./composer";
-import { copyText, h, icon, setText } from "./dom";
+import type { Config, Engine } from "../edge/api";
+import type { Library } from "../library";
+import { Asking, type AskingParts, type Drafts } from "./asking";
+import type { ChatDialogPart } from "./chatDialog";
+import { Chats } from "./chats";
+import type { Composer } from "./composer";
+import { copiesCode } from "./copyCode";
+import { h, icon, setText } from "./dom";
+import { Drawer } from "./drawer";
+import type { LanguageChoice } from "./language";
 import { Follow } from "./scroll";
-import { Side } from "./side";
+import { Shortcuts } from "./shortcuts";
+import { addressOf } from "./side";
+import { Speaker } from "./speaker";
 import { Status, type Connection } from "./status";
 import { Theme } from "./theme";
-import { TurnView } from "./turn";
+import { TurnView, type Surroundings } from "./turn";
+import { TurnList } from "./turnList";
+import { Welcome } from "./welcome";
 
-const SUGGESTIONS = [
-  "Explain quantum entanglement.",
-  "Write a short poem about a mountain river.",
-  "What should I pack for a weekend of hiking?",
-  "Show me a Python function that reverses a list.",
-];
 const CURRENT = "tailrace.current";
 
 export class App {
   private readonly messages = h("div", { class: "column", id: "messages" });
   private readonly scroller = h("div", { class: "scroll", tabindex: "-1" }, this.messages);
   private readonly heading = h("h1", { class: "heading" });
-  private readonly live = h("div", { class: "sr-only", role: "status", "aria-live": "polite" });
+  private readonly speaker = new Speaker();
   private readonly toasts = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
   private readonly banner = h("div", { class: "banner", role: "alert", hidden: true });
-  private readonly welcome: HTMLElement;
+  private readonly welcome: Welcome;
   private readonly latest: HTMLButtonElement;
-  private readonly shell: HTMLElement;
+  private readonly asking: Asking;
+  private readonly drawer: Drawer;
   private readonly composer: Composer;
-  private readonly side: Side;
+  private readonly chats: Chats;
+  /** Said where no turn can be shown yet. */
+  private readonly note = h("p", { class: "away", role: "status" });
   private readonly follow: Follow;
   private readonly status: Status;
-  private readonly turns = new Map<string, TurnView>();
+  private readonly turns: TurnList;
   /** The conversation on show; null is a new one, not yet asked in. */
   private current: string | null = null;
+  /** The chat that an address names and that is not known here. */
+  private wanted: string | null = null;
   private connection: Connection = { kind: "starting" };
   private frame = 0;
-  /** What was last said aloud about each turn, and how many models had gone on with it by then. */
-  private readonly said = new Map<string, { stage: string; seams: number }>();
+  /** Draws again when the seconds that a refused question waits have changed; 0 while none is shown. */
+  private second = 0;
 
   constructor(
     root: HTMLElement,
     private readonly controller: Controller,
-    private readonly drafts: { draft(id: string | null): string; keepDraft(id: string | null, words: string): void },
+    private readonly library: Library,
+    drafts: Drafts,
+    private readonly files: AskingParts["files"],
     private readonly storage: Storage | null,
     hurry: () => void,
     account: HTMLElement,
+    private readonly language: LanguageChoice,
+    sections: readonly ChatDialogPart[],
+    engine: () => Promise<Engine | null>,
   ) {
     this.status = new Status(hurry);
-    this.composer = new Composer({
-      send: (question, model) => this.send(question, model),
-      stop: () => this.stop(),
-      written: (words) => this.drafts.keepDraft(this.current, words),
-    });
-    this.side = new Side(
-      { fresh: () => this.open(null), open: (id) => this.open(id), remove: (id) => this.remove(id) },
-      h("div", { class: "side-foot" }, account, new Theme(storage).element),
+    this.asking = new Asking({ controller, library, drafts, files, stop: () => this.stop(), toast: (words) => this.toast(words), asked: (id) => this.asked(id) });
+    this.composer = this.asking.composer;
+    const shortcuts = new Shortcuts({ leave: () => this.leave(), fresh: () => this.open(null), toQuestion: () => this.composer.field.focus() });
+    this.chats = new Chats(
+      { controller, library, open: (id) => this.open(id), removed: (conversation) => this.removed(conversation), changed: () => this.drawSoon() },
+      h("div", { class: "side-foot" }, account, new Theme(storage).element, language.element, shortcuts.button),
+      sections,
     );
-    this.welcome = h(
-      "div",
-      { class: "welcome" },
-      h("img", { src: "/icon.svg", alt: "", width: "52", height: "52" }),
-      h("h2", {}, "What would you like to know?"),
-      h("div", { class: "suggestions" }, ...SUGGESTIONS.map((words) => h("button", { type: "button", onclick: () => this.send(words, this.composer.model) }, words))),
-    );
-    this.latest = h("button", { type: "button", class: "latest", "aria-label": "Jump to the latest text", title: "Jump to the latest text", hidden: true, onclick: () => this.follow.toEnd(true) }, icon("down"));
-    this.shell = this.build();
-    root.replaceChildren(this.shell);
+    this.welcome = new Welcome({ ask: (words) => this.asking.ask(words), engine });
+    this.latest = h("button", { type: "button", class: "latest", "aria-label": texts().jumpToLatest, title: texts().jumpToLatest, hidden: true, onclick: () => this.follow.toEnd(true) }, icon("down"));
+    this.drawer = this.build(root);
+    root.append(this.asking.dialog, ...this.chats.elements, shortcuts.element);
+    this.turns = new TurnList({ scroller: this.scroller, box: this.messages, view: (turn) => this.turnView(turn), drawn: (turn, { refusal }) => this.speaker.say(turn, refusal), again: () => this.drawSoon() });
     this.follow = new Follow(this.scroller, this.messages, (following) => (this.latest.hidden = following));
     this.listen();
     controller.onChange = () => this.drawSoon();
+    library.onChange = () => this.drawSoon();
   }
 
-  /** Shows what is kept for the user of now, and nothing of another one. */
-  start(): void {
+  /** Shows what is kept for the user of now, and nothing of another one. Without a user, what the address names is left
+      for the next one. */
+  start(signedIn: boolean): void {
     this.toasts.replaceChildren();
-    const wanted = idInAddress() ?? this.storage?.getItem(CURRENT) ?? null;
-    this.open(wanted !== null && this.controller.get(wanted) !== null ? wanted : null, false);
+    this.asking.forget();
+    this.files.pictures.forget();
+    this.chats.reset();
+    const named = idInAddress();
+    if (named !== null && this.known(named) === null && signedIn) this.seek(named);
+    else if (named !== null && this.known(named) === null) this.open(null, false, location.hash);
+    else this.open(this.known(named ?? this.storage?.getItem(CURRENT) ?? ""), false);
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
   }
 
-  setModels(models: readonly string[], chosen: string | null): void {
-    this.composer.setModels(models, chosen);
+  /** A connection is there. */
+  socketOpened(): void {
+    if (this.wanted !== null) void this.find(this.wanted);
+  }
+
+  /** Leads back to the choice of the language after it was made. */
+  toLanguage(): void {
+    if (getComputedStyle(this.chats.side.element).visibility === "hidden") this.drawer.open();
+    this.language.field.focus();
+  }
+
+  offer(config: Config): void {
+    this.asking.offer(config);
   }
 
   setConnection(state: Connection): void {
@@ -110,66 +135,45 @@ export class App {
     this.toasts.replaceChildren(toast);
   }
 
-  private build(): HTMLElement {
+  private build(root: HTMLElement): Drawer {
     const toQuestion = (event: Event): void => {
       event.preventDefault();
       this.composer.field.focus();
     };
-    const menu = h("button", { type: "button", class: "icon-button menu", "aria-label": "Conversations", "aria-controls": "side", onclick: () => this.drawer(true) }, icon("menu"));
-    const fresh = h("button", { type: "button", class: "icon-button fresh-small", "aria-label": "New chat", onclick: () => this.open(null) }, icon("plus"));
-    return h(
-      "div",
-      { class: "shell" },
-      h("a", { class: "skip", href: "#question", onclick: toQuestion }, "Skip to the question"),
-      this.side.element,
-      h("div", { class: "shade", onclick: () => this.drawer(false) }),
-      h(
-        "main",
-        { class: "main" },
-        h("header", { class: "top" }, menu, this.heading, this.status.element, fresh),
-        this.scroller,
-        h(
-          "div",
-          { class: "dock" },
-          h("div", { class: "dock-inner" }, this.latest, this.toasts, this.banner, this.composer.element),
-          h("p", { class: "hint" }, "Answers come from a language model and can be wrong."),
-        ),
-        this.live,
-      ),
-    );
+    const menu = h("button", { type: "button", class: "icon-button menu", "aria-label": texts().conversations, "aria-controls": "side", onclick: () => this.drawer.open() }, icon("menu"));
+    const fresh = h("button", { type: "button", class: "icon-button fresh-small", "aria-label": texts().newChat, onclick: () => this.open(null) }, icon("plus"));
+    const skip = h("a", { class: "skip", href: "#question", onclick: toQuestion }, texts().skipToQuestion);
+    const top = h("header", { class: "top" }, menu, this.heading, this.status.element, fresh);
+    const hint = h("p", { class: "hint" }, texts().canBeWrong);
+    const dock = h("div", { class: "dock" }, h("div", { class: "dock-inner" }, this.latest, this.toasts, this.banner, this.composer.element), hint);
+    const side = this.chats.side.element;
+    const shade = h("div", { class: "shade", onclick: () => this.drawer.close() });
+    const shell = h("div", { class: "shell" }, skip, side, shade, h("main", { class: "main" }, top, this.scroller, dock, this.speaker.element));
+    root.replaceChildren(shell);
+    const behind = [skip, top, this.scroller, this.latest, this.banner, this.composer.element, hint];
+    return new Drawer({ shell, inside: [side, this.toasts], behind, menu });
   }
 
   private listen(): void {
-    this.messages.addEventListener("click", (event) => {
-      const button = (event.target as Element).closest<HTMLElement>("button.copy-code");
-      if (button !== null) void this.copyCode(button);
-    });
+    copiesCode(this.messages);
     window.addEventListener("hashchange", () => {
-      const wanted = idInAddress();
-      if (wanted !== this.current && (wanted === null || this.controller.get(wanted) !== null)) this.open(wanted, false);
+      const named = idInAddress();
+      const known = named === null ? null : this.known(named);
+      if (named !== null && known === null) {
+        this.seek(named);
+        void this.find(named);
+      } else if (known !== this.current) this.open(known, false);
     });
-    document.addEventListener("keydown", (event) => this.pressed(event));
     // Frames are not drawn in a hidden tab; what arrived in between is drawn at once.
     document.addEventListener("visibilitychange", () => this.drawSoon());
   }
 
-  private pressed(event: KeyboardEvent): void {
-    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]") !== null) return;
-    if (event.key === "Escape") {
-      if (this.shell.classList.contains("drawer")) this.drawer(false);
-      else this.stop();
-    } else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      this.open(null);
-    } else if (event.key === "/" && !(event.target as Element).matches("input, textarea, select")) {
-      event.preventDefault();
-      this.composer.field.focus();
-    }
+  private leave(): void {
+    if (this.drawer.isOpen) this.drawer.close();
+    else this.stop();
   }
 
-  private send(question: string, model: string | null): void {
-    this.drafts.keepDraft(this.current, "");
-    const id = this.controller.ask(this.current, question, model);
+  private asked(id: string): void {
     if (id !== this.current) this.open(id);
     this.follow.toEnd();
     this.composer.field.focus();
@@ -181,19 +185,44 @@ export class App {
     if (conversation !== null && busy !== null) this.controller.stop(conversation.id, busy.id);
   }
 
-  private remove(id: string): void {
-    const removed = this.controller.remove(id);
-    if (id === this.current) this.open(null);
-    if (removed !== null) this.toast("Chat deleted", { words: "Undo", run: () => this.controller.restore(removed) });
+  private removed(conversation: Conversation): void {
+    const inDrawer = this.drawer.isOpen;
+    if (conversation.id === this.current) this.open(null);
+    if (inDrawer) this.drawer.open();
+    this.toast(texts().chatDeleted, { words: texts().undo, run: () => this.library.restore(conversation) });
   }
 
-  private open(id: string | null, record = true): void {
+  /** The id here of what an address names. */
+  private known(name: string): string | null {
+    const found = this.controller.get(name) ?? this.controller.all().find(({ remote }) => remote === name);
+    return found?.id ?? null;
+  }
+
+  /** Waits for a chat that only the server may know. */
+  private seek(name: string): void {
+    this.open(null, false, `#c=${encodeURIComponent(name)}`);
+    this.wanted = name;
+    this.drawSoon();
+  }
+
+  private async find(name: string): Promise<void> {
+    try {
+      const found = await this.library.resolve(name);
+      if (this.wanted !== name) return;
+      this.open(found, false);
+      if (found === null) this.toast(texts().chatUnknown);
+    } catch {
+      this.drawSoon(); // it is looked for again when a connection is there
+    }
+  }
+
+  private open(id: string | null, record = true, address = this.address(id)): void {
     this.current = id;
+    this.wanted = null;
+    this.library.open(id);
     this.turns.clear();
-    this.said.clear();
-    this.live.textContent = "";
+    this.speaker.forget();
     this.messages.replaceChildren();
-    const address = id === null ? location.pathname + location.search : `#c=${encodeURIComponent(id)}`;
     if (record) history.pushState(null, "", address);
     else history.replaceState(null, "", address);
     try {
@@ -202,16 +231,16 @@ export class App {
     } catch {
       // A full storage: the next visit starts with a new chat.
     }
-    this.drawer(false);
-    this.composer.write(this.drafts.draft(id), false);
+    this.drawer.close();
+    this.asking.open(id);
     this.draw();
     this.follow.toEnd();
     if (record && matchMedia("(hover: hover)").matches) this.composer.field.focus();
   }
 
-  private drawer(open: boolean): void {
-    this.shell.classList.toggle("drawer", open);
-    if (open) this.side.element.querySelector<HTMLElement>("button")?.focus();
+  private address(id: string | null): string {
+    const conversation = id === null ? null : this.controller.get(id);
+    return conversation === null ? location.pathname + location.search : addressOf(conversation);
   }
 
   private conversation(): Conversation | null {
@@ -234,56 +263,66 @@ export class App {
     const turns = conversation === null ? [] : shown(conversation);
     this.status.set(this.connection.kind === "open" && this.controller.catchingUp ? { kind: "behind" } : this.connection);
     this.drawTurns(turns, conversation);
-    this.side.draw(this.controller.list(), this.current);
+    this.welcome.watch(this.welcome.element.isConnected && this.connection.kind === "open");
+    this.chats.draw(this.current);
+    // It has an address for all devices as soon as the server has it.
+    if (conversation !== null && conversation.remote !== null && idInAddress() === conversation.id) history.replaceState(null, "", addressOf(conversation));
     this.composer.setBusy(turns.some(isBusy));
-    const words = conversation === null ? "New chat" : title(conversation);
+    this.asking.draw();
+    const words = conversation === null ? texts().newChat : title(conversation);
     setText(this.heading, words);
-    document.title = conversation === null ? "Tailrace" : `${words} – Tailrace`;
-    if (this.controller.storageFull) {
-      this.controller.storageFull = false;
-      this.toast("This browser has no room left to keep chats. Delete some, or this one is gone after a reload.");
-    }
+    document.title = conversation === null ? "Tailrace" : texts().pageTitle(words);
+    if (this.controller.takeStorageFull()) this.toast(texts().noRoom);
   }
 
   private drawTurns(turns: readonly Turn[], conversation: Conversation | null): void {
     if (turns.length === 0) {
-      if (this.welcome.parentElement === null) this.messages.replaceChildren(this.welcome);
+      const words = this.absence(conversation);
+      setText(this.note, words ?? "");
+      const instead = words === null ? this.welcome.element : this.note;
+      if (instead.parentElement === null) this.messages.replaceChildren(instead);
       this.turns.clear();
       return;
     }
-    this.welcome.remove();
-    const kept = new Set(turns.map((turn) => turn.id));
-    for (const [id, view] of this.turns) {
-      if (kept.has(id)) continue;
-      view.element.remove();
-      this.turns.delete(id);
-    }
-    let later = false;
-    turns.forEach((turn, place) => {
-      const view = this.turns.get(turn.id) ?? this.addTurn(turn);
-      if (this.messages.children[place] !== view.element) this.messages.insertBefore(view.element, this.messages.children[place] ?? null);
-      const around = {
-        engine: this.controller.engine,
-        place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
-        refusal: this.controller.refusal(turn.id),
-        connected: this.connection.kind === "open",
-        last: place === turns.length - 1,
-        versions: conversation === null ? [turn] : versions(conversation, turn),
-      };
-      later = view.update(turn, around, performance.now()) || later;
-      this.say(turn);
+    this.welcome.element.remove();
+    this.note.remove();
+    const around = (turn: Turn, place: number): Surroundings => ({
+      engine: this.controller.engine,
+      place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
+      refusal: this.controller.refusal(turn.id),
+      connected: this.connection.kind === "open",
+      last: place === turns.length - 1,
+      questions: conversation === null ? [turn] : questionVersions(conversation, turn),
+      answers: conversation === null ? [turn] : answerVersions(conversation, turn),
+      clock: Date.now(),
     });
-    if (later) this.drawSoon();
+    if (this.turns.draw(turns, around)) this.drawSoon();
+    this.count(turns);
   }
 
-  private addTurn(turn: Turn): TurnView {
+  private count(turns: readonly Turn[]): void {
+    window.clearTimeout(this.second);
+    const now = Date.now();
+    const untils = turns.map((turn) => (this.controller.refusal(turn.id) ?? turn.problem?.refused)?.until ?? 0).filter((until) => until > now);
+    this.second = untils.length === 0 ? 0 : window.setTimeout(() => this.draw(), Math.min(...untils.map((until) => (until - now) % 1000 || 1000)));
+  }
+
+  /** Why a chat that is wanted has no turns to show; null: none is wanted. */
+  private absence(conversation: Conversation | null): string | null {
+    if (this.wanted !== null) return this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
+    const state = conversation === null ? "here" : this.library.state(conversation);
+    return state === "here" ? null : state === "coming" && this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
+  }
+
+  private turnView(turn: Turn): TurnView {
     const actions = {
       retry: (turnId: string) => {
         if (this.current !== null) this.controller.retry(this.current, turnId);
         this.follow.toEnd();
       },
       takeBack: (turnId: string) => {
-        if (this.current !== null) this.composer.write(this.controller.withdraw(this.current, turnId));
+        const attachments = this.conversation()?.turns.find(({ id }) => id === turnId)?.attachments ?? [];
+        if (this.current !== null) this.asking.write(this.controller.withdraw(this.current, turnId), attachments);
       },
       edit: (turnId: string, question: string) => {
         if (this.current !== null) this.controller.edit(this.current, turnId, question);
@@ -293,13 +332,15 @@ export class App {
         if (this.current !== null) this.controller.trim(this.current, turnId);
         this.follow.toEnd();
       },
-      fresh: (question: string) => {
+      fresh: ({ question, attachments }: Turn) => {
         this.open(null);
-        this.composer.write(question);
+        this.asking.write(question, attachments);
       },
       choose: (turnId: string, button: string) => {
         if (this.current === null) return;
         this.controller.choose(this.current, turnId);
+        this.library.chosen(this.current);
+        this.turns.want(turnId);
         this.draw();
         // Who leafs through the versions with the keyboard stays at the button.
         this.turns.get(turnId)?.focus(button);
@@ -308,60 +349,8 @@ export class App {
         if (this.current !== null) this.controller.more(this.current, turnId);
       },
     };
-    const view = new TurnView(turn, actions);
-    this.turns.set(turn.id, view);
-    return view;
+    return new TurnView(turn, actions, this.files.pictures);
   }
-
-  // Read aloud is what changed while the reader was here: not every word as it comes, but the whole once it stands. Of an
-  // answer that was continued it is what is new.
-  private say(turn: Turn): void {
-    const { answer } = turn;
-    const seams = reading(chain(turn)).flatMap((part) => part.seams);
-    const stage = answer === null ? (this.controller.refusal(turn.id) ?? turn.phase) : isRunning(answer) ? stageOf(answer) : answer.status;
-    const before = this.said.get(turn.id);
-    this.said.set(turn.id, { stage, seams: seams.length });
-    if (before === undefined || (before.stage === stage && before.seams >= seams.length)) return;
-    const words = this.stageWords(turn, before.seams < seams.length ? seams.at(-1) : undefined);
-    if (words !== null) this.live.textContent = words;
-  }
-
-  private stageWords(turn: Turn, seam: Seam | undefined): string | null {
-    const { answer } = turn;
-    if (answer === null) return turn.phase === "unsent" ? (turn.problem?.words ?? "The question was not sent.") : this.controller.refusal(turn.id);
-    if (!isRunning(answer)) {
-      const calls = parts(answer).flatMap(({ kind, state, name }) => (isCall(kind) && state === "whole" ? [name] : []));
-      const waits = calls.length === 0 ? "" : `Waiting for the output of ${calls.join(", ")}. `;
-      return `${endNote(answer)?.words ?? "The answer is complete."} ${waits}${said([answer])}`;
-    }
-    const stage = stageOf(answer);
-    if (stage === "thinking") return "The model is thinking.";
-    if (stage === "calling") return "The model calls a tool.";
-    if (seam !== undefined) return `${seamWords(seam)}.`;
-    if (stage !== "answering") return null;
-    if (turn.before.length > 0) return "The answer goes on.";
-    const served = servedWords(answer);
-    return served === null ? "The answer begins." : `The answer begins. ${served}`;
-  }
-
-  private async copyCode(button: HTMLElement): Promise<void> {
-    const code = button.closest(".code")?.querySelector("pre")?.cloneNode(true) as Element | undefined;
-    for (const notice of code?.querySelectorAll(".seam") ?? []) notice.remove();
-    if (!(await copyText(code?.textContent ?? ""))) return;
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 1500);
-  }
-}
-
-function isCall(kind: ItemKind): boolean {
-  return kind === "function" || kind === "custom";
-}
-
-/** What a running answer goes on with. */
-function stageOf(answer: Answer): string {
-  const kind = answer.items.at(-1)?.kind;
-  if (kind === undefined) return answer.text === "" ? "waiting" : "answering";
-  return kind === "reasoning" ? "thinking" : isCall(kind) ? "calling" : "answering";
 }
 
 function idInAddress(): string | null {

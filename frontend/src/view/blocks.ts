@@ -2,14 +2,13 @@
    they are text and nothing else. */
 
 import { indented } from "../core/json";
-import { seamWords } from "../core/messages";
+import type { Node as Tree } from "../core/nodes";
 import type { ReadPart as Part } from "../core/reading";
-import { Notices } from "../core/seams";
-import { coloured, MarkdownTree, type Node as Tree } from "../core/tree";
+import { texts } from "../core/words";
+import { colours, markdown } from "./brought";
 import { h, icon, setText } from "./dom";
-import { bringFormulas, formulas } from "./maths";
+import type { MarkdownView } from "./markdown";
 import { patch } from "./patch";
-import { Wide } from "./wide";
 
 export interface Around {
   /** The answer goes on, and this is what it goes on with. */
@@ -35,21 +34,12 @@ export function block(kind: Part["kind"]): Block {
 class Message implements Block {
   readonly kind = "message";
   readonly element = h("div", { class: "prose" });
-  private readonly markdown = new MarkdownTree();
-  private readonly notices = new Notices();
-  /** What the element shows now. */
-  private drawn: readonly Tree[] = [];
+  private view: MarkdownView | null = null;
   private drawnText: string | null = null;
   private drawnRunning = false;
   private drawnSeams: Part["seams"] = [];
   /** Long answers cost more to draw, so they are drawn less often: not before this time. */
   private drawAgainAt = 0;
-  private readonly wide = new Wide();
-
-  constructor() {
-    this.element.addEventListener("click", (event) => this.toNote(event.target as Element));
-    this.element.addEventListener("copy", (event) => this.copySelected(event));
-  }
 
   update({ text, seams }: Part, { writing }: Around, now: number): boolean {
     if (text === this.drawnText && writing === this.drawnRunning && same(seams, this.drawnSeams)) return false;
@@ -65,46 +55,20 @@ class Message implements Block {
   }
 
   private draw(text: string): void {
-    const notices = this.drawnSeams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
-    const tree = this.notices.put(this.markdown.render(text, this.drawnRunning, formulas()), text, notices);
-    patch(this.element, this.drawn, tree);
-    tree.forEach((node, place) => {
-      if (node !== this.drawn[place]) this.wide.watch(this.element.childNodes[place]);
-    });
-    this.drawn = tree;
-    if (this.markdown.waits) bringFormulas(this.formulasCame);
+    if (this.view === null && markdown.value !== null) this.view = new markdown.value.MarkdownView(this.element, this.again);
+    if (this.view === null) this.hold(text);
+    else this.view.draw(text, this.drawnRunning, this.drawnSeams);
   }
 
-  private readonly formulasCame = (): void => {
+  // It is there at once but for a slow network or none: then the text is shown as it was written.
+  private hold(text: string): void {
+    markdown.bring(this.again);
+    if (text !== "" && !markdown.isComing) this.element.replaceChildren(h("p", { class: "unparsed", dir: "auto" }, text));
+  }
+
+  private readonly again = (): void => {
     if (this.drawnText !== null && this.element.isConnected) this.draw(this.drawnText);
   };
-
-  // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
-  private copySelected(event: ClipboardEvent): void {
-    const selected = getSelection();
-    const parts = [...this.element.getElementsByClassName("as-written")];
-    if (selected === null || !parts.some((part) => selected.containsNode(part, true))) return;
-    this.element.classList.add("copying");
-    event.clipboardData?.setData("text/plain", selected.toString());
-    this.element.classList.remove("copying");
-    event.preventDefault();
-  }
-
-  // Back leads to where the reader came from, or to the first place that refers to the note.
-  private toNote(target: Element): void {
-    const button = target.closest<HTMLElement>("button[data-note]");
-    if (button === null) return;
-    const number = button.dataset["note"] ?? "";
-    const there = button.matches(".to-note") ? `.notes li[data-note="${number}"]` : `.to-note[data-note="${number}"]`;
-    const found = [...this.element.querySelectorAll<HTMLElement>(there)];
-    if (button.matches(".to-note")) {
-      for (const each of this.element.querySelectorAll<HTMLElement>(".to-note[data-from]")) delete each.dataset["from"];
-      button.dataset["from"] = "";
-    }
-    const to = found.find((each) => "from" in each.dataset) ?? found[0];
-    to?.scrollIntoView({ block: "center" });
-    to?.focus({ preventScroll: true });
-  }
 }
 
 function same(a: Part["seams"], b: Part["seams"]): boolean {
@@ -115,12 +79,12 @@ function same(a: Part["seams"], b: Part["seams"]): boolean {
 class Reasoning implements Block {
   readonly kind = "reasoning";
   readonly element: HTMLDetailsElement;
-  private readonly thoughts = new Growing(h("div", { class: "thoughts", tabindex: "0", role: "group", "aria-label": "Thinking" }));
+  private readonly thoughts = new Growing(h("div", { class: "thoughts", tabindex: "0", role: "group", "aria-label": texts().thinking }));
   private readonly rest = h("p", { class: "rest" });
   private chosen = false;
 
   constructor() {
-    const summary = h("summary", { onclick: () => (this.chosen = true) }, icon("chevron"), h("span", {}, "Thinking"), wave());
+    const summary = h("summary", { onclick: () => (this.chosen = true) }, icon("chevron"), h("span", {}, texts().thinking), wave());
     this.element = h("details", { class: "thinking" }, summary, this.thoughts.element, this.rest);
   }
 
@@ -140,22 +104,22 @@ class Call implements Block {
   private readonly name = h("bdi", { class: "call-name" });
   private readonly state = h("span", { class: "call-state" });
   private readonly content = h("code");
-  private readonly box = new Growing(h("pre", { tabindex: "0", "aria-label": "Arguments" }), this.content);
+  private readonly box = new Growing(h("pre", { tabindex: "0", "aria-label": texts().arguments }), this.content);
   private readonly rest = h("p", { class: "rest" });
   private drawnText: string | null = null;
   private drawnWhole = false;
 
   constructor(readonly kind: "function" | "custom") {
-    const copy = h("button", { type: "button", class: "copy-code", "aria-label": "Copy arguments" }, "Copy");
+    const copy = h("button", { type: "button", class: "copy-code", "aria-label": texts().copyArguments }, texts().copy);
     const head = h("div", { class: "code-head" }, icon("tool"), this.name, this.state, wave(), copy);
     this.element = h("div", { class: "code call", role: "group" }, head, this.box.element, this.rest);
   }
 
   update({ text, name, state, left }: Part, around: Around): boolean {
-    const called = name === "" ? "a tool without a name" : name;
+    const called = name === "" ? texts().namelessTool : name;
     setText(this.name, called);
     this.name.title = called;
-    this.element.setAttribute("aria-label", `Call of ${called}`);
+    this.element.setAttribute("aria-label", texts().callOf(called));
     this.element.dataset["writing"] = String(around.writing && state === "open");
     setText(this.state, callState(state, around));
     leave(this.rest, left);
@@ -164,15 +128,23 @@ class Call implements Block {
     this.drawnText = text;
     this.drawnWhole = whole;
     const json = whole && this.kind === "function" ? indented(text) : null;
-    this.box.show(json === null ? [text] : coloured(json, "json"));
+    this.show(text, json);
     this.box.element.hidden = text === "";
     return false;
+  }
+
+  private show(text: string, json: string | null): void {
+    this.box.show(json === null ? [text] : (colours.value?.(json, "json") ?? [json]));
+    if (json === null || colours.value !== null) return;
+    colours.bring(() => {
+      if (text === this.drawnText && this.element.isConnected) this.show(text, json);
+    });
   }
 }
 
 export function callState(state: Part["state"], { writing, last }: Around): string {
-  if (state === "whole") return last ? "Waiting for its output" : "No output was given";
-  return state === "open" && writing ? "Writing" : "Cut off";
+  if (state === "whole") return last ? texts().callWaits : texts().callWithoutOutput;
+  return state === "open" && writing ? texts().callWriting : texts().callCutOff;
 }
 
 /** Text in a box of limited height, which stays at the end of the text while the reader is there. */
@@ -199,7 +171,7 @@ class Growing {
 
 function leave(rest: HTMLElement, left: number): void {
   rest.hidden = left === 0;
-  setText(rest, left === 0 ? "" : `${left} more characters are not kept here.`);
+  setText(rest, left === 0 ? "" : texts().moreCharacters(left));
 }
 
 /** Dots that move; shown where something is being written. */

@@ -1,10 +1,15 @@
+import { texts } from "../core/words";
 import { h, icon } from "./dom";
 
 export interface ComposerParts {
-  send(question: string, model: string | null): void;
+  send(question: string): void;
   stop(): void;
   /** What is written, at each change. */
   written(words: string): void;
+  /** Whether what is written may be sent now; who says no says why. */
+  ready(): boolean;
+  /** Files that were pasted. */
+  pasted(files: readonly File[]): void;
 }
 
 /** Enter sends, Shift+Enter starts a line; while an answer runs, the button stops it, and what is sent waits for its end. */
@@ -12,23 +17,27 @@ export class Composer {
   readonly element: HTMLFormElement;
   readonly field: HTMLTextAreaElement;
   private readonly button: HTMLButtonElement;
-  private readonly models = h("select", { class: "models", "aria-label": "Model" });
   private busy = false;
 
-  constructor(private readonly parts: ComposerParts) {
+  /** `above` the field, and `tools` beside the button. */
+  constructor(
+    private readonly parts: ComposerParts,
+    above: HTMLElement,
+    tools: readonly HTMLElement[],
+  ) {
     this.field = h("textarea", {
       id: "question",
       rows: "1",
-      placeholder: "Ask anything",
-      "aria-label": "Your question",
+      placeholder: texts().askAnything,
+      "aria-label": texts().yourQuestion,
       autocomplete: "off",
       enterkeyhint: "send",
       oninput: () => this.changed(),
       onkeydown: (event) => this.pressed(event as KeyboardEvent),
+      onpaste: (event) => this.pasted(event as ClipboardEvent),
     });
     this.button = h("button", { type: "submit", class: "send" });
-    this.models.hidden = true;
-    this.element = h("form", { class: "composer", onsubmit: (event) => this.submitted(event) }, this.field, h("div", { class: "composer-bar" }, this.models, this.button));
+    this.element = h("form", { class: "composer", onsubmit: (event) => this.submitted(event) }, above, this.field, h("div", { class: "composer-bar" }, ...tools, this.button));
     this.element.addEventListener("pointerdown", (event) => {
       if (event.target !== this.element) return;
       event.preventDefault();
@@ -41,16 +50,6 @@ export class Composer {
     if (busy === this.busy) return;
     this.busy = busy;
     this.draw();
-  }
-
-  setModels(models: readonly string[], chosen: string | null): void {
-    this.models.replaceChildren(...models.map((name) => h("option", { value: name, ...(name === chosen ? { selected: true } : {}) }, name)));
-    this.models.hidden = models.length === 0;
-    this.models.disabled = models.length < 2;
-  }
-
-  get model(): string | null {
-    return this.models.value === "" ? null : this.models.value;
   }
 
   write(question: string, focus = true): void {
@@ -73,6 +72,14 @@ export class Composer {
     this.sendNow();
   }
 
+  // What is copied from a text with images is pasted as a text.
+  private pasted(event: ClipboardEvent): void {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (files.length === 0 || event.clipboardData?.types.includes("text/plain") === true) return;
+    event.preventDefault();
+    this.parts.pasted(files);
+  }
+
   private submitted(event: Event): void {
     event.preventDefault();
     if (this.stops) this.parts.stop();
@@ -81,9 +88,9 @@ export class Composer {
 
   private sendNow(): void {
     const question = this.field.value.trim();
-    if (question === "") return;
+    if (question === "" || !this.parts.ready()) return;
     this.write("");
-    this.parts.send(question, this.model);
+    this.parts.send(question);
   }
 
   /** Whether the button stops the answer: nothing is written that it could send. */
@@ -93,10 +100,10 @@ export class Composer {
 
   private draw(): void {
     const stops = this.stops;
-    const label = stops ? "Stop" : this.busy ? "Send when the answer is complete" : "Send";
+    const label = stops ? texts().stop : this.busy ? texts().sendLater : texts().send;
     if (this.button.getAttribute("aria-label") !== label) {
       this.button.setAttribute("aria-label", label);
-      this.button.title = `${label} (${stops ? "Esc" : "Enter"})`;
+      this.button.title = texts().withKey(label, stops ? "Esc" : "Enter");
       this.button.className = stops ? "send stop" : "send";
       this.button.replaceChildren(icon(stops ? "stop" : "send"));
     }

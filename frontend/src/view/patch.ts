@@ -32,6 +32,7 @@ function patchOne(parent: HTMLElement, drawn: ChildNode, last: Tree, next: Tree)
   }
   const element = drawn as HTMLElement;
   attributes(element, last, next);
+  if (next.own === true && last.own === true) return;
   patch(element, last.children, next.children);
 }
 

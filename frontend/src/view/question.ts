@@ -1,6 +1,7 @@
 /* The question as it was asked. A long one is shown cut, so that the answer is in sight. */
 
 import { isLong } from "../core/question";
+import { texts } from "../core/words";
 import { h, setText } from "./dom";
 
 export class Question {
@@ -31,6 +32,6 @@ export class Question {
     if (!long) this.all.remove();
     else if (!this.all.isConnected) this.element.append(this.all);
     this.all.setAttribute("aria-expanded", String(this.open));
-    setText(this.all, this.open ? "Show less" : "Show all");
+    setText(this.all, this.open ? texts().showLess : texts().showAll);
   }
 }

@@ -21,7 +21,7 @@ export class Follow {
 
   toEnd(smooth = false): void {
     this.set(true);
-    if (smooth) this.box.scrollTo({ top: this.box.scrollHeight, behavior: "smooth" });
+    if (smooth && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.box.scrollTo({ top: this.box.scrollHeight, behavior: "smooth" });
     else this.keep();
   }
 

@@ -1,52 +1,166 @@
 import { isAnyBusy, title, type Conversation } from "../core/conversation";
+import { byPeriod, type Period } from "../core/periods";
+import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
 export interface SideParts {
   fresh(): void;
   open(id: string): void;
   remove(id: string): void;
+  options(id: string): void;
+  /** The reader looks for these words; empty: for nothing. */
+  search(words: string): void;
+  more(): void;
 }
 
-/** The conversations kept in this browser. */
+/** What is looked for, and what was found. */
+export interface Found {
+  /** By conversation: the place where the words stand; empty where they are in its title. */
+  readonly snippets: ReadonlyMap<string, string>;
+  /** Whether the server still looks. */
+  readonly running: boolean;
+}
+
+export interface Listed {
+  readonly conversations: readonly Conversation[];
+  readonly current: string | null;
+  /** Null: nothing is looked for. */
+  readonly found: Found | null;
+  /** Whether the server has more than these. */
+  readonly hasMore: boolean;
+}
+
+interface Row {
+  readonly row: HTMLElement;
+  readonly link: HTMLAnchorElement;
+  readonly words: HTMLElement;
+  readonly snippet: HTMLElement;
+  readonly options: HTMLElement;
+}
+
+const SEARCH_AFTER_MS = 250;
+
+/** The reader's conversations: the list, and a field to look for one. */
 export class Side {
   readonly element: HTMLElement;
-  private readonly list = h("ul", { class: "conversations" });
-  private readonly rows = new Map<string, { row: HTMLElement; link: HTMLAnchorElement; words: HTMLElement }>();
-  private readonly none = h("p", { class: "none" }, "Your chats are kept in this browser.");
+  private readonly fresh: HTMLButtonElement;
+  private readonly field: HTMLInputElement;
+  private readonly lists = h("div", { class: "conversations" });
+  private readonly rows = new Map<string, Row>();
+  private readonly groups = new Map<string, { element: HTMLElement; list: HTMLElement }>();
+  private readonly none = h("p", { class: "none", role: "status" });
+  private readonly further: HTMLButtonElement;
+  private timer = 0;
+  /** What is drawn: the list is as long as all chats, and most changes are none of it. */
+  private drawn = "";
 
   constructor(
     private readonly parts: SideParts,
     footer: HTMLElement,
   ) {
     const brand = h("div", { class: "brand" }, h("img", { src: "/icon.svg", alt: "", width: "26", height: "26" }), h("span", {}, "Tailrace"));
-    const fresh = h("button", { type: "button", class: "fresh", title: "New chat (Ctrl+Shift+O)", onclick: () => parts.fresh() }, icon("plus"), h("span", {}, "New chat"));
-    this.element = h("nav", { class: "side", id: "side", "aria-label": "Conversations" }, brand, fresh, this.none, this.list, footer);
+    this.fresh = h("button", { type: "button", class: "fresh", title: texts().newChatKeys, onclick: () => parts.fresh() }, icon("plus"), h("span", {}, texts().newChat));
+    this.field = h("input", {
+      type: "search",
+      class: "search",
+      placeholder: texts().searchChats,
+      "aria-label": texts().searchChats,
+      autocomplete: "off",
+      enterkeyhint: "search",
+      oninput: () => this.looking(),
+      onkeydown: (event) => this.pressed(event as KeyboardEvent),
+    });
+    this.further = h("button", { type: "button", class: "further", hidden: true, onclick: () => parts.more() }, texts().showOlder);
+    this.element = h("nav", { class: "side", id: "side", "aria-label": texts().conversations }, brand, this.fresh, this.field, this.none, this.lists, this.further, footer);
   }
 
-  draw(conversations: readonly Conversation[], current: string | null): void {
-    this.none.hidden = conversations.length > 0;
-    const kept = new Set(conversations.map((conversation) => conversation.id));
-    for (const [id, { row }] of this.rows) {
-      if (kept.has(id)) continue;
-      row.remove();
-      this.rows.delete(id);
-    }
-    conversations.forEach((conversation, place) => {
-      const { row, link, words } = this.rows.get(conversation.id) ?? this.add(conversation.id);
-      if (this.list.children[place] !== row) this.list.insertBefore(row, this.list.children[place] ?? null);
-      setText(words, title(conversation));
-      link.title = title(conversation);
-      row.dataset["busy"] = String(isAnyBusy(conversation));
-      if (conversation.id === current) link.setAttribute("aria-current", "page");
-      else link.removeAttribute("aria-current");
+  draw(listed: Listed, now: number): void {
+    const shown = listed.found === null ? listed.conversations : listed.conversations.filter(({ id }) => listed.found?.snippets.has(id));
+    const groups = listed.found === null ? byPeriod(shown, now) : [{ period: "found" as const, conversations: shown }];
+    const drawn = JSON.stringify([
+      groups.map(({ period, conversations }) => [period, conversations.map((each) => [each.id, each.remote, title(each), isAnyBusy(each), listed.found?.snippets.get(each.id)])]),
+      listed.current,
+      listed.found?.running,
+      listed.hasMore,
+    ]);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    this.further.hidden = !listed.hasMore || listed.found !== null;
+    setText(this.none, shown.length > 0 ? "" : this.noneWords(listed.found));
+    this.keepOnly(new Set(shown.map(({ id }) => id)), new Set(groups.map(({ period }) => period)));
+    groups.forEach(({ period, conversations }, place) => {
+      const { element, list } = this.group(period);
+      if (this.lists.children[place] !== element) this.lists.insertBefore(element, this.lists.children[place] ?? null);
+      conversations.forEach((each, row) => this.drawRow(list, row, each, listed));
     });
   }
 
-  private add(id: string): { row: HTMLElement; link: HTMLAnchorElement; words: HTMLElement } {
-    const words = h("span", { class: "words" });
-    const link = h("a", { href: `#c=${encodeURIComponent(id)}`, onclick: (event) => this.opened(event as MouseEvent, id) }, h("span", { class: "pulse", "aria-hidden": "true" }), words);
-    const remove = h("button", { type: "button", class: "remove", "aria-label": "Delete chat", title: "Delete chat", onclick: () => this.parts.remove(id) }, icon("trash"));
-    const made = { row: h("li", {}, link, remove), link, words };
+  /** Puts the reader into the field that looks for chats. */
+  look(): void {
+    this.field.focus();
+    this.field.select();
+  }
+
+  /** Who deletes a chat goes on from here: the next one in the list, or the button for a new one. */
+  beside(id: string): HTMLElement {
+    const links = [...this.lists.querySelectorAll<HTMLElement>("a")];
+    const place = links.findIndex((link) => link === this.rows.get(id)?.link);
+    return (place === -1 ? undefined : (links[place + 1] ?? links[place - 1])) ?? this.fresh;
+  }
+
+  /** Looks for nothing any more. */
+  clear(): void {
+    window.clearTimeout(this.timer);
+    this.field.value = "";
+    this.parts.search("");
+  }
+
+  private noneWords(found: Found | null): string {
+    if (found === null) return texts().noChats;
+    return found.running ? texts().searching : texts().nothingFound;
+  }
+
+  private drawRow(list: HTMLElement, place: number, conversation: Conversation, { current, found }: Listed): void {
+    const { row, link, words, snippet, options } = this.rows.get(conversation.id) ?? this.add(conversation.id);
+    if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
+    const name = title(conversation);
+    setText(words, name);
+    setText(snippet, found?.snippets.get(conversation.id) ?? "");
+    snippet.hidden = snippet.textContent === "";
+    link.title = name;
+    link.href = addressOf(conversation);
+    options.setAttribute("aria-label", texts().optionsOf(name));
+    row.dataset["busy"] = String(isAnyBusy(conversation));
+    if (conversation.id === current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+
+  private keepOnly(ids: ReadonlySet<string>, periods: ReadonlySet<string>): void {
+    for (const [id, { row }] of this.rows) {
+      if (ids.has(id)) continue;
+      row.remove();
+      this.rows.delete(id);
+    }
+    for (const [period, { element }] of this.groups) if (!periods.has(period)) element.remove();
+  }
+
+  private group(period: Period | "found"): { element: HTMLElement; list: HTMLElement } {
+    const known = this.groups.get(period);
+    if (known !== undefined) return known;
+    const name = `chats-${period}`;
+    const list = h("ul", { "aria-labelledby": name });
+    const made = { list, element: h("section", {}, h("div", { class: "period", id: name }, texts()[`${period}Chats`]), list) };
+    this.groups.set(period, made);
+    return made;
+  }
+
+  private add(id: string): Row {
+    const words = h("span", { class: "words", dir: "auto" });
+    const snippet = h("span", { class: "snippet", dir: "auto" });
+    const link = h("a", { onclick: (event) => this.opened(event as MouseEvent, id) }, h("span", { class: "pulse", "aria-hidden": "true" }), h("span", { class: "lines" }, words, snippet));
+    const options = h("button", { type: "button", class: "options", title: texts().chatOptions, onclick: () => this.parts.options(id) }, icon("dots"));
+    const remove = h("button", { type: "button", class: "remove", "aria-label": texts().deleteChat, title: texts().deleteChat, onclick: () => this.parts.remove(id) }, icon("trash"));
+    const made = { row: h("li", {}, link, options, remove), link, words, snippet, options };
     this.rows.set(id, made);
     return made;
   }
@@ -57,4 +171,21 @@ export class Side {
     event.preventDefault();
     this.parts.open(id);
   }
+
+  private looking(): void {
+    window.clearTimeout(this.timer);
+    const words = this.field.value.trim();
+    this.timer = window.setTimeout(() => this.parts.search(words), words === "" ? 0 : SEARCH_AFTER_MS);
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    if (event.key !== "Escape" || this.field.value === "") return;
+    event.preventDefault();
+    this.clear();
+  }
+}
+
+/** The address of a conversation in this page. Where the server has it, it is the same on all devices. */
+export function addressOf({ id, remote }: Conversation): string {
+  return `#c=${encodeURIComponent(remote ?? id)}`;
 }

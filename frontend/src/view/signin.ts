@@ -1,37 +1,73 @@
-import { h, icon } from "./dom";
+import { signInWords, type SignInRefusal } from "../core/signInRefusal";
+import { texts } from "../core/words";
+import { h, icon, setText } from "./dom";
+
+const PROBLEM = "signin-problem";
+const HINT = "signin-hint";
 
 /** Asks for a credential. It goes to this server once and is kept nowhere. */
 export class SignIn {
   readonly element: HTMLDialogElement;
-  private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true });
+  private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true, oninput: () => this.say(null) });
   private readonly why = h("p", { class: "why" });
+  private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
+  private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
 
-  /** `command`: what prints a credential during development. */
-  constructor(given: (credential: string) => void, command = "tailrace token") {
+  /** `give` resolves with null when the reader is signed in; then the dialog is closed, and `done` is called. `command`: what
+      prints a credential during development. */
+  constructor(
+    private readonly give: (credential: string) => Promise<SignInRefusal | null>,
+    private readonly done: () => void,
+    command = "tailrace token",
+  ) {
+    const [beforeCommand = "", afterCommand = ""] = texts().credentialHint.split("{command}");
     const form = h(
       "form",
-      {
-        method: "dialog",
-        onsubmit: () => {
-          const credential = this.field.value.trim();
-          this.field.value = "";
-          if (credential !== "") given(credential);
-        },
-      },
+      { onsubmit: (event) => void this.submit(event) },
       icon("key"),
-      h("h2", { id: "signin-title" }, "Sign in"),
+      h("h2", { id: "signin-title" }, texts().signIn),
       this.why,
-      h("label", { for: "credential" }, "Credential"),
+      h("label", { for: "credential" }, texts().credential),
       this.field,
-      h("p", { class: "hint" }, "For development, ", h("code", {}, command), " prints one. This browser keeps a session in its place, not the credential itself."),
-      h("button", { type: "submit", class: "primary" }, "Sign in"),
+      this.problem,
+      h("p", { class: "hint", id: HINT }, beforeCommand, h("code", {}, command), afterCommand),
+      this.button,
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);
+    this.say(null);
   }
 
-  ask(why: string): void {
-    this.why.textContent = why;
-    if (!this.element.open) this.element.showModal();
+  /** `refusal`: why another way to sign in failed. */
+  ask(why: string, refusal: SignInRefusal | null = null): void {
+    setText(this.why, why);
+    if (!this.element.open) {
+      this.say(refusal);
+      this.element.showModal();
+    }
     this.field.focus();
+  }
+
+  private async submit(event: Event): Promise<void> {
+    event.preventDefault();
+    const credential = this.field.value.trim();
+    if (credential === "" || this.button.disabled) return;
+    this.button.disabled = true;
+    const refusal = await this.give(credential);
+    this.button.disabled = false;
+    if (refusal === null) {
+      this.field.value = "";
+      this.element.close();
+      this.done();
+      return;
+    }
+    this.say(refusal);
+    this.field.focus();
+    this.field.select();
+  }
+
+  private say(refusal: SignInRefusal | null): void {
+    setText(this.problem, refusal === null ? "" : signInWords(refusal));
+    this.field.setAttribute("aria-invalid", String(refusal !== null));
+    this.field.setAttribute("aria-describedby", refusal === null ? HINT : `${PROBLEM} ${HINT}`);
   }
 }

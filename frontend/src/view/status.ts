@@ -1,3 +1,4 @@
+import { texts } from "../core/words";
 import type { WatchSocketState } from "../edge/watchSocket";
 import { h, setText } from "./dom";
 
@@ -27,7 +28,7 @@ export class Status {
     const words = statusWords(this.state, Date.now());
     setText(this.words, words);
     this.element.dataset["state"] = this.state.kind;
-    this.element.title = this.state.kind === "open" ? "Connected: answers arrive live" : this.state.kind === "behind" ? "What was missed is on its way" : `${words}. Press to try now.`;
+    this.element.title = this.state.kind === "open" ? texts().connectedHint : this.state.kind === "behind" ? texts().catchingUpHint : texts().tryNowHint(words);
     this.element.disabled = this.state.kind === "open" || this.state.kind === "behind";
   }
 }
@@ -35,19 +36,19 @@ export class Status {
 export function statusWords(state: Connection, now: number): string {
   switch (state.kind) {
     case "open":
-      return "Connected";
+      return texts().connected;
     case "behind":
-      return "Catching up…";
+      return texts().catchingUp;
     case "starting":
     case "connecting":
-      return "Connecting…";
+      return texts().connecting;
     case "waiting": {
       const left = Math.ceil((state.until - now) / 1000);
-      return left > 1 ? `Reconnecting in ${left} s` : "Reconnecting…";
+      return left > 1 ? texts().reconnectingIn(left) : texts().reconnecting;
     }
     case "offline":
-      return "Offline";
+      return texts().offline;
     case "refused":
-      return "Not connected";
+      return texts().notConnected;
   }
 }

@@ -1,11 +1,13 @@
+import { texts } from "../core/words";
 import { h, icon, type IconName } from "./dom";
 
 const KEY = "tailrace.theme";
 const ORDER = ["auto", "light", "dark"] as const;
-const WORDS = { auto: "System theme", light: "Light theme", dark: "Dark theme" } as const;
+/** As `--ground` in style.css: an installed page has a frame of this colour. */
+const GROUND = { light: "#fbfaf8", dark: "#14181a" } as const;
 const ICON: Record<(typeof ORDER)[number], IconName> = { auto: "auto", light: "sun", dark: "moon" };
 
-/** Follows the system until the reader chooses; public/theme.js applies the choice before the first paint. */
+/** Follows the system until the reader chooses; public/early.js applies the choice before the first paint. */
 export class Theme {
   readonly element = h("button", { type: "button", class: "theme", onclick: () => this.next() });
   private chosen: (typeof ORDER)[number];
@@ -29,7 +31,11 @@ export class Theme {
   private draw(): void {
     if (this.chosen === "auto") delete document.documentElement.dataset["theme"];
     else document.documentElement.dataset["theme"] = this.chosen;
-    this.element.replaceChildren(icon(ICON[this.chosen]), h("span", {}, WORDS[this.chosen]));
-    this.element.title = "Change the theme";
+    for (const meta of document.querySelectorAll<HTMLMetaElement>('meta[name="theme-color"]')) {
+      const system = meta.media.includes("dark") ? "dark" : "light";
+      meta.content = GROUND[this.chosen === "auto" ? system : this.chosen];
+    }
+    this.element.replaceChildren(icon(ICON[this.chosen]), h("span", {}, { auto: texts().themeAuto, light: texts().themeLight, dark: texts().themeDark }[this.chosen]));
+    this.element.title = texts().changeTheme;
   }
 }

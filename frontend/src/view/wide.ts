@@ -1,6 +1,8 @@
 /* Tables and formulas that are wider than the page scroll within themselves. One that does can be focused, so that it
    scrolls by keyboard too; one that does not is no stop on the way. */
 
+import { texts } from "../core/words";
+
 export class Wide {
   private readonly observer = new ResizeObserver((entries) => {
     for (const { target } of entries) update(target.closest<HTMLElement>(".wide"));
@@ -25,6 +27,6 @@ function update(box: HTMLElement | null): void {
   if (scrolls) {
     box.setAttribute("tabindex", "0");
     box.setAttribute("role", "group");
-    box.setAttribute("aria-label", box.matches(".table") ? "Table" : "Formula");
+    box.setAttribute("aria-label", box.matches(".table") ? texts().table : texts().formula);
   } else for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
 }

@@ -1,8 +1,12 @@
 import { describe, expect, it } from "vitest";
 import { apply, newAnswer, type Answer } from "../../src/core/answer";
 import { read, recorded, type Raw } from "../events";
+import type { Attachment } from "../../src/core/attachments";
+import { contextOf, wholeContext } from "../../src/core/context";
 import * as conversations from "../../src/core/conversation";
+import { readConversation } from "../../src/core/keptConversation";
 import type { Conversation, Turn } from "../../src/core/conversation";
+import { USUAL } from "../../src/core/settings";
 
 function answered(id: string, text: string, status: Answer["status"] = "completed"): Answer {
   return { ...newAnswer(id), lastSeq: 9, status, text };
@@ -13,7 +17,7 @@ function turn(id: string, changes: Partial<Turn> = {}): Turn {
 }
 
 function conversation(...turns: Turn[]): Conversation {
-  return { id: "c", createdAt: 1, turns, chosen: {} };
+  return { ...conversations.newConversation("c", 1), turns };
 }
 
 /** A repeatable stream of choices. */
@@ -46,7 +50,9 @@ function anyTurn(choose: <T>(from: readonly T[]) => T, id: string): Turn {
 }
 
 function anyConversation(choose: <T>(from: readonly T[]) => T): Conversation {
-  return conversation(...["1", "2", "3"].filter(() => choose([true, true, false])).map((id) => anyTurn(choose, id)));
+  const turns = ["1", "2", "3"].filter(() => choose([true, true, false])).map((id) => anyTurn(choose, id));
+  const settings = { ...USUAL, temperature: choose([null, 0.5, 1]), at: choose([0, 1]) };
+  return { ...conversation(...turns), settings };
 }
 
 describe("joining what tabs know", () => {
@@ -86,10 +92,10 @@ describe("a question continues", () => {
       turn("5", { phase: "unsent" }),
       turn("6"),
     );
-    expect(conversations.context(talk, "6")).toEqual({ input: "question 6", previousResponseId: "r2" });
-    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
-    expect(conversations.context(talk, "1")).toEqual({ input: "question 1", previousResponseId: null });
-    expect(conversations.wholeContext(talk, "6").map((message) => message.content)).toEqual(["question 1", "first", "question 2", "half", "question 6"]);
+    expect(contextOf(talk, "6")).toEqual({ input: "question 6", previousResponseId: "r2" });
+    expect(contextOf(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+    expect(contextOf(talk, "1")).toEqual({ input: "question 1", previousResponseId: null });
+    expect(wholeContext(talk, "6").map((message) => message.content)).toEqual(["question 1", "first", "question 2", "half", "question 6"]);
   });
 });
 
@@ -104,7 +110,7 @@ describe("a question behind calls of tools", () => {
     });
     expect(ids.length).toBeGreaterThan(0);
     const talk = conversation(turn("1", { answer: fold(events[kind]) }), turn("2"));
-    const { input, previousResponseId } = conversations.context(talk, "2");
+    const { input, previousResponseId } = contextOf(talk, "2");
     expect(previousResponseId).toBe("r1");
     expect(input).toEqual([
       ...ids.map((id) => ({ type: `${kind === "custom" ? "custom_tool" : kind}_call_output`, call_id: id, output: expect.stringContaining("not run") as string })),
@@ -114,7 +120,7 @@ describe("a question behind calls of tools", () => {
 
   it("says nothing of those of an answer that was cut short", () => {
     const talk = conversation(turn("1", { answer: { ...fold(events.function), status: "cancelled" } }), turn("2"));
-    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+    expect(contextOf(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
   });
 
   it("tells what was said where the ids of calls are not known", () => {
@@ -122,7 +128,7 @@ describe("a question behind calls of tools", () => {
     const older = { ...answer, items: answer.items.map(({ kind, at, name, state, left }) => ({ kind, at, name, state, left })) };
     for (const unknown of [older, { ...answer, more: 1 }]) {
       const talk = conversation(turn("1", { answer: unknown }), turn("2"));
-      expect(conversations.context(talk, "2")).toEqual({ input: conversations.wholeContext(talk, "2"), previousResponseId: null });
+      expect(contextOf(talk, "2")).toEqual({ input: wholeContext(talk, "2"), previousResponseId: null });
     }
   });
 });
@@ -131,7 +137,52 @@ describe("a question that is told with all that was said", () => {
   it("leaves out reasoning and calls, which were not said to the reader", () => {
     const answer = recorded("items").reduce((before, raw) => apply(before, read(raw), null).answer, newAnswer("r1"));
     const talk = conversation(turn("1", { answer }), turn("2"));
-    expect(conversations.wholeContext(talk, "2").map((message) => message.content)).toEqual(["question 1", "Let me < see.\n\nSo.", "question 2"]);
+    expect(wholeContext(talk, "2").map((message) => message.content)).toEqual(["question 1", "Let me < see.\n\nSo.", "question 2"]);
+  });
+});
+
+describe("what goes with a question", () => {
+  const file = (fileId: string, expiresAt: number): Attachment => ({ fileId, name: "notes.txt", kind: "file", bytes: 5, expiresAt });
+  const parts = (fileId: string, text: string): object[] => [
+    { type: "input_file", file_id: fileId },
+    { type: "input_text", text },
+  ];
+
+  it("is sent with it, and not again with what follows", () => {
+    const talk = conversation(turn("1", { attachments: [file("f1", 0)], answer: answered("r1", "one") }), turn("2"));
+    expect(contextOf(talk, "1").input).toEqual([{ role: "user", content: parts("f1", "question 1") }]);
+    expect(contextOf(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+  });
+
+  it("is sent behind what became of calls", () => {
+    const called = recorded("custom").reduce((before, raw) => apply(before, read(raw), null).answer, newAnswer("r1"));
+    const talk = conversation(turn("1", { answer: called }), turn("2", { attachments: [file("f2", 0)] }));
+    expect(contextOf(talk, "2").input.at(-1)).toEqual({ role: "user", content: parts("f2", "question 2") });
+  });
+
+  it("is told with all that was said, if the server has it still", () => {
+    const first = turn("1", { attachments: [file("f1", 50)], answer: answered("r1", "one") });
+    const asked = (sentAt: number): unknown => wholeContext(conversation(first, turn("2", { sentAt, attachments: [file("f2", 50)] })), "2").map(({ content }) => content);
+    expect(asked(49)).toEqual([parts("f1", "question 1"), "one", parts("f2", "question 2")]);
+    expect(asked(50)).toEqual(["question 1", "one", parts("f2", "question 2")]);
+  });
+});
+
+describe("settings", () => {
+  const talk = conversation(turn("1"));
+  const made = conversations.setting(talk, { ...USUAL, temperature: 1 }, 10);
+
+  it("that were made later hold in every tab, and are worth writing", () => {
+    const other = conversations.setting(made, { ...USUAL, temperature: 0 }, 5);
+    expect(other.settings).toEqual({ ...USUAL, temperature: 0, at: 11 });
+    expect(conversations.join(made, other).settings).toEqual(other.settings);
+    expect(conversations.join(other, made).settings).toEqual(other.settings);
+    expect([conversations.knowsMore(other, made), conversations.knowsMore(made, other)]).toEqual([true, false]);
+  });
+
+  it("of an older version of this page were the model alone", () => {
+    const { settings: _, ...kept } = conversation(turn("1", { model: "a" }), turn("2", { model: "b" }));
+    expect(readConversation(JSON.stringify(kept))?.settings).toEqual({ ...USUAL, model: "b", at: 0 });
   });
 });
 
@@ -140,6 +191,15 @@ describe("asking again", () => {
     const unsent = turn("1", { phase: "unsent", problem: { words: "no", again: true, code: "x" } });
     expect(conversations.idempotencyKey(conversations.again(unsent, "tab", 5))).toBe(conversations.idempotencyKey(unsent));
     expect(conversations.idempotencyKey({ ...unsent, trimmed: true })).not.toBe(conversations.idempotencyKey(unsent));
+  });
+});
+
+describe("the name of a chat without one", () => {
+  it("is its first question, without the marks of Markdown, on one line, cut at 60 characters", () => {
+    expect(conversations.questionTitle("  # Make\n\n**this** `bold`  ")).toBe("Make this bold");
+    expect(conversations.questionTitle(`**${"x".repeat(58)}**`)).toBe("x".repeat(58));
+    expect(conversations.questionTitle("many words ".repeat(1000))).toBe(`${"many words ".repeat(5)}many…`);
+    expect(conversations.questionTitle(" \n")).toBe("New chat");
   });
 });
 
@@ -164,10 +224,58 @@ describe("versions", () => {
     expect(ids(conversations.choosing(before, other, 11))).toEqual(["1", "4"]);
   });
 
+  describe("by question", () => {
+    const file: Attachment = { fileId: "file-1", name: "a.txt", kind: "file", bytes: 1, expiresAt: 0 };
+    const again = turn("5", { parent: "1", question: "question 2", answer: answered("r5", "five") });
+    const otherAgain = turn("6", { parent: "1", question: "in other words", answer: answered("r6", "six") });
+    const tree = conversation(first, second, third, other, again, otherAgain);
+    const asked = (found: Conversation, of: Turn): string[] => conversations.questionVersions(found, of).map(({ id }) => id);
+    const given = (found: Conversation, of: Turn): string[] => conversations.answerVersions(found, of).map(({ id }) => id);
+
+    it("are answers to the same words, and the same words are one question", () => {
+      expect(given(tree, second)).toEqual(["2", "5"]);
+      expect(given(tree, otherAgain)).toEqual(["4", "6"]);
+      expect(given(tree, first)).toEqual(["1"]);
+      expect(asked(tree, first)).toEqual(["1"]);
+    });
+
+    it("are asked with the same files", () => {
+      const withFile = turn("7", { parent: "1", question: "question 2", attachments: [file] });
+      const found = conversation(first, second, withFile, { ...withFile, id: "8" });
+      expect(given(found, withFile)).toEqual(["7", "8"]);
+      expect(asked(found, withFile)).toEqual(["2", "7"]);
+    });
+
+    it("stand for their question by the answer that was seen last, the newest one at first", () => {
+      expect(asked(tree, second)).toEqual(["2", "6"]);
+      expect(asked(tree, otherAgain)).toEqual(["5", "6"]);
+      const seen = conversations.choosing(conversations.choosing(tree, second, 10), other, 11);
+      expect(asked(seen, other)).toEqual(["2", "4"]);
+      expect(asked(conversations.choosing(seen, second, 12), second)).toEqual(["2", "4"]);
+    });
+
+    it("are remembered by every tab, and also where the store gives them back", () => {
+      const seen = conversations.choosing(conversations.choosing(tree, second, 10), other, 11);
+      expect(asked(conversations.join(tree, seen), other)).toEqual(["2", "4"]);
+      expect(asked(readConversation(JSON.stringify(seen)) as Conversation, other)).toEqual(["2", "4"]);
+    });
+
+    it("that were taken back, or that are gone, stand for nothing", () => {
+      const back = conversation(first, second, other, { ...again, phase: "withdrawn" });
+      expect(given(back, second)).toEqual(["2"]);
+      expect(asked({ ...back, chosen: conversations.choosing(tree, again, 10).chosen }, other)).toEqual(["2", "4"]);
+    });
+
+    it("another device shows are seen here, too", () => {
+      const told = conversations.showing(tree, second, 10);
+      expect(asked(conversations.showing(told, otherAgain, 11), otherAgain)).toEqual(["2", "6"]);
+    });
+  });
+
   it("each continue what comes before them, whatever is shown", () => {
-    expect(conversations.context(talk, "4")).toEqual({ input: "in other words", previousResponseId: "r1" });
-    expect(conversations.context(talk, "3")).toEqual({ input: "question 3", previousResponseId: "r2" });
-    expect(conversations.wholeContext(talk, "3").map(({ content }) => content)).toEqual(["question 1", "one", "question 2", "two", "question 3"]);
+    expect(contextOf(talk, "4")).toEqual({ input: "in other words", previousResponseId: "r1" });
+    expect(contextOf(talk, "3")).toEqual({ input: "question 3", previousResponseId: "r2" });
+    expect(wholeContext(talk, "3").map(({ content }) => content)).toEqual(["question 1", "one", "question 2", "two", "question 3"]);
   });
 
   it("that were chosen in two tabs: the latest choice holds in both", () => {
@@ -175,14 +283,15 @@ describe("versions", () => {
     expect(conversations.join(a, b)).toEqual(conversations.join(b, a));
     expect(ids(conversations.join(a, b))).toEqual(["1", "4"]);
     expect(conversations.knowsMore(b, a)).toBe(true);
-    expect(conversations.knowsMore(a, b)).toBe(false);
+    expect(conversations.knowsMore(a, b), "which answer to its question was seen").toBe(true);
+    expect(conversations.knowsMore(a, conversations.join(a, b))).toBe(false);
     expect(conversations.knowsMore(a, talk)).toBe(true);
   });
 
   it("follow what came before a question that was taken back", () => {
     const back = conversation(first, { ...second, phase: "withdrawn" }, third);
     expect(ids(back)).toEqual(["1", "3"]);
-    expect(conversations.context(back, "3")).toMatchObject({ previousResponseId: "r1" });
+    expect(contextOf(back, "3")).toMatchObject({ previousResponseId: "r1" });
   });
 
   it("of an older version of this page, which kept one path, follow each other", () => {
@@ -192,7 +301,7 @@ describe("versions", () => {
       delete each["trimmed"];
     }
     delete kept.chosen;
-    const read = conversations.readConversation(JSON.stringify(kept));
+    const read = readConversation(JSON.stringify(kept));
     expect(read).toEqual(conversation(first, second, third));
   });
 
@@ -211,7 +320,7 @@ describe("more of an answer", () => {
   it("is asked for by the response that was cut short, without any input", () => {
     const more = conversations.continuing(turn("1", { answer: cut }), "tab", 5);
     expect(more).toMatchObject({ phase: "sending", attempt: 2, answer: null, before: [cut] });
-    expect(conversations.context(conversation(more), "1")).toEqual({ input: [], previousResponseId: "r1" });
+    expect(contextOf(conversation(more), "1")).toEqual({ input: [], previousResponseId: "r1" });
     expect(conversations.idempotencyKey(more)).not.toBe(conversations.idempotencyKey(conversations.again(turn("1", { answer: cut }), "tab", 5)));
   });
 
@@ -233,33 +342,32 @@ describe("more of an answer", () => {
 
   it("is a part of what was said, and the next question goes on behind it", () => {
     const talk = conversation(turn("1", { before: [cut], answer: answered("r2", "two.") }), turn("2"));
-    expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r2" });
-    expect(conversations.wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One two." });
+    expect(contextOf(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r2" });
+    expect(wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One two." });
   });
 
   it("that was refused or failed leaves what was said before", () => {
     for (const changes of [{ phase: "unsent" as const }, { answer: answered("r2", "tw", "failed") }]) {
       const talk = conversation(turn("1", { before: [cut], ...changes }), turn("2"));
-      expect(conversations.context(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
-      expect(conversations.wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One " });
+      expect(contextOf(talk, "2")).toEqual({ input: "question 2", previousResponseId: "r1" });
+      expect(wholeContext(talk, "2")[1]).toEqual({ role: "assistant", content: "One " });
     }
   });
 });
 
 describe("what was stored", () => {
   it("by an older version of this page had no answers that were continued", () => {
-    const { before: _, ...kept } = turn("1", { answer: answered("r1", "text") });
-    expect(conversations.readConversation(JSON.stringify({ id: "c", createdAt: 1, turns: [kept] }))).toEqual(conversation(turn("1", { answer: answered("r1", "text") })));
+    const { before: _, attachments: __, settings: ___, ...kept } = turn("1", { answer: answered("r1", "text") });
+    expect(readConversation(JSON.stringify({ id: "c", createdAt: 1, turns: [kept] }))).toMatchObject({ ...conversation(turn("1", { answer: answered("r1", "text") })), settings: { at: 0 } });
   });
-
 
   it("is read back as it was", () => {
     const talk = conversation(turn("1", { answer: answered("r1", "text") }));
-    expect(conversations.readConversation(JSON.stringify(talk))).toEqual(talk);
+    expect(readConversation(JSON.stringify(talk))).toEqual(talk);
   });
 
   it.each(["", "null", "{}", "[]", '{"id":"x"}', '{"id":"x","createdAt":1,"turns":{}}', '{"id":"x","createdAt":1,"turns":[null]}', '{"id":"x","createdAt":1,"turns":[{"id":"t"}]}'])(
     "by something else is left alone: %s",
-    (raw) => expect(conversations.readConversation(raw)).toBeNull(),
+    (raw) => expect(readConversation(raw)).toBeNull(),
   );
 });

@@ -59,4 +59,14 @@ describe("footnotes", () => {
     expect(notes(tree.render(source, true))).toEqual(["1: First.", "2: Second."]);
     expect(tree.render(source, true)).toEqual(draw(source));
   });
+
+  it("are the same elements before and after their note has come, so nothing moves", () => {
+    const [before] = classed(draw("# A heading[^1].", true), "note-ref");
+    const [after] = classed(draw("# A heading[^1].\n\n[^1]: Its note.", true), "note-ref");
+    const outline = (node: Node | undefined): unknown => (typeof node === "object" ? [node.tag, node.attributes.class, node.children.map(outline)] : node);
+    expect(outline(before)).toEqual(outline(after));
+    const [waiting, leads] = [before, after].map((node) => classed([node as Node], "to-note")[0]?.attributes);
+    expect(waiting).toMatchObject({ disabled: "", "aria-label": "Footnote 1" });
+    expect(leads).not.toHaveProperty("disabled");
+  });
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { apply, newAnswer, type Answer } from "../../src/core/answer";
-import { againWords, askProblem, continueProblem, endNote, seamWords, servedWords } from "../../src/core/messages";
+import { againWords, askProblem, continueProblem, endNote, problemWords, seamWords, servedWords } from "../../src/core/messages";
 import { reading, said, type ReadPart } from "../../src/core/reading";
 import { read, recorded, type Raw } from "../events";
 
@@ -89,13 +89,17 @@ describe("words", () => {
   });
 
   it("say when a refused question is sent again, and when to try", () => {
-    expect(againWords(429, 3200)).toBe("The service is busy. Your question is sent again in 4 s.");
-    expect(againWords(0, 3200)).toBeNull();
-    expect(askProblem(429, { code: "rate_limit_exceeded", message: "" }, 41_200)).toMatchObject({ again: true, words: expect.stringContaining("in 42 s") as string });
+    expect(againWords({ status: 429, until: 10_000 }, 6_800)).toBe("The service is busy. Your question is sent again in 4 s.");
+    const problem = askProblem(429, { code: "rate_limit_exceeded", message: "" }, { status: 429, until: 41_200 }, 0);
+    expect(problem).toMatchObject({ again: true, words: expect.stringContaining("in 42 s") as string });
+    expect(problemWords(problem, 1_200)).toContain("Try again in 40 s.");
+    expect(problemWords(problem, 41_200)).toContain("Try again now.");
+    const late = askProblem(503, { code: "x", message: "" }, { status: 503, until: new Date(2030, 1, 1, 14, 32).getTime() }, 0);
+    expect(late.words).toMatch(/Try again at 2:32\sPM\.$/);
   });
 
   it("say that an answer is gone and cannot be continued", () => {
-    expect(continueProblem(400, { code: "previous_response_not_found", message: "gone" }, null)).toMatchObject({ again: false, words: expect.stringContaining("no longer") as string });
-    expect(continueProblem(503, { code: "x", message: "" }, null)).toMatchObject({ again: true });
+    expect(continueProblem(400, { code: "previous_response_not_found", message: "gone" }, null, 0)).toMatchObject({ again: false, words: expect.stringContaining("no longer") as string });
+    expect(continueProblem(503, { code: "x", message: "" }, null, 0)).toMatchObject({ again: true });
   });
 });

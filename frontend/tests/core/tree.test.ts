@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { coloured } from "../../src/core/colours";
 import { decodeEntities, direction, MarkdownTree, safeAddress, type El, type Node } from "../../src/core/tree";
 
 function all(nodes: readonly Node[]): El[] {
@@ -10,10 +11,10 @@ function text(nodes: readonly Node[]): string {
 }
 
 function draw(source: string): Node[] {
-  return new MarkdownTree().render(source, false);
+  return new MarkdownTree().render(source, false, null, coloured);
 }
 
-const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role", "dir", "value", "data-note"]);
+const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role", "dir", "value", "data-note", "data-diagram"]);
 
 describe("markup in an answer is text", () => {
   it.each([
@@ -72,7 +73,7 @@ describe("Markdown", () => {
 
   it("has its headings below the page's own heading over the answer", () => {
     const levels = all(draw("# a\n\n## b\n\n###### c")).filter((element) => /^h\d$/.test(element.tag)).map((element) => [element.tag, element.attributes["aria-level"]]);
-    expect(levels).toEqual([["h1", "3"], ["h2", "4"], ["h6", "6"]]);
+    expect(levels).toEqual([["h1", "4"], ["h2", "5"], ["h6", "6"]]);
   });
 
   it("says whether a task is done", () => {
@@ -85,6 +86,24 @@ describe("Markdown", () => {
     const plain = draw("```klingon\nqapla'\n```");
     expect(all(plain).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(false);
     expect(text(plain)).toContain("qapla'");
+  });
+
+  it("colours code once what colours it has come, also in the finished part of a running answer", () => {
+    const source = "- item\n\n  ```python\n  def f(): pass\n  ```\n\nText.\n\nMore `code` ";
+    const tree = new MarkdownTree();
+    const before = tree.render(source, true);
+    expect(tree.waitsForColours).toBe(true);
+    expect(all(before).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(false);
+    const after = tree.render(source, true, null, coloured);
+    expect(tree.waitsForColours).toBe(false);
+    expect(all(after).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(true);
+    expect(text(after)).toBe(text(before));
+  });
+
+  it("waits for no colours where no language is named", () => {
+    const tree = new MarkdownTree();
+    tree.render("```\nplain\n```\n\n`code`", false);
+    expect(tree.waitsForColours).toBe(false);
   });
 
   it("keeps the same objects for blocks that did not change", () => {
@@ -137,5 +156,41 @@ describe("text", () => {
 describe("character references", () => {
   it("that name no character become a mark, not an error", () => {
     expect(decodeEntities("&#0; &#xD800; &#1114112; &#x41;")).toBe("\ufffd \ufffd \ufffd A");
+  });
+});
+
+describe("a diagram", () => {
+  const FENCED = "```mermaid\nflowchart LR\n  A --> B\n```";
+  const marked = (source: string, running = false): (string | undefined)[] =>
+    all(new MarkdownTree().render(source, running))
+      .filter((element) => element.attributes.class === "code")
+      .map((element) => element.attributes["data-diagram"]);
+
+  it("is a block of code with places for the drawing, its source in it", () => {
+    const [block] = draw(FENCED) as [El];
+    expect(all([block]).filter((element) => element.own).map((element) => element.attributes.class)).toEqual(["diagram-tools", "diagram"]);
+    expect(text(block.children.slice(1))).toBe("flowchart LR\n  A --> B");
+    expect(all(draw("```python\nx\n```")).some((element) => element.own)).toBe(false);
+  });
+
+  it.each([FENCED, "~~~~ Mermaid title=x\nA\n~~~~~", "- item\n\n  ```mermaid\n  A\n  ```\n", "> ```mermaid\n> A\n> ```", "````mermaid\n```\n````\n\nText"])("is whole with its last fence: %j", (source) => {
+    expect(marked(source)).toEqual([""]);
+    expect(marked(`${source}\n\nMore`, true)).toEqual([""]);
+  });
+
+  it.each(["```mermaid\nA --> B", "```mermaid", "````mermaid\nA\n```", "```mermaid\nA\n~~~", "- a\n\n  ```mermaid\n  A\n"])("is none before: %j", (source) => {
+    expect(marked(source)).toEqual([undefined]);
+  });
+
+  it("is not whole while the answer runs within it", () => {
+    for (let length = 0; length < FENCED.length; length += 1) expect(marked(FENCED.slice(0, length), true)).not.toContain("");
+    expect(marked(`${FENCED}\n`, true)).toEqual([""]);
+  });
+
+  it("stays the same object while text grows behind it", () => {
+    const tree = new MarkdownTree();
+    const [first] = tree.render(`${FENCED}\n\nT`, true);
+    for (const more of ["Text", "Text.\n\nMore", "Text.\n\nMore.\n\n- a\n- b\n\nEnd"]) expect(tree.render(`${FENCED}\n\n${more}`, true)[0]).toBe(first);
+    expect(tree.render(`${FENCED}\n\nText.`, false)[0]).toBe(first);
   });
 });

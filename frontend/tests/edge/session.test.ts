@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { SignInRefusal } from "../../src/core/signInRefusal";
 import { Session, subject, takeFragment, type SessionParts } from "../../src/edge/session";
 
 /** A credential as far as the page reads it. */
@@ -21,7 +22,7 @@ class Gateway {
   token = 0;
   away = false;
   gives: string | null = null;
-  refuses = false;
+  refuses: number | null = null;
   readonly calls: string[] = [];
 
   answer = (url: string, init: RequestInit): Promise<Response> => {
@@ -30,7 +31,7 @@ class Gateway {
     if (this.away) return Promise.reject(new TypeError("away"));
     if (url === "/dev/credential") return this.json(this.gives === null ? 404 : 200, { credential: this.gives });
     if (method === "POST") {
-      if (this.refuses) return this.json(401, {});
+      if (this.refuses !== null) return this.json(this.refuses, {});
       this.who = subject((JSON.parse(init.body as string) as { credential: string }).credential);
       this.token += 1;
     } else if (method === "DELETE") {
@@ -43,7 +44,7 @@ class Gateway {
   };
 
   private json(status: number, body: unknown): Promise<Response> {
-    return Promise.resolve(new Response(JSON.stringify(body), { status }));
+    return Promise.resolve(new Response(JSON.stringify(body), { status, headers: { "retry-after": "30" } }));
   }
 }
 
@@ -52,14 +53,20 @@ let gateway: Gateway;
 let asked: [string, string | null][];
 let who: (string | null)[];
 let wanted: number;
+let why: (SignInRefusal | null)[];
 let agrees: boolean;
 let left: number;
 
-function made(): Session {
+/** `shown`: the user whose name the page shows already. */
+function made(shown: string | null = null): Session {
   const parts: SessionParts = {
     base: "",
+    shown,
     storage: storage as unknown as Storage,
-    wanted: () => (wanted += 1),
+    wanted: (refusal) => {
+      wanted += 1;
+      why.push(refusal);
+    },
     switches: (to, from) => {
       asked.push([to, from]);
       return Promise.resolve(agrees);
@@ -77,6 +84,7 @@ beforeEach(() => {
   left = 0;
   who = [];
   wanted = 0;
+  why = [];
   agrees = false;
   vi.stubGlobal("fetch", gateway.answer);
 });
@@ -113,6 +121,35 @@ describe("a link with a credential", () => {
   });
 });
 
+describe("a name that is shown before the gateway was asked", () => {
+  it("stays while the gateway is away, and when it says the same", async () => {
+    gateway.away = true;
+    const session = made("alice");
+    await session.start(null);
+    gateway.away = false;
+    gateway.who = "alice";
+    expect(await session.renew()).toBe(true);
+    expect([who, wanted]).toEqual([[], 0]);
+  });
+
+  it("goes when the gateway says another one, or none", async () => {
+    gateway.who = "bob";
+    await made("alice").start(null);
+    gateway.who = null;
+    await made("alice").start(null);
+    expect(who).toEqual(["bob", null]);
+  });
+
+  it("goes when another tab signs out, also where this one has not reached the gateway before", async () => {
+    gateway.away = true;
+    const session = made("alice");
+    await session.start(null);
+    gateway.away = false;
+    session.heard({ storageArea: storage as unknown as Storage, key: "tailrace.session" });
+    await vi.waitFor(() => expect(who).toEqual([null]));
+  });
+});
+
 describe("without a session", () => {
   it("takes the credential that the gateway of this machine gives", async () => {
     gateway.gives = of("dev");
@@ -133,12 +170,12 @@ describe("without a session", () => {
     expect(wanted).toBe(0);
   });
 
-  it("asks the reader again when what they gave was refused", async () => {
+  it("tells the reader why what they gave was refused", async () => {
     const session = made();
     await session.start(null);
-    gateway.refuses = true;
-    await session.give("x.y.z");
-    expect([wanted, who]).toEqual([2, []]);
+    gateway.refuses = 401;
+    expect(await session.give("x.y.z")).toEqual({ kind: "malformed" });
+    expect([wanted, who]).toEqual([1, []]);
   });
 });
 
@@ -243,4 +280,32 @@ it("takes the credential out of the address and leaves the rest", () => {
   const history = { replaceState: (_state: unknown, _title: string, to: string) => (address = to) } as unknown as History;
   expect(takeFragment(location, history)).toBe("x.y.z");
   expect(address).toBe("/#c=1");
+});
+
+describe("a sign-in that failed", () => {
+  it.each<[number, object]>([
+    [401, { kind: "refused" }],
+    [403, { kind: "address" }],
+    [429, { kind: "tooMany", retryAfterMs: 30_000 }],
+    [503, { kind: "unready" }],
+  ])("gives the reason that %i has, and asks for nothing by itself", async (status, reason) => {
+    gateway.refuses = status;
+    expect(await made().give(of("bob"))).toEqual(reason);
+    expect([who, wanted]).toEqual([[], 0]);
+    gateway.refuses = null;
+    expect(await made().give(of("bob"))).toBeNull();
+    expect(who).toEqual(["bob"]);
+  });
+
+  it("gives the reason that there is no server", async () => {
+    gateway.away = true;
+    expect(await made().give(of("bob"))).toEqual({ kind: "away" });
+  });
+
+  it.each([401, 429])("by a link is told to the reader, who has to give a credential (%i)", async (status) => {
+    gateway.refuses = status;
+    agrees = true;
+    await made().start(of("bob"));
+    expect(why).toEqual([status === 401 ? { kind: "refused" } : { kind: "tooMany", retryAfterMs: 30_000 }]);
+  });
 });

@@ -89,4 +89,16 @@ describe("the store of a browser", () => {
     expect(store("alice").write(conversation("a"))).toBe(false);
     store("alice").keepDraft("a", "words");
   });
+
+  it("keeps what was uploaded for a draft with its chat, and no bytes of it", () => {
+    const file = { fileId: "f", name: "a.png", kind: "image" as const, bytes: 9, expiresAt: 5 };
+    store("alice").keepAttached("c", [file]);
+    expect([store("alice").attached("c"), store("alice").attached(null), store("bob").attached("c")]).toEqual([[file], [], []]);
+    store("alice").remove("c");
+    expect(store("alice").attached("c")).toEqual([]);
+    memory.setItem("tailrace.2.alice.attached.c", "{damaged");
+    expect(store("alice").attached("c")).toEqual([]);
+    store("alice").keepAttached("c", []);
+    expect([...memory.kept.keys()]).toEqual([]);
+  });
 });

@@ -1,0 +1,80 @@
+/* What a model is told with a question: the question, what it follows, and what became of the calls before it. */
+
+import { calls, type Answer } from "./answer";
+import { content, isExpired, type Attachment, type Part } from "./attachments";
+import { before, chain, shown, type Conversation, type Turn } from "./conversation";
+import { said } from "./reading";
+
+export interface Message {
+  readonly role: "user" | "assistant";
+  readonly content: string | readonly Part[];
+}
+
+/** Says what became of a call. */
+export interface CallOutput {
+  readonly type: "function_call_output" | "custom_tool_call_output";
+  readonly call_id: string;
+  readonly output: string;
+}
+
+export interface Context {
+  readonly input: string | readonly (Message | CallOutput)[];
+  readonly previousResponseId: string | null;
+}
+
+// This page runs no tools: who goes on writing leaves the calls without a result, and the model is told so.
+const NOT_RUN = "This tool was not run. The user went on without it.";
+
+/** What is sent for a question. In a conversation that the server has, it follows the turn before it, whatever became of
+    that: the server passes over what failed. Elsewhere it continues the nearest earlier answer that has an end worth
+    continuing. More of an answer that was cut short is asked for without any input. */
+export function contextOf(conversation: Conversation, turnId: string): Context {
+  const turn = conversation.turns.find(({ id }) => id === turnId);
+  const cut = turn?.before.at(-1);
+  if (cut !== undefined) return { input: [], previousResponseId: cut.responseId };
+  const previous = continued(conversation, turnId).at(-1)?.heard.at(-1) ?? null;
+  const question = turn === undefined ? "" : content(turn.question, turn.attachments);
+  const message = { role: "user" as const, content: question };
+  const alone = typeof question === "string" ? question : [message];
+  if (previous === null) return { input: alone, previousResponseId: behind(conversation, turn, null) };
+  const open = calls(previous);
+  if (open === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
+  const outputs = open.map(({ kind, call }): CallOutput => ({
+    type: kind === "function" ? "function_call_output" : "custom_tool_call_output",
+    call_id: call,
+    output: NOT_RUN,
+  }));
+  const input = outputs.length === 0 ? alone : [...outputs, message];
+  return { input, previousResponseId: behind(conversation, turn, previous.responseId) };
+}
+
+/** The response that a turn follows: in a conversation of the server the last one before it, else the one that is given. */
+function behind(conversation: Conversation, turn: Turn | undefined, previous: string | null): string | null {
+  if (conversation.remote === null || turn === undefined) return previous;
+  const path = before(conversation, turn).flatMap((each) => chain(each));
+  return path.at(-1)?.responseId ?? null;
+}
+
+/** Everything said so far, for when the server no longer knows the answer that the question continues. Of what was shown
+    before, that which the server still has. */
+export function wholeContext(conversation: Conversation, turnId: string): Message[] {
+  const asked = conversation.turns.find((turn) => turn.id === turnId);
+  const messages: Message[] = [];
+  for (const { question, attachments, heard } of continued(conversation, turnId)) {
+    const there = attachments.filter((each) => !isExpired(each, asked?.sentAt ?? 0));
+    messages.push({ role: "user", content: content(question, there) }, { role: "assistant", content: said(heard) });
+  }
+  return asked === undefined ? messages : [...messages, { role: "user", content: content(asked.question, asked.attachments) }];
+}
+
+function continued(conversation: Conversation, turnId: string): { question: string; attachments: readonly Attachment[]; heard: readonly Answer[] }[] {
+  const turn = conversation.turns.find(({ id }) => id === turnId);
+  return (turn === undefined ? shown(conversation) : before(conversation, turn))
+    .map(({ question, attachments, answer, before }) => ({ question, attachments, heard: answer !== null && isWhole(answer) ? [...before, answer] : before }))
+    .filter(({ heard }) => heard.length > 0);
+}
+
+// A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.
+function isWhole(answer: Answer): boolean {
+  return answer.status === "completed" || ((answer.status === "incomplete" || answer.status === "cancelled") && answer.text !== "");
+}

@@ -1,0 +1,136 @@
+/* Diagrams that an answer has as blocks of code in the language of Mermaid: what is said to the frames (public/diagram.js)
+   and understood of them, and in which order diagrams are drawn. One frame draws them all, one after the other, because what
+   draws is 3.5 MB of script: a frame of its own for each would fetch and compile that again, as browsers keep no cache
+   for frames of an opaque origin. */
+
+/** A longer source is not drawn: the time to lay it out grows faster than its length. */
+export const MOST_CHARACTERS = 20_000;
+/** A higher diagram scrolls within its frame. */
+const MOST_HEIGHT = 640;
+/** So long a frame may take until it runs, and until it has drawn or shown one diagram. */
+export const ANSWER_MS = 10_000;
+/** What draws may be slow to come; the source is read meanwhile. */
+const LOAD_MS = 60_000;
+
+export type ToFrame =
+  | { readonly do: "load"; readonly script: string }
+  | { readonly do: "draw"; readonly id: number; readonly source: string; readonly dark: boolean; readonly most: number }
+  | { readonly do: "show"; readonly svg: string; readonly dark: boolean };
+
+export type FromFrame =
+  | { readonly did: "ready" | "loaded" | "missing" }
+  | { readonly did: "drawn"; readonly id: number; readonly svg: string }
+  | { readonly did: "wrong"; readonly id: number }
+  | { readonly did: "shown"; readonly height: number };
+
+/** Null: not a message of a frame. What draws handles the text of a model, so nothing that it says is taken on trust. */
+export function fromFrame(data: unknown): FromFrame | null {
+  if (typeof data !== "object" || data === null) return null;
+  const { did, id, svg, height } = data as Record<string, unknown>;
+  if (did === "ready" || did === "loaded" || did === "missing") return { did };
+  if (did === "wrong" && typeof id === "number") return { did, id };
+  if (did === "drawn" && typeof id === "number" && typeof svg === "string") return { did, id, svg };
+  if (did === "shown" && typeof height === "number" && height > 0) return { did, height };
+  return null;
+}
+
+/** Of the frame that shows a diagram, in CSS px. */
+export function frameHeight(height: number): number {
+  return Math.min(MOST_HEIGHT, Math.ceil(height));
+}
+
+/** Whether the page is dark: the reader's choice, else the system's. */
+export function isDark(chosen: string | undefined, system: boolean): boolean {
+  return chosen === undefined ? system : chosen === "dark";
+}
+
+/** `wrong`: the source is no diagram. `late`: what draws could not be had, or did not answer. */
+export type Drawing = { readonly svg: string } | "wrong" | "late";
+
+export interface DrawingParts {
+  /** Makes the frame that draws, and takes it away, with whatever it does. */
+  open(): void;
+  close(): void;
+  send(message: ToFrame): void;
+  later(run: () => void, ms: number): () => void;
+  /** The address of what draws. */
+  script: string;
+}
+
+interface Job {
+  readonly source: string;
+  readonly dark: boolean;
+  readonly done: (drawing: Drawing) => void;
+}
+
+/** The frame that draws:
+
+    closed → opening (asked for) → loading (it runs) → idle (it has what draws) ⇄ drawing
+
+    and back to closed when it does not answer in time. Then the diagram that it was at is late, or, before the first one,
+    all are; it begins anew for the others. */
+export class DrawingQueue {
+  private state: "closed" | "opening" | "loading" | "idle" | "drawing" = "closed";
+  private waiting: Job[] = [];
+  /** Empty unless `drawing`. */
+  private current: Job | null = null;
+  private id = 0;
+  private stopTimer = (): void => undefined;
+
+  constructor(private readonly parts: DrawingParts) {}
+
+  draw(source: string, dark: boolean, done: (drawing: Drawing) => void): void {
+    this.waiting.push({ source, dark, done });
+    if (this.state === "closed") this.open();
+    else if (this.state === "idle") this.next();
+  }
+
+  heard(message: FromFrame): void {
+    if (message.did === "ready" && this.state === "opening") {
+      this.enter("loading", LOAD_MS);
+      this.parts.send({ do: "load", script: this.parts.script });
+    } else if (message.did === "missing" && this.state === "loading") this.giveUp();
+    else if (message.did === "loaded" && this.state === "loading") this.next();
+    else if (message.did === "drawn" && message.id === this.id) this.ended({ svg: message.svg });
+    else if (message.did === "wrong" && message.id === this.id) this.ended("wrong");
+  }
+
+  private open(): void {
+    this.enter("opening", ANSWER_MS);
+    this.parts.open();
+  }
+
+  private next(): void {
+    this.current = this.waiting.shift() ?? null;
+    if (this.current === null) {
+      this.enter("idle", null);
+      return;
+    }
+    this.enter("drawing", ANSWER_MS);
+    this.id += 1;
+    const { source, dark } = this.current;
+    this.parts.send({ do: "draw", id: this.id, source, dark, most: MOST_CHARACTERS });
+  }
+
+  private ended(drawing: Drawing): void {
+    if (this.state !== "drawing" || this.current === null) return;
+    const { done } = this.current;
+    this.next();
+    done(drawing);
+  }
+
+  private giveUp(): void {
+    const late = this.current === null ? this.waiting.splice(0) : [this.current];
+    this.current = null;
+    this.enter("closed", null);
+    this.parts.close();
+    if (this.waiting.length > 0) this.open();
+    for (const { done } of late) done("late");
+  }
+
+  private enter(state: DrawingQueue["state"], ms: number | null): void {
+    this.stopTimer();
+    this.state = state;
+    this.stopTimer = ms === null ? () => undefined : this.parts.later(() => this.giveUp(), ms);
+  }
+}

@@ -1,0 +1,62 @@
+/* Reads a conversation as the store has it. */
+
+import { readAnswer, type Answer } from "./answer";
+import { readAttachments } from "./attachments";
+import { UNNAMED, type Conversation, type Label, type Turn } from "./conversation";
+import { readChosen, readSettings, USUAL } from "./settings";
+
+/** What was stored may be of another version of this page or damaged: read it as data. */
+export function readConversation(raw: string): Conversation | null {
+  try {
+    const value = JSON.parse(raw) as Conversation;
+    const good =
+      typeof value.id === "string" &&
+      typeof value.createdAt === "number" &&
+      Array.isArray(value.turns) &&
+      value.turns.every(
+        (turn) =>
+          typeof turn.id === "string" &&
+          typeof turn.question === "string" &&
+          typeof turn.askedAt === "number" &&
+          typeof turn.attempt === "number",
+      );
+    if (!good) return null;
+    // An older version of this page kept one path: each turn follows the one before it.
+    const turns = value.turns.map((turn, place) => readTurn(turn, value.turns[place - 1]?.id ?? null));
+    // It had no settings either: the model was the page's.
+    const settings = (value.settings as unknown) === undefined ? { ...USUAL, model: turns.at(-1)?.model ?? null, at: 0 } : readChosen(value.settings);
+    return { id: value.id, createdAt: value.createdAt, ...readServed(value), turns, chosen: readChoices(value.chosen), settings };
+  } catch {
+    return null;
+  }
+}
+
+// With what older versions of this page did not keep.
+function readTurn(kept: Turn, last: string | null): Turn {
+  const [parent, before, settings]: unknown[] = [kept.parent, kept.before, kept.settings];
+  return {
+    ...kept,
+    parent: parent === null || typeof parent === "string" ? parent : last,
+    attachments: readAttachments(kept.attachments),
+    settings: typeof settings === "object" && settings !== null ? readSettings(settings) : null,
+    trimmed: (kept.trimmed as unknown) === true,
+    answer: kept.answer === null ? null : readAnswer(kept.answer),
+    before: Array.isArray(before) ? before.map((each) => readAnswer(each as Answer)) : [],
+  };
+}
+
+// Older versions of this page knew of no conversations on the server.
+function readServed(kept: Partial<Record<keyof Conversation, unknown>>): Pick<Conversation, "remote" | "label" | "usedAt"> {
+  const label = kept.label as Partial<Label> | null | undefined;
+  const good = typeof label?.name === "string" && typeof label.pinned === "boolean" && Number.isFinite(label.at);
+  return {
+    remote: typeof kept.remote === "string" ? kept.remote : null,
+    label: good ? (label as Label) : UNNAMED,
+    usedAt: Number.isFinite(kept.usedAt) ? (kept.usedAt as number) : 0,
+  };
+}
+
+function readChoices(kept: unknown): Conversation["chosen"] {
+  if (typeof kept !== "object" || kept === null) return {};
+  return Object.fromEntries(Object.entries(kept as Conversation["chosen"]).filter(([, choice]) => typeof choice?.turn === "string" && Number.isFinite(choice.at)));
+}

@@ -1,0 +1,50 @@
+const LONGEST = 60;
+
+/** The title in what a model said when it was asked for one: its first line, without marks around it. Empty: there is
+    none. */
+export function titleIn(said: string): string {
+  const line = said.split("\n").find((each) => each.trim() !== "") ?? "";
+  const bare = line
+    .replace(/^\s*(#+|[-*]|\d+\.)\s+/, "")
+    .replace(/^\s*\**title\**\s*:\s*/i, "")
+    .replace(/[*_`]/g, "")
+    .replace(/\s+/g, " ")
+    .trim()
+    .replace(/^["'“”„«»‘’]+|["'“”«»‘’.]+$/g, "")
+    .trim();
+  if (bare.length <= LONGEST) return bare;
+  const cut = bare.slice(0, LONGEST - 1);
+  return `${cut.slice(0, cut.lastIndexOf(" ") > LONGEST / 2 ? cut.lastIndexOf(" ") : undefined).trimEnd()}…`;
+}
+
+/** Code in a line, or a block of it between fences: as many backticks before it as behind it. */
+const CODE = /(?<!`)(`+)(?!`)([^]*?[^`])\1(?!`)/g;
+/** What stands for code while the other marks are taken out. */
+const HELD = /\ue000(\d+)\ue001/g;
+const LINK = /(?<![\w\]])!?\[([^[\]]+)\]\((?:[^()]|\([^()]*\))*\)/g;
+/** What has a blank at its ends is not emphasized. Inside a word a mark may as well be of a product, a power or a name, and
+    two underscores at each end of one word are a name. */
+const EMPHASIS = [
+  /(?<![\w*])(\*{1,3})(?![\s*])([^*]*[^*\s])\1(?![\w*])/g,
+  /(?<!\w)(_)(?![\s_])([^_]*[^_\s])\1(?!\w)/g,
+  /(?<!\w)(__)(?![\s_])([^_]*\s[^_]*[^_\s])\1(?!\w)/g,
+  /(?<!~)(~~)(?![\s~])([^~]*[^~\s])\1(?!~)/g,
+];
+
+/** A question as it reads without the marks of Markdown: of emphasis, code, links and headings. It is meant for a name, so
+    where it is not sure whether something is a mark, it stays. */
+export function withoutMarks(question: string): string {
+  const codes: string[] = [];
+  const hold = (_: string, ticks: string, code: string): string => {
+    // The first line of a block names its language.
+    const text = ticks.length < 3 ? code : code.replace(/^[^\n]*\n/, "");
+    return `\ue000${codes.push(text) - 1}\ue001`;
+  };
+  const plain = question
+    .replace(CODE, hold)
+    .replace(/^ {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/gm, "$1")
+    .replace(LINK, "$1")
+    .replace(/<(https?:\/\/[^<>\s]+)>/g, "$1");
+  // Twice, because there may be emphasis within emphasis.
+  return [...EMPHASIS, ...EMPHASIS].reduce((text, mark) => text.replace(mark, "$2"), plain).replace(HELD, (held, at: string) => codes[Number(at)] ?? held);
+}

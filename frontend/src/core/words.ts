@@ -1,0 +1,59 @@
+/* The texts of the chat page, one table per language, and which of them is shown. A language is one file in `words/`, its
+   name in `NAMES`, and what brings it in `LATER`: a reader needs one of them. */
+
+import { en } from "./words/en";
+
+/** What every language has. A text with numbers or names in it is a function of them. */
+export type Texts = typeof en;
+
+/** Of the languages, each in itself. */
+export const NAMES = { en: "English", de: "Deutsch" };
+
+export type Language = keyof typeof NAMES;
+
+const LATER: Record<Exclude<Language, "en">, () => Promise<Texts>> = {
+  de: async () => (await import("./words/de")).de,
+};
+
+/** What the reader chose; `auto`: as the browser asks for. */
+export type Preference = Language | "auto";
+
+const KEY = "tailrace.language";
+
+let current: Texts = en;
+
+/** The texts of the language in use. They are read when something is drawn: a constant would keep the language of the
+    moment in which its module was loaded. */
+export function texts(): Texts {
+  return current;
+}
+
+/** Called once, before anything is drawn. English where the table cannot be had. */
+export async function use(language: Language): Promise<void> {
+  current = language === "en" ? en : await LATER[language]().catch(() => en);
+}
+
+export function preference(storage: Storage | null): Preference {
+  const kept = storage?.getItem(KEY) ?? "";
+  return isLanguage(kept) ? kept : "auto";
+}
+
+/** false: it could not be kept. */
+export function keepPreference(storage: Storage | null, preferred: Preference): boolean {
+  try {
+    storage?.setItem(KEY, preferred);
+    return storage !== null;
+  } catch {
+    return false;
+  }
+}
+
+/** `wanted`: the browser's languages, the best first, such as "de-AT". English where we have none of them. */
+export function languageOf(preferred: Preference, wanted: readonly string[]): Language {
+  if (preferred !== "auto") return preferred;
+  return wanted.map((tag) => tag.toLowerCase().split("-")[0] ?? "").find(isLanguage) ?? "en";
+}
+
+function isLanguage(name: string): name is Language {
+  return Object.hasOwn(NAMES, name);
+}

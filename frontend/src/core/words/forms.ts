@@ -1,0 +1,30 @@
+/* Numbers, times and plural forms of a language. */
+
+export interface Forms {
+  number(value: number, digits?: number): string;
+  /** A time of the day, and one with its day. `at`: ms since the epoch. */
+  time(at: number): string;
+  moment(at: number): string;
+  /** The form that the language uses for this count; `other` where that form is not given. */
+  plural(count: number, forms: Partial<Record<Intl.LDMLPluralRule, string>> & { other: string }): string;
+}
+
+/** `grouping`: whether thousands are set apart. */
+export function formsOf(language: string, grouping: "min2" | false): Forms {
+  const rules = new Intl.PluralRules(language);
+  // By digits behind the point: making one costs more than many uses of it.
+  const formats = new Map<number, Intl.NumberFormat>();
+  const format = (digits: number): Intl.NumberFormat => {
+    const made = formats.get(digits) ?? new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: grouping });
+    formats.set(digits, made);
+    return made;
+  };
+  const times = new Intl.DateTimeFormat(language, { timeStyle: "short" });
+  const moments = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+  return {
+    time: (at) => times.format(at),
+    moment: (at) => moments.format(at),
+    number: (value, digits = 0) => format(digits).format(value),
+    plural: (count, forms) => forms[rules.select(count)] ?? forms.other,
+  };
+}

@@ -1,0 +1,146 @@
+/* Conversations that the server keeps. */
+
+import { texts } from "../core/words";
+import { readRow, type Row } from "../core/serverTurns";
+import { ApiError, type Api } from "./api";
+
+/** One as the list has it. */
+export interface Summary {
+  readonly id: string;
+  readonly name: string;
+  readonly pinned: boolean;
+  /** Both in ms. */
+  readonly createdAt: number;
+  readonly usedAt: number;
+  /** The node at the end of the chosen path; null: nothing was said yet. */
+  readonly head: string | null;
+  readonly metadata: Readonly<Record<string, string>>;
+}
+
+export interface Page<T> {
+  readonly rows: readonly T[];
+  /** The id of the last row; null: there are none behind it. */
+  readonly next: string | null;
+}
+
+export interface Match {
+  readonly conversation: Summary;
+  readonly snippet: string;
+}
+
+export interface Tree extends Page<Row> {
+  readonly head: string | null;
+}
+
+/** What is new of one. */
+export interface Changes {
+  readonly title?: string;
+  readonly pinned?: boolean;
+  readonly head?: string | null;
+  /** All of it. */
+  readonly metadata?: Readonly<Record<string, string>>;
+}
+
+type Fields = Record<string, unknown>;
+
+const PAGE = 100;
+const MATCHES = 50;
+const LONGEST_SEARCH = 256; // characters
+const TITLE_TOKENS = 24;
+
+export class Conversations {
+  constructor(private readonly api: Pick<Api, "request">) {}
+
+  /** The conversation of this key: it is made once, however often it is asked for. Returns its id. */
+  async create(key: string, title: string, metadata: Readonly<Record<string, string>>): Promise<string> {
+    const made = await this.api.request("POST", "/v1/conversations", { title, metadata: { ...metadata, [PAGE_ID]: key } }, { "Idempotency-Key": key });
+    if (typeof made["id"] !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("id") }, null);
+    return made["id"];
+  }
+
+  /** Those used last come first. */
+  async list(after: string | null): Promise<Page<Summary>> {
+    const body = await this.api.request("GET", `/v1/conversations?limit=${PAGE}${after === null ? "" : `&after=${encodeURIComponent(after)}`}`, null);
+    return page(body, readSummary);
+  }
+
+  async find(id: string): Promise<Summary | null> {
+    return readSummary(await this.api.request("GET", path(id), null));
+  }
+
+  /** The nodes behind this one, in the order in which the tree grew. */
+  async turns(id: string, after: string | null): Promise<Tree> {
+    const body = await this.api.request("GET", `${path(id)}/turns?limit=${PAGE}${after === null ? "" : `&after=${encodeURIComponent(after)}`}`, null);
+    return { ...page(body, readRow), head: typeof body["head"] === "string" ? body["head"] : null };
+  }
+
+  /** Those in which these words stand, with the text around them. */
+  async search(words: string): Promise<Match[]> {
+    const body = await this.api.request("GET", `/v1/conversations/search?limit=${MATCHES}&q=${encodeURIComponent(Array.from(words).slice(0, LONGEST_SEARCH).join(""))}`, null);
+    return page(body, readMatch).rows.slice();
+  }
+
+  async change(id: string, changes: Changes): Promise<void> {
+    await this.api.request("POST", path(id), changes);
+  }
+
+  /** Deletes it with all that was said in it. */
+  async remove(id: string): Promise<void> {
+    await this.api.request("DELETE", `${path(id)}?responses=true`, null);
+  }
+
+  /** A name for a chat that began so. Empty: the model has none. */
+  async titleFor(model: string | null, question: string, answer: string): Promise<string> {
+    const body = await this.api.request("POST", "/v1/responses", {
+      ...(model === null ? {} : { model }),
+      instructions: texts().titlePrompt,
+      input: `${question.slice(0, 1000)}\n\n${answer.slice(0, 1000)}`,
+      max_output_tokens: TITLE_TOKENS,
+      store: false,
+      metadata: { purpose: "title" },
+    });
+    return outputText(body);
+  }
+}
+
+/** In the metadata of a conversation: what this page calls it in all browsers. */
+export const PAGE_ID = "page.id";
+
+function path(id: string): string {
+  return `/v1/conversations/${encodeURIComponent(id)}`;
+}
+
+function page<T>(body: Fields, read: (value: unknown) => T | null): Page<T> {
+  const data = Array.isArray(body["data"]) ? body["data"] : [];
+  const next = body["has_more"] === true && typeof body["last_id"] === "string" ? body["last_id"] : null;
+  return { rows: data.map(read).filter((row) => row !== null), next };
+}
+
+export function readSummary(value: unknown): Summary | null {
+  if (typeof value !== "object" || value === null) return null;
+  const found = value as Fields;
+  const [id, created] = [found["id"], found["created_at"]];
+  if (typeof id !== "string" || typeof created !== "number") return null;
+  const metadata = typeof found["metadata"] === "object" && found["metadata"] !== null ? (found["metadata"] as Record<string, string>) : {};
+  return {
+    id,
+    name: typeof found["title"] === "string" ? found["title"] : "",
+    pinned: found["pinned"] === true,
+    createdAt: created * 1000,
+    usedAt: (typeof found["updated_at"] === "number" ? found["updated_at"] : created) * 1000,
+    head: typeof found["head"] === "string" ? found["head"] : null,
+    metadata,
+  };
+}
+
+function readMatch(value: unknown): Match | null {
+  const found = value as Fields | null;
+  const conversation = readSummary(found?.["conversation"]);
+  return conversation === null ? null : { conversation, snippet: typeof found?.["snippet"] === "string" ? found["snippet"] : "" };
+}
+
+function outputText(response: Fields): string {
+  const items = Array.isArray(response["output"]) ? (response["output"] as Fields[]) : [];
+  const parts = items.flatMap((item) => (item["type"] === "message" && Array.isArray(item["content"]) ? (item["content"] as Fields[]) : []));
+  return parts.map((part) => (typeof part["text"] === "string" ? part["text"] : "")).join("");
+}

@@ -1,0 +1,29 @@
+/* The gateway's settings for the page as it last gave them, so that the page starts without a network. They are the same for
+   every user. */
+
+import { readConfig, type Config } from "./api";
+
+const KEY = "tailrace.config";
+
+export function keepConfig(storage: Storage | null, config: Config): void {
+  try {
+    storage?.setItem(KEY, JSON.stringify(written(config)));
+  } catch {
+    // A full storage: offline, the models are not listed.
+  }
+}
+
+// As the gateway writes them, so that one function reads both.
+function written({ pushUrls, models, defaultModel, takes, version, conversations, titles, shares, searches }: Config): object {
+  const each = Object.entries(takes).map(([model, { images, files, maxOutputTokens }]) => [model, { images, files, max_output_tokens: maxOutputTokens }]);
+  return { push_urls: pushUrls, models, default_model: defaultModel, takes: Object.fromEntries(each) as object, version, conversations, titles, shares, searches };
+}
+
+export function keptConfig(storage: Storage | null): Config | null {
+  try {
+    const kept: unknown = JSON.parse(storage?.getItem(KEY) ?? "null");
+    return kept === null ? null : readConfig(kept);
+  } catch {
+    return null;
+  }
+}

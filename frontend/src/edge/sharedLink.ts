@@ -1,0 +1,60 @@
+/* Reads what a link shows. It needs no session: no cookie is sent, and nothing is kept. */
+
+import { asRead, readShared, type SharedMessage, type SharedPage } from "../core/sharedChat";
+import { texts } from "../core/words";
+import { delayWords } from "../core/messages";
+
+export type Found =
+  | { kind: "chat"; title: string; sharedAt: number; endsAt: number; messages: readonly SharedMessage[] }
+  /** It shows nothing (any more). */
+  | { kind: "gone" }
+  /** It could not be read now. */
+  | { kind: "away"; words: string };
+
+export const PATH = "/s/";
+const TIMEOUT_MS = 30_000;
+const MOST_PAGES = 400; // a conversation has at most 10,000 nodes, and a page mostly 50
+
+/** The token in the address of the page; null: there is none. */
+export function tokenIn(pathname: string): string | null {
+  const token = pathname.startsWith(PATH) ? pathname.slice(PATH.length) : "";
+  return /^[\w-]+$/.test(token) ? token : null;
+}
+
+export async function readLink(token: string): Promise<Found> {
+  const messages: SharedMessage[] = [];
+  let first: SharedPage | null = null;
+  let at: number | null = 0;
+  for (let count = 0; at !== null && count < MOST_PAGES; count += 1) {
+    const page: SharedPage | Found = await readPage(token, at);
+    if ("kind" in page) return page;
+    first ??= page;
+    messages.push(...page.messages);
+    at = page.next !== null && page.next > at ? page.next : null;
+  }
+  if (first === null) return { kind: "gone" };
+  const { title, sharedAt, endsAt } = first;
+  return { kind: "chat", title, sharedAt, endsAt, messages: asRead(messages) };
+}
+
+async function readPage(token: string, after: number): Promise<SharedPage | Found> {
+  try {
+    const answer = await fetch(`/v1/shared/${token}${after === 0 ? "" : `?after=${after}`}`, {
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+      cache: "no-store",
+      credentials: "omit",
+      referrerPolicy: "no-referrer",
+    });
+    if (answer.status === 404) return { kind: "gone" };
+    const page = answer.ok ? readShared(await answer.json().catch(() => null)) : null;
+    return page ?? { kind: "away", words: words(answer) };
+  } catch {
+    return { kind: "away", words: texts().unreachable };
+  }
+}
+
+function words({ status, headers }: Response): string {
+  if (status !== 429 && status !== 503) return texts().serverAnswered(status);
+  const seconds = Number(headers.get("retry-after") ?? NaN);
+  return texts().busy(delayWords(Number.isFinite(seconds) ? seconds * 1000 : null));
+}

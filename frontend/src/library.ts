@@ -1,0 +1,413 @@
+/* The conversations that the server keeps, and this browser's copies of them: a copy is brought up to date when it is
+   opened, and when the feed tells of another device. Names, pins and the version on show are told to the server.
+
+   The server is right about what it has. What it has not, such as a question that waits for a connection, is the
+   controller's. */
+
+import * as conversations from "./core/conversation";
+import type { Conversation, Turn } from "./core/conversation";
+import type { FeedEvent } from "./core/feed";
+import { fromMetadata, isSame, toMetadata } from "./core/settings";
+import { titleIn } from "./core/titles";
+import { ApiError, type Config } from "./edge/api";
+import { PAGE_ID, readSummary, type Conversations, type Summary } from "./edge/conversations";
+import type { Store } from "./edge/store";
+import { LOOK_AGAIN_MS, TurnReader } from "./turnReader";
+
+export interface LibraryParts {
+  api: Pick<Conversations, "create" | "list" | "find" | "turns" | "search" | "change" | "remove" | "titleFor">;
+  /** What the server offers. Throws ApiError. */
+  server(): Promise<Pick<Config, "conversations" | "titles" | "searches">>;
+  copies: {
+    get(id: string): Conversation | null;
+    all(): Conversation[];
+    /** Joins what the server says with what is kept, and follows what runs. */
+    absorb(conversation: Conversation): void;
+    remove(id: string): Conversation | null;
+    restore(conversation: Conversation): void;
+  };
+  store: Pick<Store, "removed" | "keepRemoved" | "forgetRemoved">;
+  send(message: object): void;
+  now(): number;
+  later(run: () => void, ms: number): () => void;
+  tab: string;
+  warn(words: string): void;
+}
+
+/** So long a deletion can be undone. */
+export const UNDO_MS = 7000;
+/** What another device asked while this one waits for the answer to a request of its own. */
+const OWN_MS = 1000;
+/** So long the list waits for the feed. */
+const LIST_ANYWAY_MS = 5000;
+
+export class Library {
+  private readonly turns: TurnReader;
+  private position: string | null = null;
+  private listed = false;
+  private next: string | null = null;
+  private current: string | null = null;
+  /** Counts users: what was asked for another one is dropped. */
+  private user = 0;
+  onChange: () => void = () => undefined;
+
+  constructor(private readonly parts: LibraryParts) {
+    this.turns = new TurnReader({
+      api: parts.api,
+      copy: (remote) => this.copy(remote),
+      absorb: (conversation) => parts.copies.absorb(conversation),
+      again: (remote) => void this.look(remote),
+      changed: () => this.onChange(),
+      now: parts.now,
+      later: parts.later,
+      warn: (error) => this.warn(error),
+    });
+  }
+
+  /** Another user: nothing is known yet. */
+  reset(): void {
+    this.user += 1;
+    this.turns.reset();
+    [this.position, this.listed, this.next] = [null, false, null];
+  }
+
+  socketOpened(): void {
+    this.parts.send({ type: "feed", ...(this.position === null ? {} : { after: this.position }) });
+    for (const { remote, at } of this.parts.store.removed()) if (this.parts.now() - at > UNDO_MS) void this.removeThere(remote);
+    this.turns.retry();
+    // Where a feed is refused, for example because too many devices have one, the list is asked for all the same.
+    const user = this.user;
+    this.parts.later(() => {
+      if (!this.listed && user === this.user) void this.refresh();
+    }, LIST_ANYWAY_MS);
+  }
+
+  /** The newest page of the list, and the conversation on show. */
+  refresh(): Promise<void> {
+    return this.orWarn(async () => {
+      if (!(await this.offered())) return;
+      const user = this.user;
+      const page = await this.parts.api.list(null);
+      if (user !== this.user) return;
+      [this.listed, this.next] = [true, page.next];
+      for (const summary of page.rows) this.put(summary);
+      await this.dropDeleted(page.rows, page.next !== null);
+      if (this.current !== null) this.open(this.current);
+      this.onChange();
+    });
+  }
+
+  /** Whether there are conversations that were not listed yet. */
+  get hasMore(): boolean {
+    return this.next !== null;
+  }
+
+  more(): Promise<void> {
+    return this.orWarn(async () => {
+      if (this.next === null) return;
+      const [user, page] = [this.user, await this.parts.api.list(this.next)];
+      if (user !== this.user) return;
+      this.next = page.next;
+      for (const summary of page.rows) this.put(summary);
+      this.onChange();
+    });
+  }
+
+  feed(events: readonly FeedEvent[]): void {
+    for (const event of events) {
+      this.position = event.position;
+      this.take(event);
+    }
+  }
+
+  private take(event: FeedEvent): void {
+    switch (event.kind) {
+      case "ready":
+        if (!this.listed) void this.refresh();
+        return;
+      case "reset":
+        this.turns.forget();
+        void this.refresh();
+        return;
+      case "created": {
+        const summary = readSummary(event.conversation);
+        // One that this browser asked for. Others are listed with their first turn.
+        if (summary !== null && this.copy(summary.id, summary.metadata) !== null) this.put(summary);
+        return;
+      }
+      case "labelled":
+        return this.labelled(event);
+      case "chosen":
+        return this.turns.moved(event.id, event.head);
+      case "turn":
+        return this.turned(event.id, event.response, event.parent);
+      case "changed":
+        if (event.response === null) {
+          this.turns.forget(event.id);
+          void this.look(event.id);
+        } else if (this.turns.hasRead(event.id) && !this.turns.hasTurn(event.id, event.response)) void this.look(event.id);
+        return;
+      case "deleted": {
+        const copy = this.copy(event.id);
+        if (copy !== null) this.parts.copies.remove(copy.id);
+        this.turns.forget(event.id);
+        this.parts.store.forgetRemoved(event.id);
+        return;
+      }
+      case "other":
+        return;
+    }
+  }
+
+  private labelled({ id, name, pinned, metadata }: FeedEvent & { kind: "labelled" }): void {
+    const copy = this.copy(id);
+    if (copy === null) return;
+    this.relabel(copy, { name: name ?? copy.label.name, pinned: pinned ?? copy.label.pinned });
+    if (metadata !== null) this.settle(id, metadata);
+  }
+
+  private turned(remote: string, response: string, parent: string | null): void {
+    const copy = this.copy(remote);
+    this.turns.placed(remote, response, parent);
+    if (copy === null) return void this.look(remote);
+    if (this.turns.hasTurn(remote, response)) return; // the list knows when it was asked
+    if (copy.turns.some((turn) => turn.phase === "sending" && turn.tab === this.parts.tab)) {
+      this.parts.later(() => this.turned(remote, response, parent), OWN_MS);
+      return;
+    }
+    if (copy.usedAt < this.parts.now() - LOOK_AGAIN_MS) this.parts.copies.absorb({ ...copy, usedAt: this.parts.now() });
+    void this.look(remote);
+  }
+
+  // What is not on show is read when it is opened.
+  private async look(remote: string): Promise<void> {
+    const copy = this.copy(remote);
+    if (copy !== null && copy.id !== this.current) this.turns.mark(remote);
+    else if (copy !== null) await this.turns.read(remote);
+    else {
+      await this.orWarn(async () => {
+        this.listed = false; // in case it cannot be found now
+        await this.found(remote);
+        this.listed = true;
+      });
+    }
+  }
+
+  private async found(remote: string): Promise<string | null> {
+    const [user, summary] = [this.user, await this.parts.api.find(remote).catch(gone)];
+    if (user !== this.user || summary === null) return null;
+    const id = this.put(summary);
+    this.onChange();
+    return id;
+  }
+
+  /** The local id of what an address names; null where there is no such conversation. Throws ApiError. */
+  async resolve(name: string): Promise<string | null> {
+    if (this.parts.copies.get(name) !== null) return name;
+    const copy = this.copy(name);
+    if (copy !== null) return copy.id;
+    return name.startsWith("conv_") && (await this.offered()) ? this.found(name) : null;
+  }
+
+  /** By conversation in which the server finds these words: the text around them, empty for its title. Throws ApiError. */
+  async search(words: string): Promise<Map<string, string>> {
+    const found = new Map<string, string>();
+    if (!(await this.parts.server()).searches) return found;
+    const [user, matches] = [this.user, await this.parts.api.search(words)];
+    if (user !== this.user) return found;
+    for (const { conversation, snippet } of matches) {
+      const id = this.put(conversation);
+      if (id !== null) found.set(id, snippet);
+    }
+    return found;
+  }
+
+  /** It is on show from now on; null: a new one is. */
+  open(id: string | null): void {
+    this.current = id;
+    if (id !== null) void this.bring(id);
+  }
+
+  /** Reads what the server has of it and this browser has not. */
+  async bring(id: string): Promise<void> {
+    const remote = this.parts.copies.get(id)?.remote ?? null;
+    if (remote !== null) await this.turns.bring(remote);
+  }
+
+  /** What is to be seen of one whose turns are not here. */
+  state(conversation: Conversation): "here" | "coming" | "away" {
+    if (conversation.remote === null || conversation.turns.length > 0) return "here";
+    return this.turns.state(conversation.remote);
+  }
+
+  /** The server's id of a conversation that is asked in, which is made with its first question. Null: it stays in this
+      browser. Throws ApiError. */
+  async place(conversation: Conversation): Promise<string | null> {
+    if (conversation.remote !== null) return conversation.remote;
+    // What was said in it before is nothing that the server's conversation could continue.
+    if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.offered())) return null;
+    const remote = await this.parts.api.create(conversation.id, conversations.title(conversation), toMetadata(conversation.settings));
+    this.turns.begin(remote);
+    return remote;
+  }
+
+  async rename(id: string, name: string): Promise<void> {
+    await this.label(id, { name: name.trim().slice(0, LONGEST_NAME) }, (copy) => ({ title: copy.label.name }));
+  }
+
+  async pin(id: string, pinned: boolean): Promise<void> {
+    await this.label(id, { pinned }, () => ({ pinned }));
+  }
+
+  /** The reader asks in another way from now on: other devices do, too. */
+  set(id: string): void {
+    const copy = this.parts.copies.get(id);
+    const remote = copy?.remote ?? null;
+    if (copy === null || remote === null) return;
+    void this.orWarn(async () => {
+      const known = (await this.parts.api.find(remote))?.metadata ?? {};
+      const others = Object.entries(known).filter(([key]) => !key.startsWith(OURS) || key === PAGE_ID);
+      await this.parts.api.change(remote, { metadata: { ...Object.fromEntries(others), ...toMetadata(copy.settings) } });
+    });
+  }
+
+  /** The reader looks at another version: other devices follow. */
+  chosen(id: string): void {
+    const copy = this.parts.copies.get(id);
+    const head = copy === null ? null : (conversations.shown(copy).flatMap(conversations.chain).at(-1)?.responseId ?? null);
+    if (copy?.remote == null || head === null) return;
+    const remote = copy.remote;
+    this.turns.chose(remote, head);
+    void this.orWarn(() => this.parts.api.change(remote, { head }));
+  }
+
+  /** A question has its answer. The tab that asked the first one of a conversation gives it a name. */
+  ended(id: string, turn: Turn): void {
+    const copy = this.parts.copies.get(id);
+    if (copy?.remote == null || !isUnnamed(copy, turn) || turn.parent !== null || turn.tab !== this.parts.tab) return;
+    if (turn.answer === null || turn.answer.text === "" || turn.answer.status === "failed") return;
+    void this.orWarn(async () => {
+      if (!(await this.parts.server()).titles) return;
+      const name = titleIn(await this.parts.api.titleFor(turn.model, turn.question, turn.answer?.text ?? ""));
+      const now = this.parts.copies.get(id);
+      if (name !== "" && now !== null && isUnnamed(now, turn)) await this.rename(id, name);
+    });
+  }
+
+  /** It is gone at once here, and for good in a while; until then `restore` brings it back. */
+  remove(id: string): Conversation | null {
+    const removed = this.parts.copies.remove(id);
+    const remote = removed?.remote ?? null;
+    if (remote !== null) {
+      this.parts.store.keepRemoved({ remote, at: this.parts.now() });
+      this.parts.later(() => void this.removeThere(remote), UNDO_MS);
+    }
+    return removed;
+  }
+
+  restore(conversation: Conversation): void {
+    if (conversation.remote !== null) this.parts.store.forgetRemoved(conversation.remote);
+    this.parts.copies.restore(conversation);
+  }
+
+  private async removeThere(remote: string): Promise<void> {
+    if (!this.parts.store.removed().some((each) => each.remote === remote)) return; // undone
+    await this.orWarn(async () => {
+      await this.parts.api.remove(remote).catch(gone);
+      this.parts.store.forgetRemoved(remote);
+      this.turns.forget(remote);
+    });
+  }
+
+  private async label(id: string, changes: Partial<conversations.Label>, told: (copy: Conversation) => object): Promise<void> {
+    const copy = this.parts.copies.get(id);
+    if (copy === null) return;
+    const before = copy.label;
+    const changed = this.relabel(copy, { ...before, ...changes });
+    if (changed.remote === null) return;
+    try {
+      await this.parts.api.change(changed.remote, told(changed));
+    } catch (error) {
+      const now = this.parts.copies.get(id);
+      if (now !== null) this.relabel(now, before);
+      throw error;
+    }
+  }
+
+  private relabel(copy: Conversation, { name, pinned }: Pick<conversations.Label, "name" | "pinned">): Conversation {
+    if (copy.label.name === name && copy.label.pinned === pinned) return copy;
+    const changed = { ...copy, label: { name, pinned, at: Math.max(this.parts.now(), copy.label.at + 1) } };
+    this.parts.copies.absorb(changed);
+    return changed;
+  }
+
+  private put(summary: Summary): string | null {
+    if (this.parts.store.removed().some(({ remote }) => remote === summary.id)) return null;
+    const copy = this.copy(summary.id, summary.metadata);
+    if (copy === null && summary.head === null) return null; // nothing was said in it
+    const told = summary.metadata[PAGE_ID];
+    const made = copy ?? conversations.newConversation(told !== undefined && /^[\w-]{6,64}$/.test(told) ? told : summary.id, summary.createdAt);
+    if (copy !== null && copy.remote !== null && summary.usedAt > copy.usedAt) this.turns.mark(summary.id);
+    this.parts.copies.absorb({ ...made, remote: summary.id, usedAt: Math.max(made.usedAt, summary.usedAt) });
+    const kept = this.parts.copies.get(made.id);
+    if (kept !== null) this.relabel(kept, summary);
+    this.settle(summary.id, summary.metadata);
+    return made.id;
+  }
+
+  private settle(remote: string, metadata: Readonly<Record<string, unknown>>): void {
+    const [copy, settings] = [this.copy(remote), fromMetadata(metadata)];
+    if (copy === null || isSame(copy.settings, settings)) return;
+    this.parts.copies.absorb({ ...copy, settings: { ...settings, at: Math.max(this.parts.now(), copy.settings.at + 1) } });
+  }
+
+  private copy(remote: string, metadata: Summary["metadata"] = {}): Conversation | null {
+    const all = this.parts.copies.all();
+    return all.find((each) => each.remote === remote) ?? all.find((each) => each.remote === null && each.id === metadata[PAGE_ID]) ?? null;
+  }
+
+  /** Copies of what was deleted while nothing told so. Those that would be in the list are looked for one by one. */
+  private async dropDeleted(rows: readonly Summary[], hasMore: boolean): Promise<void> {
+    const listed = new Set(rows.map(({ id }) => id));
+    const oldest = hasMore ? (rows.at(-1)?.usedAt ?? 0) : -Infinity;
+    for (const { id, remote, usedAt } of this.parts.copies.all()) {
+      if (remote === null || listed.has(remote) || usedAt <= oldest) continue;
+      if ((await this.parts.api.find(remote).catch(gone)) === null) this.parts.copies.remove(id);
+    }
+  }
+
+  private async offered(): Promise<boolean> {
+    return (await this.parts.server()).conversations;
+  }
+
+  private async orWarn(act: () => Promise<void>): Promise<void> {
+    try {
+      await act();
+    } catch (error) {
+      this.warn(error);
+    }
+  }
+
+  // That there is no connection is shown, and all of it is tried again when there is one.
+  private warn(error: unknown): void {
+    if (!(error instanceof ApiError && error.status === 0)) this.parts.warn(`the server's chats: ${words(error)}`);
+  }
+}
+
+const LONGEST_NAME = 200;
+/** How keys of this page's metadata begin. */
+const OURS = "page.";
+
+function isUnnamed({ label }: Conversation, first: Turn): boolean {
+  return label.name === "" || label.name === conversations.questionTitle(first.question);
+}
+
+/** null for what is not there; what else went wrong is thrown. */
+function gone(error: unknown): null {
+  if (error instanceof ApiError && error.status === 404) return null;
+  throw error;
+}
+
+function words(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,133 @@
+/* What the service worker keeps: the files of one build of the page, in a cache of that build's name. It is used
+   once it is whole, so HTML of one build never meets scripts of another. */
+
+export interface Build {
+  /** Another one for each content. */
+  readonly version: string;
+  /** Paths of all files; the page itself is "/". Names under /assets/ change with their content. */
+  readonly files: readonly string[];
+}
+
+export interface PageFilesParts {
+  build: Build;
+  /** Of the page and its files. */
+  origin: string;
+  caches: CacheStorage;
+  fetch(request: Request | string, options?: RequestInit): Promise<Response>;
+  pause(ms: number): Promise<void>;
+}
+
+/** The part of a fetch event that decides. `client`: the page that asks, or that is about to be. */
+export interface Asked {
+  readonly request: Request;
+  readonly client: string;
+  /** Work that is done after the answer. */
+  after(work: Promise<unknown>): void;
+}
+
+export const CACHES = "tailrace.page.";
+/** Fonts, which are kept when a formula first needs them, and pictures for the browser's list of installed pages. */
+const NOT_AT_ONCE = /\.(woff2|png)$/;
+/** So long the network may take before what is kept is shown. */
+const WAIT_MS = 3000;
+const PAGE = "/";
+
+export class PageFiles {
+  /** Pages whose HTML came out of the cache: their other files do, too. */
+  private readonly fromCache = new Set<string>();
+
+  constructor(private readonly parts: PageFilesParts) {}
+
+  private get name(): string {
+    return CACHES + this.parts.build.version;
+  }
+
+  /** Rejects, and keeps nothing, unless the whole build can be fetched: while services are upgraded, one may still have the
+      build before. Fonts are kept when a formula first needs them. */
+  async install(): Promise<void> {
+    const wanted = this.parts.build.files.filter((path) => !NOT_AT_ONCE.test(path));
+    const fetched = await Promise.all(wanted.map(async (path) => [path, await this.own(path)] as const));
+    const cache = await this.parts.caches.open(this.name);
+    await Promise.all(fetched.map(([path, answer]) => cache.put(path, answer)));
+  }
+
+  /** The build before stays, for pages that are still open with it. */
+  async activate(): Promise<void> {
+    const others = (await this.parts.caches.keys()).filter((name) => name.startsWith(CACHES) && name !== this.name);
+    await Promise.all(others.slice(0, -1).map((name) => this.parts.caches.delete(name)));
+  }
+
+  /** Null: the request is not for a file of the page, and is none of the worker's business. */
+  answer(asked: Asked): Promise<Response> | null {
+    const { method, url, mode, headers } = asked.request;
+    const { origin, pathname } = new URL(url);
+    if (method !== "GET" || origin !== this.parts.origin || headers.has("authorization") || headers.has("range")) return null;
+    if (mode === "navigate") return pathname === PAGE || pathname === "/index.html" ? this.page(asked) : null;
+    if (pathname.startsWith("/assets/")) return this.asset(asked, pathname);
+    return pathname !== PAGE && this.parts.build.files.includes(pathname) ? this.file(asked, pathname) : null;
+  }
+
+  private async page(asked: Asked): Promise<Response> {
+    const network = this.parts.fetch(asked.request);
+    const first = await this.soon(network);
+    if (first !== null) {
+      if (first.ok) asked.after(this.refresh(first.clone()));
+      return first;
+    }
+    const kept = await this.kept(PAGE);
+    if (kept === undefined) return network;
+    this.fromCache.add(asked.client);
+    return kept;
+  }
+
+  private async file(asked: Asked, path: string): Promise<Response> {
+    if (this.fromCache.has(asked.client)) return (await this.kept(path)) ?? this.parts.fetch(asked.request);
+    const network = this.parts.fetch(asked.request);
+    return (await this.soon(network)) ?? (await this.kept(path)) ?? network;
+  }
+
+  private async asset(asked: Asked, path: string): Promise<Response> {
+    const kept = await this.parts.caches.match(path, { ignoreVary: true });
+    if (kept !== undefined) return kept;
+    const answer = await this.parts.fetch(asked.request);
+    if (answer.ok && this.parts.build.files.includes(path)) asked.after(this.keep(path, answer.clone()));
+    return answer;
+  }
+
+  /** Null: no answer within the time, or one that says that the server is away. */
+  private soon(network: Promise<Response>): Promise<Response | null> {
+    const heard = network.then(
+      (answer) => (answer.status >= 500 ? null : answer),
+      () => null,
+    );
+    return Promise.race([heard, this.parts.pause(WAIT_MS).then(() => null)]);
+  }
+
+  private async kept(path: string): Promise<Response | undefined> {
+    const cache = await this.parts.caches.open(this.name);
+    return cache.match(path, { ignoreVary: true });
+  }
+
+  // The headers may change without the build: the policy names the push services.
+  private async refresh(answer: Response): Promise<void> {
+    if (this.isOurs(await answer.clone().text())) await this.keep(PAGE, answer);
+  }
+
+  private async keep(path: string, answer: Response): Promise<void> {
+    await (await this.parts.caches.open(this.name)).put(path, answer);
+  }
+
+  private async own(path: string): Promise<Response> {
+    const answer = await this.parts.fetch(path, path.startsWith("/assets/") ? {} : { cache: "no-cache" });
+    const isPage = (answer.headers.get("content-type") ?? "").startsWith("text/html");
+    // A server in between may answer anything with a page of its own, or lead there.
+    if (!answer.ok || answer.redirected || isPage !== (path === PAGE)) throw new Error(`${path} is not the page's`);
+    if (isPage && !this.isOurs(await answer.clone().text())) throw new Error(`${path} is of another build`);
+    return answer;
+  }
+
+  private isOurs(html: string): boolean {
+    const named = html.match(/\/assets\/[\w.-]+/g) ?? [];
+    return named.length > 0 && named.every((path) => this.parts.build.files.includes(path));
+  }
+}

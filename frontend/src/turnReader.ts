@@ -1,0 +1,184 @@
+/* Brings the turns of the server's conversations into this browser's copies, and says which of their versions is on
+   show. A page of turns at a time; what was read is asked for again only from the first turn that was not yet written. */
+
+import { chain, showing, type Conversation } from "./core/conversation";
+import { grown, turnOf, type Row } from "./core/serverTurns";
+import type { Conversations } from "./edge/conversations";
+
+export interface TurnReaderParts {
+  api: Pick<Conversations, "turns">;
+  /** This browser's copy, by the server's id. */
+  copy(remote: string): Conversation | null;
+  /** Joins what was read with what is kept. */
+  absorb(conversation: Conversation): void;
+  /** There may be more of it in a moment. */
+  again(remote: string): void;
+  /** What `state` says may have changed. */
+  changed(): void;
+  now(): number;
+  later(run: () => void, ms: number): () => void;
+  warn(error: unknown): void;
+}
+
+/** A turn is told before its request is in the log. */
+const UNWRITTEN_MS = 15_000;
+export const LOOK_AGAIN_MS = 300;
+
+interface Tree {
+  readonly parents: Map<string, string | null>;
+  /** Everything up to this node is here. */
+  last: string | null;
+  head: string | null;
+  /** What was read last had a turn that was not yet written, which may be the head: it is shown with the next reading. */
+  unshown: boolean;
+}
+
+function newTree(): Tree {
+  return { parents: new Map(), last: null, head: null, unshown: false };
+}
+
+/** Conversations are named by the server's ids. */
+export class TurnReader {
+  private readonly trees = new Map<string, Tree>();
+  private readonly reading = new Map<string, Promise<void>>();
+  private readonly unread = new Set<string>();
+  /** Those of which nothing could be read. */
+  private readonly failed = new Set<string>();
+  /** Counts users: what was asked for another one is dropped. */
+  private user = 0;
+
+  constructor(private readonly parts: TurnReaderParts) {}
+
+  /** Another user: nothing is known yet. */
+  reset(): void {
+    this.user += 1;
+    for (const kept of [this.trees, this.reading, this.unread, this.failed]) kept.clear();
+  }
+
+  /** What was read may be wrong by now, of this conversation or of all. */
+  forget(remote?: string): void {
+    if (remote === undefined) this.trees.clear();
+    else this.trees.delete(remote);
+  }
+
+  /** A new one, in which nothing was said. */
+  begin(remote: string): void {
+    if (!this.trees.has(remote)) this.trees.set(remote, newTree());
+  }
+
+  /** It is to be read when it is opened. */
+  mark(remote: string): void {
+    this.unread.add(remote);
+  }
+
+  hasRead(remote: string): boolean {
+    return this.trees.has(remote);
+  }
+
+  hasTurn(remote: string, response: string): boolean {
+    return this.parts.copy(remote)?.turns.some((turn) => chain(turn).some(({ responseId }) => responseId === response)) ?? false;
+  }
+
+  /** A turn was told of. */
+  placed(remote: string, response: string, parent: string | null): void {
+    const tree = this.trees.get(remote);
+    if (tree === undefined) return;
+    tree.parents.set(response, parent);
+    if (this.hasTurn(remote, response)) tree.head = response;
+  }
+
+  /** This browser shows that version. */
+  chose(remote: string, head: string): void {
+    const tree = this.trees.get(remote);
+    if (tree !== undefined) [tree.head, tree.unshown] = [head, false];
+  }
+
+  /** Another device shows that version. */
+  moved(remote: string, head: string | null): void {
+    const tree = this.trees.get(remote);
+    if (tree === undefined || tree.head === head) return;
+    tree.head = head;
+    this.showHead(remote);
+  }
+
+  /** Those that could not be read are tried again. */
+  retry(): void {
+    for (const remote of [...this.failed]) void this.read(remote);
+  }
+
+  /** Reads what the server has and this browser has not. */
+  async bring(remote: string): Promise<void> {
+    if (!this.trees.has(remote) || this.unread.has(remote) || this.failed.has(remote)) await this.read(remote);
+  }
+
+  state(remote: string): "here" | "coming" | "away" {
+    if (this.failed.has(remote)) return "away";
+    return this.trees.has(remote) && !this.reading.has(remote) ? "here" : "coming";
+  }
+
+  read(remote: string): Promise<void> {
+    const running = this.reading.get(remote);
+    if (running !== undefined) {
+      this.unread.add(remote);
+      return running;
+    }
+    const user = this.user;
+    const read = this.readNow(remote)
+      .then(
+        () => this.failed.delete(remote),
+        (error: unknown) => {
+          if (user !== this.user) return;
+          this.failed.add(remote);
+          this.parts.warn(error);
+        },
+      )
+      .then(() => {
+        if (user !== this.user) return;
+        this.reading.delete(remote);
+        this.parts.changed();
+        if (this.unread.has(remote) && !this.failed.has(remote)) void this.read(remote);
+      });
+    this.reading.set(remote, read);
+    this.parts.changed();
+    return read;
+  }
+
+  private async readNow(remote: string): Promise<void> {
+    const user = this.user;
+    this.unread.delete(remote);
+    const tree: Tree = this.trees.get(remote) ?? newTree();
+    let more = true;
+    for (let after = tree.last, whole = true; more; ) {
+      const page = await this.parts.api.turns(remote, after);
+      const copy = this.parts.copy(remote);
+      if (user !== this.user || copy === null) return;
+      for (const row of page.rows) tree.parents.set(row.id, row.parent);
+      const newest = page.rows.reduce((latest, { createdAt }) => Math.max(latest, createdAt), copy.usedAt);
+      this.parts.absorb({ ...grown(copy, page.rows, tree.parents), usedAt: newest });
+      for (const row of page.rows) {
+        whole &&= !this.isUnwritten(row);
+        if (whole) tree.last = row.id;
+      }
+      if (!whole) this.parts.later(() => this.parts.again(remote), LOOK_AGAIN_MS);
+      after = page.rows.at(-1)?.id ?? after;
+      more = page.next !== null;
+      const isNew = !this.trees.has(remote) || tree.head !== page.head || tree.unshown;
+      tree.head = page.head;
+      this.trees.set(remote, tree);
+      if (more) continue;
+      tree.unshown = !whole;
+      if (isNew) this.showHead(remote);
+    }
+  }
+
+  private isUnwritten({ input, response, createdAt }: Row): boolean {
+    return response === null && input.length === 0 && this.parts.now() - createdAt < UNWRITTEN_MS;
+  }
+
+  private showHead(remote: string): void {
+    const [tree, copy] = [this.trees.get(remote), this.parts.copy(remote)];
+    if (tree === undefined || copy === null) return;
+    const turn = turnOf(copy, tree.head, tree.parents);
+    if (turn !== undefined) this.parts.absorb(showing(copy, turn, this.parts.now()));
+  }
+}

@@ -1,0 +1,125 @@
+/* The settings of a chat, in a dialog. */
+
+import { temperatureDigits, wrongWords } from "../core/messages";
+import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, readTyped, USUAL, type Settings, type Wrong } from "../core/settings";
+import { texts } from "../core/words";
+import { h, setText } from "./dom";
+import { ModelChoice } from "./modelChoice";
+
+/** Where the slider stands while the temperature is the model's own. */
+const MIDDLE = "1";
+
+export class ChatSettings {
+  readonly element: HTMLDialogElement;
+  private readonly title = h("h2", { id: "settings-title", tabindex: "-1" }, texts().chatSettings);
+  private readonly models = new ModelChoice("setting-model");
+  private readonly instructions = h("textarea", { id: "setting-instructions", rows: "4", maxlength: String(MAX_INSTRUCTIONS), dir: "auto" });
+  private readonly temperature = h("input", { id: "setting-temperature", type: "range", min: "0", max: String(MAX_TEMPERATURE), step: "0.05", oninput: () => this.moved() });
+  private readonly shown = h("output", { for: "setting-temperature" });
+  private readonly usualTemperature = h("input", { type: "checkbox", id: "setting-usual-temperature", onchange: () => this.drawTemperature() });
+  private readonly length = h("input", { id: "setting-length", type: "text", inputmode: "numeric", autocomplete: "off", placeholder: texts().byDefault });
+  private readonly errors: Readonly<Record<Wrong, HTMLElement>> = { instructions: error("instructions"), temperature: error("temperature"), length: error("length") };
+  private longest: (model: string | null) => number | null = () => null;
+
+  constructor(private readonly save: (settings: Settings) => void) {
+    const close = (): void => this.element.close();
+    const form = h(
+      "form",
+      { novalidate: true, onsubmit: (event) => this.submitted(event) },
+      this.title,
+      h("p", { class: "why" }, texts().holdFromNext),
+      this.models.field(h("label", { for: "setting-model" }, texts().model)),
+      this.field("instructions", texts().instructions, texts().instructionsHint, this.instructions),
+      h(
+        "div",
+        { class: "setting" },
+        h("div", { class: "setting-head" }, h("label", { for: "setting-temperature" }, texts().temperature), this.shown, h("label", { class: "check" }, this.usualTemperature, texts().byDefault)),
+        this.temperature,
+        h("p", { class: "hint", id: "hint-temperature" }, texts().temperatureHint),
+        this.errors.temperature,
+      ),
+      this.field("length", texts().longestAnswer, texts().longestAnswerHint, this.length),
+      h(
+        "div",
+        { class: "setting-buttons" },
+        h("button", { type: "button", class: "secondary reset", onclick: () => this.fill(USUAL) }, texts().reset),
+        h("button", { type: "button", class: "secondary", onclick: close }, texts().cancel),
+        h("button", { type: "submit", class: "primary" }, texts().save),
+      ),
+    );
+    for (const [name, input] of Object.entries({ instructions: this.instructions, temperature: this.temperature, length: this.length })) input.setAttribute("aria-describedby", `hint-${name} error-${name}`);
+    this.element = h("dialog", { class: "settings", "aria-labelledby": "settings-title" }, form);
+  }
+
+  /** `longest`: the longest answer of a model; null: not known. */
+  open(settings: Settings, models: readonly string[], usual: string | null, longest: (model: string | null) => number | null): void {
+    this.longest = longest;
+    this.models.offer(models, usual);
+    this.fill(settings);
+    this.element.showModal();
+    // A keyboard on the screen would hide half of it.
+    (matchMedia("(hover: hover)").matches ? this.instructions : this.title).focus();
+  }
+
+  private field(name: Wrong, label: string, hint: string, input: HTMLElement): HTMLElement {
+    return h("div", { class: "setting" }, h("label", { for: input.id }, label), input, h("p", { class: "hint", id: `hint-${name}` }, hint), this.errors[name]);
+  }
+
+  private fill({ model, instructions, temperature, length }: Settings): void {
+    this.models.show(model);
+    this.instructions.value = instructions;
+    this.usualTemperature.checked = temperature === null;
+    this.temperature.value = temperature === null ? MIDDLE : String(temperature);
+    this.length.value = length === null ? "" : String(length);
+    this.drawTemperature();
+    this.tell([], null);
+  }
+
+  private moved(): void {
+    this.usualTemperature.checked = false;
+    this.drawTemperature();
+  }
+
+  private drawTemperature(): void {
+    const usual = this.usualTemperature.checked;
+    const value = Number(this.temperature.value);
+    this.temperature.dataset["usual"] = String(usual);
+    const words = usual ? texts().byDefault : texts().decimal(value, temperatureDigits(value));
+    this.temperature.setAttribute("aria-valuetext", words);
+    setText(this.shown, usual ? "" : words);
+  }
+
+  private submitted(event: Event): void {
+    event.preventDefault();
+    const model = this.models.value;
+    const temperature = this.usualTemperature.checked ? null : this.temperature.value;
+    const length = this.length.value.trim() === "" ? null : this.length.value;
+    const longest = this.longest(model);
+    const read = readTyped(model, { instructions: this.instructions.value, temperature, length }, longest);
+    if (isWrong(read)) {
+      this.tell(read, longest);
+      return;
+    }
+    this.element.close();
+    this.save(read);
+  }
+
+  private tell(wrong: readonly Wrong[], longest: number | null): void {
+    const inputs = { instructions: this.instructions, temperature: this.temperature, length: this.length };
+    for (const name of ["instructions", "temperature", "length"] as const) {
+      const is = wrong.includes(name);
+      inputs[name].setAttribute("aria-invalid", String(is));
+      setText(this.errors[name], is ? wrongWords(name, longest) : "");
+    }
+    const first = wrong[0];
+    if (first !== undefined) inputs[first].focus();
+  }
+}
+
+function isWrong(read: Settings | readonly Wrong[]): read is readonly Wrong[] {
+  return Array.isArray(read);
+}
+
+function error(name: Wrong): HTMLElement {
+  return h("p", { class: "wrong", id: `error-${name}`, role: "alert" });
+}

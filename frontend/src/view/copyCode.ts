@@ -1,0 +1,26 @@
+import { texts } from "../core/words";
+import { copyText } from "./dom";
+
+/** Lets the buttons of the blocks of code within `element` copy them, without the notices in them. */
+export function copiesCode(element: HTMLElement): void {
+  element.addEventListener("click", (event) => {
+    const button = (event.target as Element).closest<HTMLElement>("button.copy-code");
+    if (button !== null) void copyCode(button);
+  });
+}
+
+async function copyCode(button: HTMLElement): Promise<void> {
+  const code = button.closest(".code")?.querySelector("pre")?.cloneNode(true) as Element | undefined;
+  for (const notice of code?.querySelectorAll(".seam") ?? []) notice.remove();
+  if (!(await copyText(code?.textContent ?? ""))) return;
+  if (button.textContent === texts().copied) return; // pressed again while it says so
+  const label = button.getAttribute("aria-label") ?? "";
+  say(button, texts().copied, texts().copied);
+  setTimeout(() => say(button, texts().copy, label), 1500);
+}
+
+// Who speaks to the browser says what the button shows.
+function say(button: HTMLElement, words: string, label: string): void {
+  button.textContent = words;
+  button.setAttribute("aria-label", label);
+}

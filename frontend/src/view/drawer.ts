@@ -1,0 +1,60 @@
+/* The list of chats on a phone: it lies over the page and is like a dialog as long as it is open. */
+
+/** As in style.css. */
+const NARROW = "(max-width: 760px)";
+
+export interface DrawerParts {
+  shell: HTMLElement;
+  /** What can be used while it is open: the list, and messages that something can be done about. */
+  inside: readonly HTMLElement[];
+  /** What it covers. */
+  behind: readonly HTMLElement[];
+  /** What opens it. */
+  menu: HTMLButtonElement;
+}
+
+export class Drawer {
+  constructor(private readonly parts: DrawerParts) {
+    parts.menu.setAttribute("aria-expanded", "false");
+    parts.shell.addEventListener("keydown", (event) => this.pressed(event));
+    // On a wide page the list is beside the chat.
+    matchMedia(NARROW).addEventListener("change", () => this.close());
+  }
+
+  get isOpen(): boolean {
+    return this.parts.shell.classList.contains("drawer");
+  }
+
+  open(): void {
+    this.set(true);
+    this.stops()[0]?.focus();
+  }
+
+  /** The focus goes back to what opened it. */
+  close(): void {
+    if (!this.isOpen) return;
+    this.set(false);
+    this.parts.menu.focus();
+  }
+
+  private set(open: boolean): void {
+    this.parts.shell.classList.toggle("drawer", open);
+    this.parts.menu.setAttribute("aria-expanded", String(open));
+    for (const each of this.parts.behind) each.inert = open;
+  }
+
+  // From the last one the focus goes to the first one, and back.
+  private pressed(event: KeyboardEvent): void {
+    if (!this.isOpen || event.key !== "Tab") return;
+    const stops = this.stops();
+    const [first, last] = [stops[0], stops.at(-1)];
+    if (document.activeElement !== (event.shiftKey ? first : last)) return;
+    event.preventDefault();
+    (event.shiftKey ? last : first)?.focus();
+  }
+
+  private stops(): HTMLElement[] {
+    const found = this.parts.inside.flatMap((each) => [...each.querySelectorAll<HTMLElement>("a[href], button, input, select, textarea")]);
+    return found.filter((each) => !each.matches(":disabled") && each.checkVisibility({ visibilityProperty: true }));
+  }
+}

@@ -1,0 +1,72 @@
+/* A text as Markdown. With what parses it this is a third of the page, which a new chat does not need at first: it is brought
+   (brought.ts) when there is something to draw. */
+
+import { seamWords } from "../core/messages";
+import type { Seam } from "../core/reading";
+import { Notices } from "../core/seams";
+import { MarkdownTree, type Node as Tree } from "../core/tree";
+import { colours, formulas } from "./brought";
+import { diagrams } from "./diagrams";
+import { patch } from "./patch";
+import { Wide } from "./wide";
+
+export { speech } from "../core/speech";
+
+export class MarkdownView {
+  private readonly markdown = new MarkdownTree();
+  private readonly notices = new Notices();
+  /** What the element shows now. */
+  private drawn: readonly Tree[] = [];
+  private readonly wide = new Wide();
+
+  /** `again`: what draws formulas or colours has come. */
+  constructor(
+    private readonly element: HTMLElement,
+    private readonly again: () => void,
+  ) {
+    element.replaceChildren();
+    element.addEventListener("click", (event) => this.toNote(event.target as Element));
+    element.addEventListener("copy", (event) => this.copySelected(event));
+  }
+
+  draw(text: string, running: boolean, seams: readonly Seam[]): void {
+    const notices = seams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
+    const tree = this.notices.put(this.markdown.render(text, running, formulas.value, colours.value), text, notices);
+    patch(this.element, this.drawn, tree);
+    tree.forEach((node, place) => {
+      if (node === this.drawn[place]) return;
+      this.wide.watch(this.element.childNodes[place]);
+      diagrams.watch(this.element.childNodes[place]);
+    });
+    this.drawn = tree;
+    if (this.markdown.waits) formulas.bring(this.again);
+    if (this.markdown.waitsForColours) colours.bring(this.again);
+  }
+
+  // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
+  private copySelected(event: ClipboardEvent): void {
+    const selected = getSelection();
+    const parts = [...this.element.getElementsByClassName("as-written")];
+    if (selected === null || !parts.some((part) => selected.containsNode(part, true))) return;
+    this.element.classList.add("copying");
+    event.clipboardData?.setData("text/plain", selected.toString());
+    this.element.classList.remove("copying");
+    event.preventDefault();
+  }
+
+  // Back leads to where the reader came from, or to the first place that refers to the note.
+  private toNote(target: Element): void {
+    const button = target.closest<HTMLElement>("button[data-note]");
+    if (button === null) return;
+    const number = button.dataset["note"] ?? "";
+    const there = button.matches(".to-note") ? `.notes li[data-note="${number}"]` : `.to-note[data-note="${number}"]`;
+    const found = [...this.element.querySelectorAll<HTMLElement>(there)];
+    if (button.matches(".to-note")) {
+      for (const each of this.element.querySelectorAll<HTMLElement>(".to-note[data-from]")) delete each.dataset["from"];
+      button.dataset["from"] = "";
+    }
+    const to = found.find((each) => "from" in each.dataset) ?? found[0];
+    to?.scrollIntoView({ block: "center" });
+    to?.focus({ preventScroll: true });
+  }
+}

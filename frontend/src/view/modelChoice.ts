@@ -1,0 +1,42 @@
+import { h } from "./dom";
+
+/** A choice among the models of this server. */
+export class ModelChoice {
+  readonly element = h("select", { class: "models", hidden: true, onchange: () => this.chosen(this.value) });
+  private offered: readonly string[] = [];
+  private usual: string | null = null;
+  private label: HTMLElement | null = null;
+
+  constructor(
+    id: string,
+    private readonly chosen: (model: string | null) => void = () => undefined,
+  ) {
+    this.element.id = id;
+  }
+
+  /** The choice with its label, which is hidden where there is nothing to choose from. */
+  field(label: HTMLElement): HTMLElement {
+    this.label = h("div", { class: "setting", hidden: true }, label, this.element);
+    return this.label;
+  }
+
+  /** `usual`: the model of questions that name none. */
+  offer(models: readonly string[], usual: string | null): void {
+    this.usual = usual;
+    if (models.join("\n") === this.offered.join("\n")) return; // an open list stays open
+    this.offered = models;
+    this.element.replaceChildren(...models.map((name) => h("option", { value: name }, name)));
+    this.element.hidden = models.length === 0;
+    this.element.disabled = models.length < 2;
+    if (this.label !== null) this.label.hidden = models.length === 0;
+  }
+
+  show(model: string | null): void {
+    const value = model ?? this.usual ?? "";
+    if (this.element.value !== value) this.element.value = value;
+  }
+
+  get value(): string | null {
+    return this.element.value === "" ? null : this.element.value;
+  }
+}

@@ -1,0 +1,64 @@
+/* What a new chat shows before its first question, and whether there is a model that can answer. */
+
+import { texts } from "../core/words";
+import type { Engine } from "../edge/api";
+import { h, setText } from "./dom";
+
+export interface WelcomeParts {
+  ask(question: string): void;
+  engine(): Promise<Engine | null>;
+}
+
+const EVERY_MS = 2500;
+
+export class Welcome {
+  readonly element: HTMLElement;
+  private readonly state = h("p", { class: "engine", role: "status" });
+  private readonly detail = h("p", { class: "engine-detail" });
+  private wanted = false;
+  private asking = false;
+
+  constructor(private readonly parts: WelcomeParts) {
+    const suggestions = texts().suggestions.map((words) => h("button", { type: "button", onclick: () => parts.ask(words) }, words));
+    this.element = h(
+      "div",
+      { class: "welcome" },
+      h("img", { src: "/icon.svg", alt: "", width: "52", height: "52" }),
+      h("h2", {}, texts().welcome),
+      this.state,
+      this.detail,
+      h("div", { class: "suggestions" }, ...suggestions),
+    );
+  }
+
+  /** Whether it is on show, and there is a connection that can tell. */
+  watch(wanted: boolean): void {
+    if (this.wanted === wanted) return;
+    this.wanted = wanted;
+    if (wanted && !this.asking) void this.ask();
+    else if (!wanted) this.show(null);
+  }
+
+  // Until a model is ready; then nothing is asked before it is shown the next time.
+  private async ask(): Promise<void> {
+    this.asking = true;
+    while (this.wanted) {
+      const engine = await this.parts.engine().catch(() => null);
+      if (!this.wanted) break;
+      this.show(engine);
+      if (engine?.state === "ready") break;
+      await new Promise((done) => setTimeout(done, EVERY_MS));
+    }
+    this.asking = false;
+  }
+
+  private show(engine: Engine | null): void {
+    setText(this.state, engineWords(engine));
+    setText(this.detail, engine === null || engine.state === "ready" ? "" : engine.detail);
+  }
+}
+
+function engineWords(engine: Engine | null): string {
+  if (engine?.state === "loading") return texts().modelLoading;
+  return engine?.state === "none" ? texts().modelMissing : "";
+}
