@@ -1,5 +1,5 @@
 """`python -m bench [SUITE …] [--quick]`: starts servers, measures them, and writes JSON, Markdown
-and plots (docs/performance.md)."""
+and plots (docs/performance.md). The tables of suites that were named are printed, too."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from bench import (
     items,
     items_beside,
     measure,
+    page,
     pipeline_runners,
     report,
     resume,
     scaling,
     scripted,
+    search,
     skew,
     stacks,
     tags,
@@ -72,9 +74,11 @@ SUITES: dict[str, ModuleType] = {
         items_beside,
         resume,
         cancel,
+        page,
+        search,
     )
 }
-ON_REQUEST = {whole_path_alike.NAME, beside.NAME}
+ON_REQUEST = {whole_path_alike.NAME, beside.NAME, page.NAME, search.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
 NOT_QUICK = {
     scaling.NAME,
@@ -232,13 +236,14 @@ def main() -> int:
     except KeyboardInterrupt:
         notes.append("interrupted: the rows up to then follow")
     failed = sum(row.values.get("failed", 0) for row in rows)
-    written = report.write(
-        arguments.out, report.Report(about, rows, notes), [suite(SUITES[name]) for name in names]
-    )
+    shown = [suite(SUITES[name]) for name in names]
+    written = report.write(arguments.out, report.Report(about, rows, notes), shown)
     if not any(path.suffix == ".svg" for path in written):
         say("no plots: matplotlib is not installed here (make bench installs it)")
     for line in [*notes, *([f"{failed:.0f} questions were not answered"] if failed else [])]:
         say(line)
+    if arguments.suites:
+        sys.stdout.write(report.tables(shown, rows))
     say(f"{time.monotonic() - began:.0f} s; {', '.join(map(str, written))}")
     return 1 if notes or failed else 0
 

@@ -1,5 +1,5 @@
 """`python -m bench.overload`: far more requests than there is capacity for, and what each class
-feels of it (docs/performance.md).
+feels of it (docs/performance.md). Each of `--seeds` draws other arrivals.
 
 Two gateways get an open loop of streamed requests of many users for two pools, in proportion to
 what they can do: `large` has two workers of the scripted engine, whose capacity is known, `small`
@@ -38,6 +38,7 @@ import uvloop
 from bench import load, measure, overload_figures, report, scaling, scripted, stacks
 from bench.overload_figures import Asked, Group
 from bench.soak import say
+from gateway import admission
 from tailrace.local import dev_credentials, paths, state
 from tailrace.verify import checks
 from tailrace.verify import command as verify
@@ -64,6 +65,7 @@ DYING_LOAD: Final = 0.25
 KILL_S: Final = 0.3  # between two looks for a worker that was started again
 AFTER_S: Final = 10.0  # load that shows the recovery
 SETTLE_S: Final = 5.0  # between two runs, after all have ended
+SEED: Final = 7  # of the first load of each kind
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -108,10 +110,9 @@ class Client:
         ]
         self._numbers = itertools.count()
 
-    async def ask(self, group: Group, tokens: int, due: float, began: float) -> Asked:
+    async def ask(self, group: Group, pool: str, tokens: int, due: float, began: float) -> Asked:
         """One request, streamed to its end. `due`, `began`: by `time.perf_counter`."""
         number = next(self._numbers)
-        pool = POOLS[number % ALL_WORKERS]
         answer = await load.stream(
             self._side.urls[number % len(self._side.urls)],
             "POST",
@@ -144,8 +145,8 @@ class Client:
         }
 
 
-def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int]]:
-    """(seconds, class, tokens) of each request of a run, in order: Poisson processes."""
+def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, str, int]]:
+    """(seconds, class, pool, tokens) of each request of a run, in order: Poisson processes."""
     drawn, found = random.Random(seed), []
     parts: list[tuple[Group, float, float, float]] = [
         ("interactive", run.interactive, 0.0, load_s),
@@ -156,7 +157,10 @@ def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, int
         at = begin
         while part > 0 and (at := at + drawn.expovariate(part * CAPACITY / MEAN)) < end:
             found.append((at, group, LONG if drawn.random() < LONG_SHARE else SHORT))
-    return sorted(found)
+    return [
+        (at, group, POOLS[number % ALL_WORKERS], tokens)
+        for number, (at, group, tokens) in enumerate(sorted(found))
+    ]
 
 
 async def warm(client: Client, each: int) -> None:
@@ -169,13 +173,27 @@ async def warm(client: Client, each: int) -> None:
         for turn in range(each):
             long = (number + clients * turn) % every == every // 2
             tokens = LONG if long else SHORT
-            await client.ask("interactive", tokens, time.perf_counter(), 0.0)
+            pool = POOLS[number % ALL_WORKERS]
+            await client.ask("interactive", pool, tokens, time.perf_counter(), 0.0)
 
     await asyncio.gather(*map(one, range(clients)))
 
 
+def ideal(run: Run, load_s: float, seed: int, idle_p99_s: float) -> float:
+    """Seconds to the recovery of pools without faults and costs, which have only the interactive
+    requests of the run."""
+    theirs = [
+        overload_figures.Arrival(at, pool, tokens * PACE_MS / 1000)
+        for at, group, pool, tokens in arrivals(run, load_s, seed)
+        if group == "interactive"
+    ]
+    places = {pool: workers * PLACES for pool, workers in WORKERS.items()}
+    longest_s = admission.SURE * DEADLINE_MS["interactive"] / 1000
+    return overload_figures.ideal_recovery_s(theirs, places, load_s, longest_s, idle_p99_s)
+
+
 async def perform(
-    client: Client, side: stacks.Side, another: int, run: Run, load_s: float
+    client: Client, side: stacks.Side, another: int, run: Run, load_s: float, seed: int
 ) -> list[Asked]:
     """One run, to the end of its last answer. `another`: process id of a worker of `large`."""
     began = time.perf_counter()
@@ -185,9 +203,9 @@ async def perform(
             tasks.create_task(_kill(side, another, load_s))
         else:
             tasks.create_task(_disturb(side, load_s))
-        for at, group, tokens in arrivals(run, load_s, seed=7):
+        for at, group, pool, tokens in arrivals(run, load_s, seed):
             await asyncio.sleep(began + at - time.perf_counter())
-            asked.append(tasks.create_task(client.ask(group, tokens, began + at, began)))
+            asked.append(tasks.create_task(client.ask(group, pool, tokens, began + at, began)))
     return [task.result() for task in asked]
 
 
@@ -226,16 +244,18 @@ async def _kill(side: stacks.Side, another: int, load_s: float) -> None:
 
 
 def measured(
-    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float
-) -> Iterator[tuple[Run, list[Asked]]]:
-    """Each run and its requests."""
+    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float, seeds: int
+) -> Iterator[tuple[Run, int, list[Asked]]]:
+    """Each run, its seed and its requests."""
     for pool, workers in WORKERS.items():
         uvloop.run(scaling.balanced(side, workers, pool))
     client = Client(side)
     uvloop.run(warm(client, 8))
     for run in runs:
-        yield run, uvloop.run(perform(client, side, another, run, load_s))
-        time.sleep(SETTLE_S)
+        for seed in range(SEED, SEED + (1 if run is ALONE else seeds)):
+            asked = uvloop.run(perform(client, side, another, run, load_s, seed))
+            yield run, seed, asked
+            time.sleep(SETTLE_S)
 
 
 def markdown(found: Overload) -> str:
@@ -296,8 +316,8 @@ def plot(path: Path, found: Overload) -> bool:
 
 def add_shares_of_peak(rows: Sequence[measure.Row]) -> None:
     """To the runs with more load than capacity: their goodput over the highest one of them."""
-    over = {run.name for run in RUNS if run.interactive + run.batch > 1}
-    chosen = [row for row in rows if row.case in over]
+    over = tuple(run.name for run in RUNS if run.interactive + run.batch > 1)
+    chosen = [row for row in rows if row.case.startswith(over)]
     peak = max((row.values["goodput_tokens_per_s"] for row in chosen), default=math.nan)
     for row in chosen:
         row.values["goodput_of_peak"] = row.values["goodput_tokens_per_s"] / peak
@@ -323,6 +343,7 @@ def main() -> int:
         choices=range(1, len(RUNS) + 1),
         help="numbers of the loads (default: all)",
     )
+    parser.add_argument("--seeds", type=int, default=1, help="loads of each kind (default: 1)")
     parser.add_argument(
         "--out", type=Path, default=paths.ROOT / "bench/out", help="folder (default: bench/out)"
     )
@@ -341,11 +362,14 @@ def main() -> int:
         stacks.another_worker(side, 2, "large") as another,
     ):
         runs = [RUNS[number - 1] for number in arguments.runs]
-        for run, asked in measured(side, another, runs, arguments.seconds):
-            name, values = run.name, overload_figures.of(asked, arguments.seconds, CAPACITY)
+        loads = measured(side, another, runs, arguments.seconds, arguments.seeds)
+        for run, seed, asked in loads:
+            name = run.name if seed == SEED else f"{run.name}, seed {seed}"
+            values = overload_figures.of(asked, arguments.seconds, CAPACITY)
             if run is ALONE:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
             values["recovery_s"] = overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s)
+            values["ideal_recovery_s"] = ideal(run, arguments.seconds, seed, idle_p99_s)
             rows.append(measure.Row("overload", name, "tailrace", 0, values))
             seconds[name] = {
                 group: overload_figures.by_second(asked, group) for group in overload_figures.GROUPS

@@ -6,8 +6,9 @@ Times are seconds since the load of the run began.
 from __future__ import annotations
 
 import bisect
+import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -125,13 +126,55 @@ def told_over_true(asked: Sequence[Asked]) -> list[float]:
 def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:
     """Seconds from the end of the load to the last interactive request that still had a late first
     token, or none at all. 0: none had."""
-    bound = LATE * idle_p99_s + LATE_S
     late = [
         each.due_s - load_s
         for each in asked
-        if each.group == "interactive" and each.due_s >= load_s and not each.first_s <= bound
+        if each.group == "interactive"
+        and each.due_s >= load_s
+        and not each.first_s <= late_after_s(idle_p99_s)
     ]
     return max(late, default=0.0)
+
+
+def late_after_s(idle_p99_s: float) -> float:
+    """A first token that takes longer than this is late."""
+    return LATE * idle_p99_s + LATE_S
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A request as it is known before it is asked. `serves_s`: its answer has a place so long."""
+
+    due_s: float
+    pool: str
+    serves_s: float
+
+
+def ideal_recovery_s(
+    arrivals: Iterable[Arrival],
+    places: Mapping[str, int],
+    load_s: float,
+    longest_wait_s: float,
+    idle_p99_s: float,
+) -> float:
+    """What `recovery_s` would be where nothing costs time: each pool serves in order, knows the
+    wait of each request exactly, and refuses one that would wait for longer than
+    `longest_wait_s`.
+
+    Args:
+        arrivals: the interactive requests of a run, in order. There are no others here.
+        places: pool -> how many answers it gives at once.
+    """
+    free = {pool: [0.0] * count for pool, count in places.items()}
+    recovered = 0.0
+    for each in arrivals:
+        begin = max(each.due_s, free[each.pool][0])
+        taken = begin - each.due_s <= longest_wait_s
+        if taken:
+            heapq.heapreplace(free[each.pool], begin + each.serves_s)
+        late = not taken or begin - each.due_s > late_after_s(idle_p99_s)
+        if each.due_s >= load_s and late:
+            recovered = each.due_s - load_s
+    return recovered
 
 
 class Second(msgspec.Struct):

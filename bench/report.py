@@ -150,10 +150,13 @@ def markdown(
         *(f"- **{note}**" for note in notes),
         *([""] if notes else []),
     ]
-    for suite in suites:
-        if found := [row for row in rows if row.suite == suite.name]:
-            out += [table(suite, found), ""]
-    return "\n".join(out).rstrip() + "\n"
+    return "\n".join([*out, tables(suites, rows)])
+
+
+def tables(suites: Sequence[Suite], rows: Sequence[measure.Row]) -> str:
+    """The tables of the suites that were measured."""
+    of = {suite: [row for row in rows if row.suite == suite.name] for suite in suites}
+    return "\n".join(table(suite, found) for suite, found in of.items() if found).rstrip() + "\n"
 
 
 class Report(msgspec.Struct, frozen=True):
