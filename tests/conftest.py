@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+from scripts.test_tools import CHROMIUM, FIREFOX
 
 if TYPE_CHECKING:
     from tests.support import local
@@ -25,11 +27,10 @@ hypothesis.settings.load_profile("tailrace")
 
 
 NO_AUTHORITY = Path(__file__).parent / "support" / "no_authority.pem"
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-def _chromium() -> str | None:
-    return next((found for name in CHROMIUM if (found := shutil.which(name))), None)
+def _program(names: Sequence[str]) -> str | None:
+    return next((found for name in names if (found := shutil.which(name))), None)
 
 
 def _missing(marker: str) -> str | None:
@@ -45,7 +46,9 @@ def _missing(marker: str) -> str | None:
             else "the model is not there (make install)"
         )
     if marker == "browser":
-        return None if _chromium() else "no Chromium (apt-get install chromium)"
+        return None if _program(CHROMIUM) else "no Chromium (apt-get install chromium)"
+    if marker == "firefox":
+        return None if _program(FIREFOX) else "no Firefox (apt-get install firefox-esr)"
     if marker == "node":
         return None if install_page.node_path() else "no Node.js"
     return None if install_engine.has_gpu() else "no GPU"
@@ -57,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needs = {
         name
         for item in items
-        for name in ("engine", "browser", "node", "gpu")
+        for name in ("engine", "browser", "firefox", "node", "gpu")
         if item.get_closest_marker(name)
     }
     reasons = {name: reason for name in needs if (reason := _missing(name))}
@@ -70,8 +73,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium (for tests marked `browser`)."""
-    found = _chromium()
+    found = _program(CHROMIUM)
     assert found, "a test that asks for Chromium carries the marker `browser`"
+    return found
+
+
+@pytest.fixture(scope="session")
+def firefox() -> str:
+    """Path of a Firefox (for tests marked `firefox`)."""
+    found = _program(FIREFOX)
+    assert found, "a test that asks for Firefox carries the marker `firefox`"
     return found
 
 

@@ -404,8 +404,19 @@ async def test_kill_9_at_any_moment_repeats_nothing_and_loses_nothing(
 
 async def test_migrations_make_the_tables_and_unmake_them(engine: AsyncEngine) -> None:
     def differences(connection: sa.Connection) -> list[Any]:
+        def compared(name: str | None, kind: str, _: Any) -> bool:
+            """FTS5's tables are none that are compared."""
+            words = kind == "table" and (name or "").startswith("words")
+            return not (words and connection.dialect.name == "sqlite")
+
         context = alembic.migration.MigrationContext.configure(
-            connection, opts={"version_table": "archive_version", "compare_type": True}
+            connection,
+            opts={
+                "version_table": "archive_version",
+                "compare_type": True,
+                "include_name": compared,
+                "include_object": lambda _, name, kind, *__: compared(name, kind, None),
+            },
         )
         return list(alembic.autogenerate.compare_metadata(context, tables.metadata))
 

@@ -63,6 +63,9 @@ async def test_it_is_read_as_the_log_says(engine: AsyncEngine) -> None:
         conversations.Changed(name(1), ALICE, pinned=True),
         conversations.Removed(name(1), ALICE, "i"),
         conversations.Removed(name(1), ALICE, "msg_of_a_turn"),
+        conversations.Shared(name(1), ALICE, "s1", "r1", 5, 9, "one"),
+        conversations.Shared(name(1), ALICE, "s2", "r3", 6, 9),
+        conversations.Unshared(name(1), ALICE, "s1"),
     )
     read = sql_reader.SqlReader(engine)
     assert await read.conversation(name(1), INCARNATION, P) == (
@@ -88,6 +91,7 @@ async def test_it_is_read_as_the_log_says(engine: AsyncEngine) -> None:
         },
         removed={"i", "msg_of_a_turn"},
         contents={"j": {"x": [2]}},
+        shares={"s2": conversations.Share("r3", "", 6, 9)},
     )
     assert whole == expected
     assert list(whole.nodes) == ["r1", "n1", "r3"]
@@ -122,6 +126,7 @@ async def test_one_that_is_gone_leaves_nothing_and_what_comes_behind_is_erased(
             conversations.Item(name(1), ALICE, "i", {"secret": 1}),
             conversations.Added(name(1), ALICE, "n", ["i"], "r1"),
             conversations.Removed(name(1), ALICE, "x"),
+            conversations.Shared(name(1), ALICE, "s", "r1", 5, 9, "secret"),
         )
     )
     assert fold.erased == []
@@ -136,14 +141,42 @@ async def test_one_that_is_gone_leaves_nothing_and_what_comes_behind_is_erased(
         ":n:n",
         ":i:i",
         ":d:x",
+        ":s:s",
     }
     await fold.all(put(into, turn(1, "late", "n"), conversations.Gone(name(1), ALICE)))
     assert fold.erased[-1] == f"{name(1)}:n:late"
-    assert len(fold.erased) == 8
+    assert len(fold.erased) == 9
     left = await dump(engine)
     assert b"secret" not in left
-    assert name(1).encode() not in left
-    assert (await found(engine, 1)) == conversations.Conversation(name(1))
+    assert left.count(name(1).encode()) == 1
+    assert (await found(engine, 1)) == conversations.Conversation(name(1), gone={ALICE.key})
+
+
+async def test_of_attempts_to_make_it_the_first_counts_and_the_others_are_erased(
+    engine: AsyncEngine,
+) -> None:
+    into, fold = Topics(), Fold(engine)
+    made = [created(1, attempt=str(n), title=f"secret {n}") for n in range(4)]
+    whole = put(into, made[0], made[1], turn(1, "r1"), conversations.Gone(name(1), ALICE), made[2])
+    for batch in (whole[:2], whole[2:]):
+        await fold.all(batch)
+    late = put(into, made[3])
+    await fold.all(late)
+    erased = {key for key in fold.erased if ":c:" in key}
+    assert erased == {f"{name(1)}:c:{n}" for n in range(4)}
+    before = await dump(engine)
+    assert b"secret" not in before
+    assert (await found(engine, 1)) == conversations.Conversation(name(1), gone={ALICE.key})
+    # All at once, and what compaction leaves.
+    for batch in ([*whole, *late], [r for r in whole if r.key == name(1).encode()]):
+        await migration.migrate(engine, "base")
+        await migration.migrate(engine)
+        await Fold(engine).all(batch)
+        assert (await dump(engine)).count(name(1).encode()) == 1
+    one = put(into, created(2, attempt="1", title="kept"), created(2, attempt="2", title="no"))
+    await Fold(engine).all(one)
+    assert (await found(engine, 2)).title == "kept"
+    assert (await found(engine, 2)).attempt == "1"
 
 
 async def test_a_tombstone_erases_the_content_of_an_item(engine: AsyncEngine) -> None:
@@ -176,13 +209,13 @@ async def test_garbage_changes_nothing(engine: AsyncEngine) -> None:
 
 def _acts(chance: random.Random) -> list[conversations.Act]:
     """What gateways might write of three conversations."""
-    acts: list[conversations.Act] = [created(n) for n in (1, 2, 3)]
+    acts: list[conversations.Act] = [created(1), created(2), created(3, attempt="1")]
     nodes: dict[int, list[str | None]] = {1: [None], 2: [None], 3: [None]}
     for step in range(120):
         n = chance.choice((1, 2, 3))
         parent = chance.choice(nodes[n])
         node = f"r{step}"
-        match chance.randrange(7):
+        match chance.randrange(9):
             case 0 | 1:
                 acts.append(turn(n, node, parent, branch=chance.random() < 0.5))
                 nodes[n].append(node)
@@ -196,7 +229,13 @@ def _acts(chance: random.Random) -> list[conversations.Act]:
                 acts.append(conversations.Changed(name(n), ALICE, title=f"t{step}"))
             case 5:
                 acts.append(conversations.Removed(name(n), ALICE, f"i{chance.randrange(step + 1)}"))
-            case 6 if step > 100 and n == 3:
+            case 6 if parent is not None:
+                acts.append(conversations.Shared(name(n), ALICE, f"s{step}", parent, 1, 2, "t"))
+            case 7:
+                acts.append(
+                    conversations.Unshared(name(n), ALICE, f"s{chance.randrange(step + 1)}")
+                )
+            case 8 if step > 100 and n == 3:
                 acts.append(conversations.Gone(name(n), ALICE))
     return acts
 

@@ -7,9 +7,7 @@ import concurrent.futures
 import contextlib
 import gc
 import itertools
-import os
 import secrets
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -242,8 +240,11 @@ class Mortal:
     async def start(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.start)
 
-    def send(self, signum: signal.Signals) -> None:
-        os.kill(self._broker.pid, signum)
+    def pause(self) -> None:
+        self._broker.pause()
+
+    def resume(self) -> None:
+        self._broker.resume()
 
 
 @pytest.fixture(scope="module")
@@ -346,7 +347,7 @@ async def test_what_was_not_sent_to_a_broker_that_was_stopped_is_never_written(
     topic = await create(mortal.bootstrap, log_contract.unique())
     async with log_contract.writing(KafkaBackend(mortal.bootstrap), deadline_s=2.0) as writer:
         await writer.append(topic, 0, "k", b"before")
-        mortal.send(signal.SIGSTOP)
+        mortal.pause()
         try:
             sent = writer.append(topic, 0, "k", b"sent")
             await asyncio.sleep(0.3)  # it is on its way; one request at a time goes to a broker
@@ -357,7 +358,7 @@ async def test_what_was_not_sent_to_a_broker_that_was_stopped_is_never_written(
             results = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(result) for result in results} == {log.NotAppended}
         finally:
-            mortal.send(signal.SIGCONT)
+            mortal.resume()
         assert (await asyncio.wait_for(writer.append(topic, 0, "k", b"after"), 30)).offset >= 1
     found = await read_all(mortal.bootstrap, topic)
     assert [r.value for r in found.pop(0)] in (

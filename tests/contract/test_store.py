@@ -4,7 +4,6 @@ own."""
 import asyncio
 import math
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -626,7 +625,7 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
     names = [f"resp_{n}" for n in range(20)]
     for each in names:
         await Sessions(fragile).put_turn("owner", each, each.encode())
-    os.kill(own_redis.pid, signal.SIGSTOP)
+    own_redis.pause()
     try:
         async with asyncio.timeout(BOUNDED_S):
             outcomes = await asyncio.gather(
@@ -634,7 +633,7 @@ async def test_a_stopped_redis_costs_each_call_its_bound_and_answers_are_never_m
             )
         assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
     finally:
-        os.kill(own_redis.pid, signal.SIGCONT)
+        own_redis.resume()
     await _answers_again(fragile)
     for each in names:
         assert await Sessions(fragile).get_turn(each) == each.encode()
@@ -646,7 +645,7 @@ async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
     """Those who first wait for one of the busy connections must not get the time limit twice."""
     async with RedisStore(own_redis.url, timeout_s=CALL_S) as store:
         await _answers_again(store)
-        os.kill(own_redis.pid, signal.SIGSTOP)
+        own_redis.pause()
         try:
             holders = [
                 asyncio.create_task(Sessions(store).get_turn("resp_1"))
@@ -662,7 +661,7 @@ async def test_the_bound_holds_for_waiting_connecting_and_reading_together(
             outcomes += await asyncio.gather(*holders, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         finally:
-            os.kill(own_redis.pid, signal.SIGCONT)
+            own_redis.resume()
 
 
 async def test_a_cancelled_call_leaves_nothing_behind_for_the_next(

@@ -50,7 +50,7 @@ def drop_tables(file: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
         found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         for (name,) in found.fetchall():
-            connection.execute(f'DROP TABLE "{name}"')
+            connection.execute(f'DROP TABLE IF EXISTS "{name}"')
 
 
 async def compare(d: drill.Drill) -> tuple[int, list[str]]:

@@ -225,10 +225,12 @@ class Drill:
         return sum(line.f == "info" for _, lines in self.crowd.files() for line in lines)
 
     async def ended(self, seconds: float) -> None:
-        """Waits until every request in the log has an end, also those without a watcher."""
+        """Waits until every request in the log has an end, also those without a watcher, and those
+        of unknown outcome that were begun."""
         give_up = time.monotonic() + seconds
         waiting, read = {a.rid.encode() for a in self.crowd.asked}, dict[int, int]()
-        for rid in waiting:
+        unknown = {rid.encode() for rid in self.crowd.unknown if rid.startswith(ids.PREFIX)}
+        for rid in waiting | unknown:
             address = ids.parse(rid.decode())
             read[address.partition] = min(
                 address.offset, read.get(address.partition, address.offset)
@@ -242,14 +244,13 @@ class Drill:
                 ends = await offsets.ends(topics.TOKENS, read)
                 for partition, end in ends.items():
                     async for batch in replays.read(topics.TOKENS, partition, read[partition], end):
-                        over = (
-                            r.key
-                            for r in batch
-                            if isinstance(
-                                records.decode_token(r.value), records.End | records.Cancel
-                            )
-                        )
-                        waiting.difference_update(over)
+                        for r in batch:
+                            decoded = records.decode_token(r.value)
+                            if isinstance(decoded, records.End | records.Cancel):
+                                waiting.discard(r.key)
+                                unknown.discard(r.key)
+                            elif isinstance(decoded, records.Claim) and r.key in unknown:
+                                waiting.add(r.key)
                     read[partition] = end
                 if waiting:
                     await asyncio.sleep(0.5)

@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from playwright import sync_api
 
+from tests.support import waiting
+
 if TYPE_CHECKING:
     from tests.journey.conftest import Stack
 
 # Chromium tries to reach its maker's hosts at every start; in a closed network that only costs
 # time.
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 820}, "color_scheme": "light"}
 MOBILE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 844},
@@ -85,6 +78,16 @@ class Chat:
         return self.page.locator(".turn").last
 
     @property
+    def wordings(self) -> sync_api.Locator:
+        """The counter of what was asked in the place of the last question."""
+        return self.turn.get_by_role("group", name="Versions of the question")
+
+    @property
+    def answers(self) -> sync_api.Locator:
+        """The counter of answers to the last question."""
+        return self.turn.get_by_role("group", name="Answers to this question")
+
+    @property
     def shown(self) -> str:
         """The answer's text as drawn."""
         return self.turn.locator(".prose").text_content() or ""
@@ -92,6 +95,12 @@ class Chat:
     def status(self, *wanted: str, timeout: float = 240_000) -> None:
         selector = ", ".join(f'.turn:last-child[data-status="{s}"]' for s in wanted)
         self.page.wait_for_selector(selector, timeout=timeout)
+
+    def looks(self, drawn: str) -> None:
+        """Until the body of the turn is this HTML: what draws code and formulas may come late."""
+        waiting.eventually_blocking(
+            lambda: self.turn.locator(".body").inner_html() == drawn, "it is drawn like that"
+        )
 
     def streaming(self, characters: int = 1) -> None:
         """Until so much of the answer is drawn; it must not be over by then."""
@@ -108,9 +117,10 @@ class Chat:
         """The last turn as this browser keeps it."""
         found: dict[str, Any] = self.page.evaluate(
             """() => {
-                const id = new URLSearchParams(location.hash.slice(1)).get('c');
-                const key = Object.keys(localStorage).find(k => k.endsWith('.conversation.' + id));
-                return JSON.parse(localStorage.getItem(key)).turns.at(-1);
+                const name = new URLSearchParams(location.hash.slice(1)).get('c');
+                const kept = Object.keys(localStorage).filter(k => k.includes('.conversation.'))
+                    .map(k => JSON.parse(localStorage.getItem(k)));
+                return kept.find(({id, remote}) => name === id || name === remote).turns.at(-1);
             }"""
         )
         return found
@@ -131,6 +141,14 @@ class Chat:
                 return found
             self.page.wait_for_timeout(50)
         raise AssertionError(f"the gateway does not see the end: {found}")
+
+    def turns_at_the_server(self) -> list[dict[str, Any]]:
+        """The turns of the last answer's chat, in the order in which they were asked."""
+        name = self.server_says()["conversation"]["id"]
+        got = self.page.request.get(f"{self.stack.api}/conversations/{name}/turns")
+        assert got.status == 200, got.text()
+        found: list[dict[str, Any]] = got.json()["data"]
+        return found
 
     def check_exact(self) -> str:
         """What is kept is the server's text to the letter; what is drawn says the same. Returns the

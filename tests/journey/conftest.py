@@ -22,8 +22,9 @@ import httpx
 import pytest
 from playwright import sync_api
 
+from bench.browser import ARGUMENTS
 from tailrace.local import ports
-from tests.journey.chat_page import CHROMIUM_ARGS, DESKTOP, RECORD, Chat, Opener
+from tests.journey.chat_page import DESKTOP, RECORD, Chat, Opener
 from tests.support import waiting
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,6 +153,7 @@ def start(data: Path, *args: str, engine: str) -> Stack:
                 timeout=UP_DEADLINE_S,
                 check=False,
                 stdin=subprocess.DEVNULL,
+                env=environment(engine),
             )
         assert done.returncode == 0, log.read_text()[-4000:]
     except BaseException:
@@ -165,6 +167,11 @@ def start(data: Path, *args: str, engine: str) -> Stack:
     return Stack(
         f"http://127.0.0.1:{port}", f"http://127.0.0.1:{push_port}", credential, data, engine
     )
+
+
+def environment(engine: str) -> dict[str, str]:
+    """What `tailrace up` is given. The scripted engine has no titles to give."""
+    return {**os.environ, "TAILRACE_PAGE_TITLES": "0" if engine == "scripted" else "1"}
 
 
 def stop(stack: Stack) -> None:
@@ -215,7 +222,7 @@ def browser(chromium: str) -> Iterator[sync_api.Browser]:
     if not (ROOT / "frontend" / "dist" / "index.html").exists():
         pytest.skip("the page is not built (make install)")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        started = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         yield started
         started.close()
 
@@ -225,8 +232,12 @@ def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
     """A browser profile on a stack: each call of what it returns opens one more tab of the same
     profile."""
     contexts: list[sync_api.BrowserContext] = []
+    known: set[Path] = set()
 
     def profile(stack: Stack, **options: Any) -> Opener:
+        if stack.data not in known:
+            forget_chats(stack)
+            known.add(stack.data)
         context = browser.new_context(**(options or DESKTOP))
         context.add_init_script(RECORD)
         context.set_default_timeout(30_000)
@@ -236,6 +247,14 @@ def tabs(browser: sync_api.Browser) -> Iterator[Callable[..., Opener]]:
     yield profile
     for context in contexts:
         context.close()
+
+
+def forget_chats(stack: Stack) -> None:
+    """Delete the chats that tests before this one left with the default user."""
+    with httpx.Client(base_url=stack.api, headers=stack.headers, timeout=30.0) as client:
+        # An archive that has just begun has nothing, and may say so with an error.
+        for each in client.get("conversations", params={"limit": 100}).json().get("data", []):
+            client.delete(f"conversations/{each['id']}")
 
 
 @pytest.fixture

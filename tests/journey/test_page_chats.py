@@ -43,23 +43,23 @@ def test_try_again_and_stop_lose_no_answer(chat: Chat) -> None:
     first = chat.check_plain()
     slowly(chat, 2000)
     chat.page.get_by_role("button", name="Try again").click()
-    sync_api.expect(chat.turn.locator(".versions .place")).to_have_text("2 / 2")
+    sync_api.expect(chat.answers).to_have_text("2 / 2")
     chat.streaming(20)
     chat.page.keyboard.press("Escape")
     chat.status("cancelled")
     second = chat.check_plain()
-    back = chat.turn.get_by_role("button", name="Previous version")
+    back = chat.turn.get_by_role("button", name="Previous answer")
     back.focus()
     chat.page.keyboard.press("Enter")
-    sync_api.expect(chat.turn.locator(".versions .place")).to_have_text("1 / 2")
+    sync_api.expect(chat.answers).to_have_text("1 / 2")
     chat.status("completed")
     assert " ".join(chat.shown.split()) == " ".join(first.split())
     # The button cannot be pressed any more, so the answer has the focus; forwards is beside it.
     assert chat.page.evaluate("document.activeElement.className") == "answer"
     chat.page.reload()
     chat.connected()
-    sync_api.expect(chat.turn.locator(".versions .place")).to_have_text("1 / 2")
-    chat.turn.get_by_role("button", name="Next version").click()
+    sync_api.expect(chat.answers).to_have_text("1 / 2")
+    chat.turn.get_by_role("button", name="Next answer").click()
     chat.status("cancelled")
     assert " ".join(chat.shown.split()) == " ".join(second.split())
     assert chat.complained == []
@@ -78,10 +78,12 @@ def test_a_question_in_other_words_keeps_all_that_followed_the_first_ones(
     chat.status("completed")
     chat.ask("Then?")
     chat.status("completed")
-    assert chat.server_says()["previous_response_id"] is not None
+    assert chat.server_says()["conversation"] is not None
     other = opener().open(chat.page.url.removeprefix(chat.stack.url))
     assert questions(other) == ["One, in other words?", "Then?"]
-    chat.page.locator(".turn").first.get_by_role("button", name="Previous version").click()
+    chat.page.locator(".turn").first.get_by_role(
+        "button", name="Previous version of the question"
+    ).click()
     for each in (chat, other):
         sync_api.expect(each.page.locator(".question")).to_have_text(["One?", "Two?"])
     chat.page.locator(".turn").last.hover()
@@ -91,6 +93,50 @@ def test_a_question_in_other_words_keeps_all_that_followed_the_first_ones(
     label = "document.activeElement.getAttribute('aria-label')"
     assert chat.page.evaluate(label) == "Change question"
     assert chat.complained == []
+
+
+def test_versions_of_a_question_and_answers_to_it_are_counted_apart(
+    tabs: Callable[..., Opener], scripted_stack: Stack
+) -> None:
+    chat = tabs(scripted_stack)().open()
+
+    def on_show(tab: Chat, question: str, wording: str, answer: str) -> str | None:
+        """Waits until these are shown: the question, and both counters (empty: none)."""
+        sync_api.expect(tab.page.locator(".question")).to_have_text([question])
+        for counter, wanted in ((tab.wordings, wording), (tab.answers, answer)):
+            if wanted:
+                sync_api.expect(counter).to_have_text(wanted)
+            else:
+                sync_api.expect(counter).to_have_count(0)
+        tab.status("completed")
+        return tab.turn.get_attribute("data-turn")
+
+    chat.ask("One?")
+    first = on_show(chat, "One?", "", "")
+    chat.page.get_by_role("button", name="Try again").click()
+    second = on_show(chat, "One?", "", "2 / 2")
+    chat.turn.get_by_role("button", name="Previous answer").click()
+    assert on_show(chat, "One?", "", "1 / 2") == first
+    change_question(chat, 0, "In other words?")
+    on_show(chat, "In other words?", "2 / 2", "")
+    chat.page.get_by_role("button", name="Try again").click()
+    last = on_show(chat, "In other words?", "2 / 2", "2 / 2")
+    chat.turn.get_by_role("button", name="Previous version of the question").focus()
+    chat.page.keyboard.press("Enter")
+    assert on_show(chat, "One?", "1 / 2", "1 / 2") == first, "the answer that was seen last"
+    assert chat.page.evaluate("document.activeElement.className") == "answer"
+    chat.page.reload()
+    chat.connected()
+    other = tabs(scripted_stack)().open(chat.page.url.removeprefix(chat.stack.url))
+    for each in (chat, other):
+        assert on_show(each, "One?", "1 / 2", "1 / 2") == first
+    other.turn.get_by_role("button", name="Next answer").click()
+    for each in (chat, other):
+        assert on_show(each, "One?", "1 / 2", "2 / 2") == second
+    chat.turn.get_by_role("button", name="Next version of the question").click()
+    for each in (chat, other):
+        assert on_show(each, "In other words?", "2 / 2", "2 / 2") == last
+    assert chat.complained == other.complained == []
 
 
 def test_what_is_asked_while_an_answer_runs_is_sent_when_it_has_ended(chat: Chat) -> None:
@@ -236,7 +282,9 @@ def test_a_chat_that_is_too_long_goes_on_without_its_oldest_messages_or_as_a_new
     field.fill("Other words.")
     field.press("Enter")
     chat.status("unsent")
+    sync_api.expect(chat.wordings).to_have_text("2 / 2")
     screens.look("versions")
+    screens.measure("versions")
     chat.page.get_by_role("button", name="New chat with this question").click()
     assert chat.page.input_value("#question") == "Other words."
     sync_api.expect(chat.page.locator(".welcome")).to_be_visible()

@@ -157,6 +157,37 @@ def test_formulas_are_drawn_as_they_come_and_copied_as_they_were_written(
     assert chat.complained == []
 
 
+def test_nothing_moves_when_a_note_comes(shown: Callable[..., Shown]) -> None:
+    chat = shown("What are its roots?")
+    text = f"# Roots[^1] of it\n\nThey are[^2] two. {'Many words. ' * 20}\n\n[^1]: A.\n[^2]: B.\n"
+    events = page_events.spoken(("", text))
+    until = next(at for at in range(len(events)) if "\n\n[" in said(events[:at]))
+    chat.services.feed(events[:until])
+    numbers = chat.prose.locator(".note-ref")
+    sync_api.expect(numbers).to_have_text(["1", "2"])
+    sync_api.expect(chat.turn.get_by_role("button", name="Footnote 1")).to_be_disabled()
+    before = chat.prose.evaluate(PLACES)
+    chat.services.feed(events[until:])
+    chat.status("completed")
+    sync_api.expect(chat.turn.get_by_role("button", name="Footnote 1", exact=True)).to_be_enabled()
+    assert chat.prose.evaluate(PLACES) == before
+
+
+# Where the numbers, and the texts beside them, stand.
+PLACES = """(prose) => [...prose.querySelectorAll('.note-ref')].flatMap((number) => {
+  const behind = document.createRange();
+  behind.selectNode(number.nextSibling);
+  return [number, number.firstChild, behind].flatMap((each) => {
+    const { x, y, width, height } = each.getBoundingClientRect();
+    return [x, y, width, height];
+  });
+})"""
+
+
+def said(events: list[dict[str, Any]]) -> str:
+    return "".join(each.get("delta", "") for each in events)
+
+
 def test_footnotes_lead_to_their_notes_and_back(shown: Callable[..., Shown]) -> None:
     chat = shown("What are its roots?")
     chat.answer(TEXT)

@@ -99,7 +99,7 @@ def test_the_stream_helper_parses_arguments(client: Any) -> None:
         input=f"think 10\n{CALL}",
         tools=[{"type": "function", **tool}],
         reasoning={"effort": "low"},
-        metadata=PACE,
+        metadata={"script_pace_ms": "50"},  # a busy machine joins what comes faster
     ) as stream:
         seen = list(stream)
         final = stream.get_final_response()

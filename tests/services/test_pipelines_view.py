@@ -16,13 +16,13 @@ import httpx
 import pytest
 from playwright import sync_api
 
+from bench.browser import ARGUMENTS
 from pipelines import definition, samples
 from pipelines.analytics import embedded, jobs, results, twins
 from pipelines.examples import data
 from tailrace import log
 from tailrace.local import paths, ports
 from tailrace.protocol import topics
-from tests.journey.chat_page import CHROMIUM_ARGS
 from tests.pipelines import trial
 from tests.support import accessibility, waiting
 from tests.support import gateway_process as gp
@@ -136,7 +136,7 @@ def parts(tmp_path: Path, kafka: str, redis_url: str) -> Iterator[Parts]:
 @pytest.fixture
 def page(chromium: str) -> Iterator[sync_api.Page]:
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         made = browser.new_page(timezone_id="UTC")
         made.set_default_timeout(30_000)
         sync_api.expect.set_options(timeout=30_000)

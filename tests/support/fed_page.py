@@ -15,6 +15,13 @@ from gateway import page as served
 from tailrace.local import paths
 
 ORIGIN: Final = "http://page.test"
+CONFIG: Final[dict[str, Any]] = {
+    "models": ["m"],
+    "default_model": "m",
+    "push_urls": [],
+    "takes": {"m": {"images": True, "files": True, "max_output_tokens": 1000}},
+    "version": "",
+}
 
 
 class Services:
@@ -62,7 +69,7 @@ class Services:
         if path == "/v1/responses":
             self.asked.append(route.request.post_data_json or {})
         known: dict[str, Any] = {
-            "/config.json": {"models": ["m"], "default_model": "m", "push_urls": [], "version": ""},
+            "/config.json": CONFIG,
             "/ready": {"ready": True, "engine": {"state": "ready", "workers": 1, "detail": ""}},
             "/v1/session": {"subject": "reader", "token": "t"},
             "/v1/tickets": {"ticket": "ticket", "expires_in": 30},
@@ -75,11 +82,10 @@ class Services:
         if not file.is_file():
             route.fulfill(status=404, json={"error": {"message": "no", "code": "not_found"}})
             return
-        policy = served.content_security_policy([])
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         route.fulfill(
             body=file.read_bytes(),
-            headers={"content-type": kind, "content-security-policy": policy},
+            headers={"content-type": kind, **served.security_headers(path, [])},
         )
 
     def _open(self, socket: sync_api.WebSocketRoute) -> None:

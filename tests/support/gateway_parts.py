@@ -14,7 +14,9 @@ from gateway import (
     cache,
     canaries,
     context,
+    conversation_erasure,
     conversation_items,
+    conversation_turns,
     conversations,
     files,
     hedging,
@@ -155,6 +157,12 @@ class Parts:
             self.writer,
         )
         self.items = conversation_items.Items(self.delivery, self.operations, self.references)
+        self.conversation_turns = conversation_turns.ConversationTurns(
+            self.delivery, self.operations, self.items
+        )
+        self.conversation_erasure = conversation_erasure.ConversationErasure(
+            self.conversations, self.delivery, self.operations
+        )
         self.turns = turns.Turns(
             self.conversations,
             self.items,

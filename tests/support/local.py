@@ -9,9 +9,11 @@ with LocalKafka() as kafka:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent import futures
@@ -21,6 +23,7 @@ from typing import Self
 
 from tailrace import log as wire_log
 from tailrace.local import kafka_broker, paths, ports, redis_server, server_process
+from tests.support import waiting
 
 PARTITIONS = 8
 
@@ -31,6 +34,15 @@ QUICK_RETURN = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.m
 
 def _run_id() -> str:
     return f"test-{secrets.token_hex(6)}"
+
+
+def _threads_stopped(pid: int) -> bool:
+    """Whether the kernel gives state T for every thread (proc(5))."""
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+            if stat.read_text().rpartition(")")[2].split()[0] not in "TtZ":
+                return False
+    return True
 
 
 class _Local:
@@ -58,6 +70,22 @@ class _Local:
     def kill(self) -> None:
         """SIGKILL."""
         self._server.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP, and wait until it does nothing any more.
+
+        The signal goes to one thread, which stops the others once it has a processor. On a busy
+        machine they answer requests until then.
+        """
+        pid = self.pid
+        os.kill(pid, signal.SIGSTOP)
+        waiting.eventually_blocking(
+            lambda: _threads_stopped(pid), f"process {pid} is stopped", every_s=0.001
+        )
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def output(self) -> str:
         """Its log, for a test that wants to show it."""

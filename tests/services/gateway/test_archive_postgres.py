@@ -80,6 +80,7 @@ async def test_lists_and_answers_outlive_the_log_and_a_killed_database(
     with parts.gateway("gateway-1") as gateway:
         async with gateway.client() as client, gateway.client("bob") as bob:
             rids = [(await client.post("/v1/responses", json=b)).json()["id"] for b in BODIES]
+            talk = (await client.post("/v1/conversations", json={"title": "Größe"})).json()["id"]
             chat = {"messages": [{"role": "user", "content": "hi"}], "metadata": gp.cues(9, 1)}
             name = (await client.post("/v1/chat/completions", json=chat)).json()["id"]
             await archive_parts.archived(client, *rids)
@@ -137,4 +138,6 @@ async def test_lists_and_answers_outlive_the_log_and_a_killed_database(
                 return rids[0] not in await ids(client)
 
             await waiting.eventually(erased, "the erased one is in no list")
+            found = (await client.get("/v1/conversations/search?q=gross")).json()["data"]
+            assert [each["conversation"]["id"] for each in found] == [talk]
             assert await status(client, rids[0]) == 404

@@ -407,3 +407,35 @@ async def test_turns_at_once_on_a_gateway_that_has_just_started(parts: archive_p
                 )
         codes = sorted(each.status_code for each in got)
         assert codes == [200] + [400] * 7, [each.text for each in got]
+
+
+async def test_what_was_said_is_found_at_another_gateway_until_it_is_erased(
+    client: httpx.AsyncClient, parts: archive_parts.Parts
+) -> None:
+    name = await made(client, title="Über uns", items=[user("Grüße aus 北京大学")])
+    spoken = await turn(client, name, "Where is the zebra kept?")
+    rid = spoken.json()["id"]
+    [answer] = (part["text"] for item in spoken.json()["output"] for part in item["content"])
+
+    async def found(by: httpx.AsyncClient, words: str) -> list[tuple[str, str | None]]:
+        got = await by.get("/v1/conversations/search", params={"q": words})
+        assert got.status_code == 200, got.text
+        return [(row["conversation"]["id"], row["response_id"]) for row in got.json()["data"]]
+
+    with parts.gateway("gateway-that-searches") as other:
+        async with other.client() as alice, other.client("bob") as bob:
+
+            async def there() -> bool:  # the worker writes a history a moment after its answer
+                return await found(alice, "ZEBRA kept wher") == [(name, rid)]
+
+            await waiting.eventually(there, "the turn", within_s=30)
+            assert await found(alice, answer[:200]) == [(name, rid)]
+            for words in ("uber un", "grusse 京大", "北京大学"):
+                assert await found(alice, words) == [(name, None)], words
+            for words in ('zebra" OR "x', "zebra OR quagga", "zeb* kept", "%zebr%a", "京学"):
+                assert await found(alice, words) == [], words
+            assert await found(bob, "zebra") == []
+            assert (await client.delete(f"/v1/responses/{rid}")).status_code == 200
+            assert await found(alice, "zebra") == []
+            assert (await client.delete(f"/v1/conversations/{name}")).status_code == 200
+            assert await found(alice, "北京大学") == await found(alice, "uber uns") == []

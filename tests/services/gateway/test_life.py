@@ -370,12 +370,12 @@ class TestPartsThatGoAway:
             gateway = start(redis_at=store.url)
             async with client_of(gateway) as client:
                 await client.post("/v1/responses", json=QUICK)
-                os.kill(store.pid, signal.SIGSTOP)
+                store.pause()
                 try:
                     for _ in range(3):
                         assert (await client.post("/v1/responses", json=QUICK)).status_code == 200
                 finally:
-                    os.kill(store.pid, signal.SIGCONT)
+                    store.resume()
 
     async def test_without_kafka_a_request_is_refused_clearly_and_afterwards_all_is_well(
         self, start: Start, tmp_path: Path, redis_url: str, pool: str

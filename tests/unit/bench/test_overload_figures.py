@@ -95,6 +95,23 @@ def test_the_pool_has_recovered_behind_the_last_late_first_token(
     assert figures.recovery_s(every, load_s=10.0, idle_p99_s=0.1) == expected
 
 
+def test_an_ideal_pool_recovers_when_nobody_waits_long() -> None:
+    def coming(due_s: float, serves_s: float, pool: str = "one") -> figures.Arrival:
+        return figures.Arrival(due_s, pool, serves_s)
+
+    def recovered(*arrivals: figures.Arrival, longest_wait_s: float = 5.0) -> float:
+        places = {"one": 1, "two": 2}
+        return figures.ideal_recovery_s(arrivals, places, 10.0, longest_wait_s, idle_p99_s=0.1)
+
+    assert recovered(coming(9.0, 2.0), coming(11.0, 1.0)) == 0.0
+    assert recovered(coming(9.0, 4.0), coming(12.0, 1.0), coming(14.0, 1.0)) == 2.0
+    assert recovered(coming(9.0, 4.0, "two"), coming(12.0, 1.0, "two")) == 0.0
+    # One that is refused takes no place, and shows that the pool has not recovered.
+    refused = (coming(9.0, 4.0), coming(12.0, 9.0), coming(13.1, 1.0))
+    assert recovered(*refused, longest_wait_s=0.5) == 2.0
+    assert recovered(*refused) == pytest.approx(3.1)
+
+
 def test_seconds_without_requests_are_there() -> None:
     every = [asked(0.2, first_s=0.1), asked(2.9, "refused"), asked(2.1, first_s=0.4), asked(2.2)]
     first, between, last = figures.by_second(every, "interactive")

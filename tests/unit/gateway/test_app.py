@@ -316,7 +316,9 @@ class TestHttp:
             listed = (await client.get("/v1/models")).json()["data"]
             assert [model["id"] for model in listed] == ["m", "org/n"]
             assert (await client.get("/v1/models/org/n")).json()["id"] == "org/n"
-            assert (await client.get("/config.json")).json()["default_model"] == "m"
+            told = (await client.get("/config.json")).json()
+            assert told["default_model"] == "m"
+            assert (set(told["takes"]), told["takes"]["m"]["files"]) == ({"m", "org/n"}, True)
             ready = await client.get("/ready")
             assert (ready.status_code, ready.json()["redis"]) == (200, True)
             service.redis.away = True

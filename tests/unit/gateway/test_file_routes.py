@@ -169,6 +169,10 @@ async def test_a_request_tells_an_uploaded_text(keys: gateway_process.Keys, api:
         request = await asked(service, client, body)
         told = "Sum up:File notes.md:\nGröße: 5\n\n"
         assert request.messages == [{"role": "user", "content": told}]
+        said, of_file = request.input[0]["content"]
+        assert said == {"type": "input_text", "text": "Sum up:"}
+        whole = "File notes.md:\nGröße: 5\n\n"
+        assert of_file == {"type": "input_text", "text": whole, "filename": "notes.md"}
 
 
 async def test_a_tool_may_answer_with_a_file(keys: gateway_process.Keys) -> None:

@@ -28,6 +28,14 @@ def built(tmp_path: Path) -> Path:
     (folder / "assets" / "a-1.js.gz").write_bytes(gzip.compress(SCRIPT))
     (folder / "assets" / "a-1.js.br").write_bytes(b"brotli")
     (folder / "icon.svg").write_text("<svg/>")
+    (folder / "icon-192.png").write_bytes(b"png")
+    (folder / "manifest.webmanifest").write_text("{}")
+    (folder / "sw.js").write_bytes(SCRIPT)
+    (folder / "sw.js.br").write_bytes(b"brotli")
+    (folder / "diagram.html").write_text("<title>diagram</title>")
+    (folder / "diagram.js").write_text("draw()")
+    (folder / "assets" / "mermaid.min-Ab_c-1.js").write_text("mermaid")
+    (folder / "shared.html").write_text("<title>shared</title>")
     (folder / "download.gz").write_bytes(b"not a variant")
     (tmp_path / "secret").write_text("s3cret")
     (folder / "leak").symlink_to(tmp_path / "secret")
@@ -61,6 +69,13 @@ async def test_the_files_have_their_types_policy_and_cache_headers(
     icon = await browser.get("/icon.svg")
     assert icon.headers["content-type"] == "image/svg+xml"
     assert icon.headers["etag"] != index.headers["etag"]
+    assert (await browser.get("/icon-192.png")).headers["content-type"] == "image/png"
+    manifest = await browser.get("/manifest.webmanifest")
+    assert manifest.headers["content-type"] == "application/manifest+json"
+    worker = await browser.head("/sw.js", headers={"accept-encoding": "br"})
+    assert worker.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert worker.headers["cache-control"] == "no-cache"
+    assert worker.headers["content-encoding"] == "br"
 
 
 @pytest.mark.parametrize(
@@ -185,4 +200,58 @@ def test_the_policy_lets_in_the_page_and_its_services_only() -> None:
         "'self'",
         "'none'",
     )
+    assert (rules["worker-src"], rules["manifest-src"]) == ("'self'", "'self'")
     assert "unsafe" not in policy
+
+
+async def test_the_document_of_diagrams_is_isolated_and_only_its_scripts_are_for_others(
+    browser: httpx.AsyncClient,
+) -> None:
+    document = await browser.get("/diagram.html")
+    etag = {"if-none-match": document.headers["etag"]}
+    for answer in (document, await browser.get("/diagram.html", headers=etag)):
+        policy = answer.headers["content-security-policy"]
+        rules = dict(rule.partition(" ")[::2] for rule in policy.split("; "))
+        assert rules == {
+            "default-src": "'none'",
+            "script-src": "'self'",
+            "style-src": "'unsafe-inline'",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "frame-ancestors": "'self'",
+            "sandbox": "allow-scripts",
+        }
+        assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    for path in ("/diagram.js", "/assets/mermaid.min-Ab_c-1.js"):
+        script = await browser.get(path)
+        assert script.headers["cross-origin-resource-policy"] == "cross-origin"
+        assert "unsafe" not in script.headers["content-security-policy"]
+    for path in ("/", "/assets/a-1.js", "/s/token", "/diagram.html", "/sw.js"):
+        assert "cross-origin-resource-policy" not in (await browser.get(path)).headers
+    page_itself = await browser.get("/")
+    assert "frame-src 'self'; " in page_itself.headers["content-security-policy"]
+    assert "x-frame-options" not in page_itself.headers
+
+
+async def test_every_link_has_one_page_which_search_engines_leave_alone(
+    browser: httpx.AsyncClient,
+) -> None:
+    index = await browser.get("/")
+    for path in ("/s/any-token", "/s/another"):
+        page_of_link = await browser.get(path)
+        assert (page_of_link.status_code, page_of_link.text) == (200, "<title>shared</title>")
+        assert page_of_link.headers["x-robots-tag"] == "noindex"
+        policy = "content-security-policy"
+        assert page_of_link.headers[policy] == index.headers[policy]
+    etag = {"if-none-match": page_of_link.headers["etag"]}
+    assert (await browser.get("/s/any-token", headers=etag)).status_code == 304
+    for path in ("/s/", "/s", "/s/a/b", "/s/a/../../secret", "/s/%2e%2e%2fsecret"):
+        assert (await browser.get(path)).status_code == 404
+
+
+async def test_a_page_that_was_built_without_it_has_none(built: Path) -> None:
+    (built / "shared.html").unlink()
+    app = Starlette(routes=page.Page(built, []).routes())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        assert (await client.get("/s/token")).status_code == 404

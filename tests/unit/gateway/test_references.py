@@ -17,7 +17,8 @@ from tests.support.gateway_parts import ALICE, BOB, CATALOG, Parts
 KEYS = seals.Keys([b"k" * 32])
 SEALED = {"include": ["reasoning.encrypted_content"]}
 QUESTION = {"role": "user", "content": "next"}
-ITEMS: tuple[tuple[records.MarkKind, str], ...] = (("r", "hm"), ("m", "hello"), ("c", '{"a":1}'))
+THOUGHT = "let me think"  # what is sealed has no blanks
+ITEMS: tuple[tuple[records.MarkKind, str], ...] = (("r", THOUGHT), ("m", "hello"), ("c", '{"a":1}'))
 
 
 async def answered(parts: Parts, **fields: Any) -> dict[str, Any]:
@@ -56,11 +57,11 @@ async def test_reasoning_that_is_sent_back_sealed_is_in_the_prompt() -> None:
         assert seals.MEMBER not in response
         assert parts.requests()[-1].echo.keys() >= {seals.MEMBER}
         thought, said, call = response["output"]
-        assert thought["encrypted_content"].count("hm") == 0
+        assert THOUGHT not in thought["encrypted_content"]
         back = {**thought, "content": []}
         output = {"type": "function_call_output", "call_id": call["call_id"], "output": "2"}
         messages = await prompt(parts, back, said, call, output)
-        assert messages[0]["reasoning_content"] == "hm"
+        assert messages[0]["reasoning_content"] == THOUGHT
         assert [m["role"] for m in messages] == ["assistant", "tool"]
         shown = parts.requests()[-1].input[0]
         assert (shown["encrypted_content"], shown["content"]) == (back["encrypted_content"], [])
@@ -100,11 +101,11 @@ async def test_anothers_and_changed_reasoning_is_refused_by_its_place() -> None:
 
 async def test_without_keys_the_text_beside_is_taken_and_nothing_else() -> None:
     thought = {"type": "reasoning", "summary": [], "encrypted_content": "sealed elsewhere"}
-    beside = {**thought, "content": [{"type": "reasoning_text", "text": "hm"}]}
+    beside = {**thought, "content": [{"type": "reasoning_text", "text": THOUGHT}]}
     said = {"role": "assistant", "content": "hello"}
     async with gateway_parts.running() as parts:
         assert (await refused(parts, thought, said)).code == "invalid_encrypted_content"
-        assert (await prompt(parts, beside, said))[0]["reasoning_content"] == "hm"
+        assert (await prompt(parts, beside, said))[0]["reasoning_content"] == THOUGHT
 
 
 async def test_a_summary_is_told_to_the_model_and_shown_as_it_was_sent() -> None:
@@ -131,7 +132,7 @@ async def test_items_of_stored_responses_are_named_by_their_ids() -> None:
             {
                 "role": "assistant",
                 "content": "hello",
-                "reasoning_content": "hm",
+                "reasoning_content": THOUGHT,
                 "tool_calls": [
                     {
                         "id": call["call_id"],
@@ -189,7 +190,7 @@ async def test_items_that_fit_into_no_record_are_not_written_out(
     async with gateway_parts.running() as parts:
         item = (await answered(parts))["output"][which]
         named = {"type": "item_reference", "id": item["id"]}
-        text = ("hm", "hello", '{"a":1}')[which]
+        text = (THOUGHT, "hello", '{"a":1}')[which]
         monkeypatch.setattr(references, "MAX_CHARACTERS", 3 * len(text))
         error = await refused(parts, *[named] * 4)
         assert (error.status, error.code) == (400, "context_length_exceeded")

@@ -224,3 +224,39 @@ async def test_one_that_continues_a_response_waits_for_it_or_ends_it() -> None:
         parts.answer(third.rid, "third")
         for stream in (first, second, third):
             stream.release()
+
+
+async def test_one_key_makes_one_conversation_at_any_gateway(archive: reader.Reader) -> None:
+    broker = memory_log.MemoryLog("one", 1)
+    async with (
+        gateway_parts.running(broker, archive=archive) as one,
+        gateway_parts.running(broker, archive=archive) as two,
+    ):
+        broker.hold_acknowledgements()
+        tries = [
+            asyncio.ensure_future(parts.conversations.create_once(OWNER, "k", {"by": name}, name))
+            for parts, name in ((one, "one"), (two, "two"))
+        ]
+        partition = conversations.partition(OWNER)
+        await waiting.eventually(
+            lambda: len(broker.records(topics.CONVERSATIONS, partition)) == 2, "both attempts"
+        )
+        attempts = broker.records(topics.CONVERSATIONS, partition)
+        assert len({record.key for record in attempts}) == 2, "compaction keeps the first"
+        broker.release_acknowledgements()
+        first, second = await asyncio.gather(*tries)
+        assert first == second
+        name = first.id
+        turn = conversations.Turn(name, OWNER, await one.delivery.mint(0))
+        assert await one.conversations.add(first, turn)
+        again = await two.conversations.create_once(OWNER, "k", {}, "other")
+        assert (again.title, again.head) == (first.title, turn.node)
+        assert len(broker.records(topics.CONVERSATIONS, partition)) == 3
+        for owner, key in ((OWNER, "l"), (access.owner_of(BOB), "k")):
+            other = await one.conversations.create_once(owner, key, {}, "")
+            assert other.id != name
+        await two.conversations.delete(name, OWNER)
+        for parts in (one, two):
+            with pytest.raises(errors.ApiError) as gone:
+                await parts.conversations.create_once(OWNER, "k", {}, "")
+            assert gone.value.code == "conversation_not_found"

@@ -31,6 +31,41 @@ def chat(body: dict[str, Any]) -> command.Create:
     return chat_api.parse({"messages": [{"role": "user", "content": "hi"}], **body}, POOLS)
 
 
+class TestConversation:
+    @pytest.mark.parametrize(
+        ("named", "behind"),
+        [
+            ("conv_1", None),
+            ({"id": "conv_1"}, None),
+            ({"id": "conv_1", "parent": "resp_1"}, command.Behind("resp_1")),
+            ({"id": "conv_1", "parent": None}, command.Behind(None)),
+        ],
+    )
+    def test_a_turn_follows_the_head_or_the_node_that_is_named(
+        self, named: Any, behind: command.Behind | None
+    ) -> None:
+        create = responses({"conversation": named})
+        assert (create.conversation, create.behind) == ("conv_1", behind)
+        counted = responses_api.parse_count({"input": "hi", "conversation": named}, POOLS)
+        assert counted.behind == behind
+
+    def test_behind_a_node_no_input_is_needed(self) -> None:
+        body = {"conversation": {"id": "conv_1", "parent": "resp_1"}}
+        assert responses_api.parse(body, POOLS).turn == ()
+
+    def test_a_fork_has_its_parent_already(self) -> None:
+        fork = {"response_id": "resp_1", "at": 1}
+        body = {"fork": fork, "conversation": {"id": "conv_1", "parent": "resp_1"}}
+        with pytest.raises(errors.ApiError) as refused:
+            responses_api.parse(body, POOLS)
+        assert (refused.value.status, refused.value.param) == (400, "conversation.parent")
+
+    def test_another_parent_is_another_request_to_an_idempotency_key(self) -> None:
+        parents: list[dict[str, Any]] = [{}, {"parent": None}, {"parent": "resp_1"}]
+        bodies = [{"conversation": {"id": "conv_1", **parent}} for parent in parents]
+        assert len({command.body_digest(body) for body in bodies}) == 3
+
+
 class TestAccepted:
     def test_a_bare_question_gets_the_default_model_and_its_defaults(self) -> None:
         create = responses_api.parse({"input": "hi"}, POOLS)
@@ -256,6 +291,8 @@ REFUSED_RESPONSES: list[tuple[dict[str, Any], str | None, str | None]] = [
         "mutually_exclusive_parameters",
     ),
     ({"conversation": "conv_1", "store": False}, "store", "invalid_value"),
+    ({"conversation": {"parent": None}}, "conversation.id", "missing_required_parameter"),
+    ({"conversation": {"id": "conv_1", "parent": 5}}, "conversation.parent", "invalid_type"),
     ({"if_busy": "wait"}, "if_busy", "unsupported_value"),
     ({"if_busy": ["queue"]}, "if_busy", "unsupported_value"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),

@@ -69,7 +69,19 @@ def test_nothing_is_accepted_before_a_conversation_and_after_it() -> None:
     found = folded(turn("a"))
     assert found == conversations.Conversation(C)
     found = folded(created(), turn("a"), conversations.Gone(C, ALICE), turn("b", "a"))
-    assert found == conversations.Conversation(C)
+    assert found == conversations.Conversation(C, gone={ALICE.key})
+
+
+def test_of_several_that_make_it_the_first_counts_and_none_behind_its_end() -> None:
+    first, late = created(attempt="1", title="one"), created(attempt="2", title="two")
+    found = folded(first, turn("a"), late)
+    assert (found.title, found.attempt, found.head) == ("one", "1", "a")
+    gone = conversations.Gone(C, ALICE)
+    for before in ([first, gone], [gone]):
+        assert folded(*before, late) == conversations.Conversation(C, gone={ALICE.key})
+    other = conversations.Gone(C, BOB)
+    assert folded(first, other).title == "one"
+    assert folded(other, first).title == "one"
 
 
 def test_nobody_else_changes_it() -> None:
@@ -79,6 +91,7 @@ def test_nobody_else_changes_it() -> None:
         conversations.Turn(C, BOB, "b", "a"),
         conversations.Chosen(C, BOB),
         conversations.Removed(C, BOB, "i"),
+        conversations.Shared(C, BOB, "s", "a", 1, 2),
         conversations.Item(C, BOB, "i", {}),
         conversations.Created(C, BOB, 1),
     )
@@ -100,6 +113,32 @@ def test_items_are_added_and_removed() -> None:
     assert not found.apply(conversations.Added(C, ALICE, "m", [], "n"), 0), "no items"
 
 
+def shared(share: str, head: str, **more: Any) -> conversations.Shared:
+    return conversations.Shared(C, ALICE, share, head, 100, 200, **more)
+
+
+def test_a_link_leads_to_a_node_until_it_is_revoked() -> None:
+    found = folded(created(), turn("a"), shared("s", "a", title="t"), turn("b", "a"))
+    assert found.shares == {"s": conversations.Share("a", "t", 100, 200)}
+    assert (found.path_to("a"), found.path()) == (["a"], ["a", "b"])
+    assert not found.apply(shared("x", "unknown"), 0)
+    assert found.apply(conversations.Unshared(C, ALICE, "s"), 0)
+    assert not found.apply(conversations.Unshared(C, ALICE, "s"), 0)
+    assert found.shares == {}
+
+
+def test_a_link_is_gone_with_its_conversation() -> None:
+    gone = conversations.Gone(C, ALICE)
+    left = conversations.Conversation(C, gone={ALICE.key})
+    assert folded(created(), turn("a"), shared("s", "a"), gone) == left
+
+
+def test_what_is_done_to_a_copy_is_not_done_to_the_conversation() -> None:
+    found = folded(created(), turn("a"), shared("s", "a"))
+    found.copy().apply(conversations.Unshared(C, ALICE, "s"), 0)
+    assert set(found.shares) == {"s"}
+
+
 def test_there_is_a_most_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "MAX_NODES", 2)
     found = folded(created(), turn("a"), turn("b", "a"), turn("c", "b"))
@@ -113,11 +152,15 @@ def test_there_is_a_most_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         (C, b'{"t":"CONVERSATION"}'),
         (C + ":title", conversations.encode(created())),
         (C, conversations.encode(turn("a"))),
+        (C, conversations.encode(created(attempt="1"))),
+        (f"{C}:c:", conversations.encode(created())),
+        (f"{C}:c:2", conversations.encode(created(attempt="1"))),
         (f"{C}:n:b", conversations.encode(turn("a"))),
         (f"{C}:p:", conversations.encode(conversations.Chosen(C, ALICE))),
         (f"{C}:None", conversations.encode(conversations.Changed(C, ALICE))),
         (f"{C}:title", conversations.encode(conversations.Changed(C, ALICE, {}, "a"))),
         (f"{C}:n:a", conversations.encode(msgspec.structs.replace(turn("a"), v=9))),
+        (f"{C}:s:t", conversations.encode(shared("s", "a"))),
         (f"{C}:n:a", None),
         (f"{C}:i:a", b'{"t":"ITEM","id":"x","item":"a","content":' + b"[" * 99 + b"]" * 99 + b"}"),
     ],
@@ -128,7 +171,7 @@ def test_garbage_is_no_act(key: str, value: bytes | None) -> None:
 
 NODES = "abcdef"
 _acts = st.one_of(
-    st.builds(created, title=st.sampled_from(["", "t"])),
+    st.builds(created, title=st.sampled_from(["", "t"]), attempt=st.sampled_from(["", "1", "2"])),
     st.builds(
         turn,
         st.sampled_from(NODES),
@@ -160,8 +203,18 @@ _acts = st.one_of(
     st.builds(conversations.Item, st.just(C), st.just(ALICE), st.sampled_from("ij"), st.just({})),
     st.builds(conversations.Removed, st.just(C), st.just(ALICE), st.sampled_from("ij")),
     st.builds(conversations.Gone, st.just(C), st.just(ALICE)),
+    st.builds(
+        conversations.Shared,
+        *(st.just(C), st.sampled_from([ALICE, BOB]), st.sampled_from("st")),
+        *(st.sampled_from(NODES), st.just(1), st.just(2)),
+    ),
+    st.builds(
+        conversations.Unshared,
+        *(st.just(C), st.sampled_from([ALICE, BOB]), st.sampled_from("st")),
+    ),
 )
-# A key is written once, but for that of attributes and of the conversation itself.
+# A key is written once, but for that of attributes, of the conversation itself, and of a link that
+# is revoked.
 _histories = st.lists(_acts, max_size=25).map(lambda acts: [created(), *_written_once(acts)])
 
 
@@ -169,7 +222,8 @@ def _written_once(acts: list[Act]) -> list[Act]:
     seen, found = set[str](), []
     for act in acts:
         at = conversations.key(act, "r")
-        if isinstance(act, conversations.Turn | conversations.Added):
+        once = conversations.Turn | conversations.Added | conversations.Shared
+        if isinstance(act, once) or ":c:" in at:
             if at in seen:
                 continue
             seen.add(at)
@@ -204,12 +258,20 @@ def test_it_is_a_tree(acts: list[Act]) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(_histories, st.randoms(use_true_random=False))
-def test_compaction_changes_nothing(acts: list[Act], chance: random.Random) -> None:
-    """Of what gateways write: a conversation is created once, and only its owner's acts."""
-    mine = [a for a in acts[1:] if a.by == ALICE and not isinstance(a, conversations.Created)]
-    gone = [n for n, a in enumerate(mine) if isinstance(a, conversations.Gone)]
-    history = _keyed([acts[0], *(mine[: gone[0] + 1] if gone else mine)])
+@given(_histories, st.booleans(), st.randoms(use_true_random=False))
+def test_compaction_changes_nothing(acts: list[Act], attempts: bool, chance: random.Random) -> None:
+    """Of what gateways write: a conversation is created once, or by attempts, which may come at any
+    time; else only its owner's acts, until it is gone."""
+    mine: list[Act] = [created(attempt="0", title="first") if attempts else acts[0]]
+    there = True
+    for act in acts[1:]:
+        if isinstance(act, conversations.Created):
+            good = attempts and bool(act.attempt)
+        else:
+            good = there and act.by == ALICE
+        mine += [act] if good else []
+        there = there and not isinstance(act, conversations.Gone)
+    history = _keyed(mine)
     last = {key: n for n, (key, _, _) in enumerate(history)}
     kept = [
         each
@@ -232,3 +294,6 @@ def test_both_folds_accept_the_same(acts: list[Act]) -> None:
     }
     assert judged.get(C, conversation_fold.NONE).head == found.head
     assert judged.get(C, conversation_fold.NONE).removed == found.removed
+    assert judged.get(C, conversation_fold.NONE).shares == {
+        share: each.head for share, each in found.shares.items()
+    }

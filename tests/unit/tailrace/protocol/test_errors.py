@@ -36,6 +36,7 @@ EVERY_ERROR = [
     (errors.response_not_found("resp_1"), 404, "response_not_found", "response_id"),
     (errors.item_not_found("rs_1"), 404, "item_not_found", "input"),
     (errors.conversation_not_found("conv_1"), 404, "conversation_not_found", None),
+    (errors.share_not_found(), 404, "share_not_found", None),
     (errors.conversation_item_not_found("msg_1"), 404, "item_not_found", None),
     (
         errors.conversation_locked("conversation", "resp_1"),

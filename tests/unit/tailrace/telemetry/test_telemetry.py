@@ -474,7 +474,14 @@ def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(
         "def models():\n"
         "    with t.span('inside'):\n"
         "        return [name for name, _ in t.trace_headers()]\n"
-        "print(TestClient(app).get('/v1/models').json())\n",
+        "@app.get('/v1/shared/{token}')\n"
+        "@app.get('/s/{token}')\n"
+        "def shared(token):\n"
+        "    return token\n"
+        "client = TestClient(app)\n"
+        "for path in ('/v1/shared/tok3n', '/s/tok3n', '/%73/tok3n', '/s/tok3n/x'):\n"
+        "    client.get(path)\n"
+        "print(client.get('/v1/models').json())\n",
         OTEL_EXPORTER_OTLP_ENDPOINT=url,
     )
     assert done.stdout == "['traceparent']\n", done.stderr
@@ -482,3 +489,4 @@ def test_with_an_endpoint_spans_arrive_there_by_the_time_the_process_ends(
     body = b"".join(content for _, content in received)
     for word in (b"tailrace-gateway", b"gateway-7", b"inside", b"GET /v1/models"):
         assert word in body
+    assert b"tok3n" not in body, "the address of a link is a credential"

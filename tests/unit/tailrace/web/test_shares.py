@@ -71,6 +71,20 @@ def test_after_too_many_refused_credentials_no_more_of_an_address_are_looked_at(
     rates.check_refusals(asked("192.0.2.1"))
 
 
+def test_looks_without_a_credential_are_counted_by_address() -> None:
+    now = 0.0
+    rates = shares.Rates(settings.Limits(reads_rate=1, reads_burst=2), lambda: now)
+    for _ in range(2):
+        rates.visit(asked("192.0.2.1"))
+    with pytest.raises(errors.ApiError) as refused:
+        rates.visit(asked("192.0.2.1"))
+    assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
+    rates.visit(asked("192.0.2.2"))
+    rates.read(ALICE)
+    now += 1.0
+    rates.visit(asked("192.0.2.1"))
+
+
 async def test_messages_of_a_principal_wait_on_all_of_its_sockets_above_its_rate() -> None:
     rates = shares.Rates(settings.Limits(messages_rate=1))
     waiting = [asyncio.create_task(rates.message(ALICE)) for _ in range(3)]
@@ -94,5 +108,6 @@ def test_a_rate_of_zero_is_no_limit() -> None:
     for _ in range(10_000):
         rates.read(ALICE)
         rates.ticket(ALICE)
+        rates.visit(asked("192.0.2.1"))
         rates.refused(asked("192.0.2.1"))
         rates.check_refusals(asked("192.0.2.1"))

@@ -56,6 +56,28 @@ def test_the_readable_answer_quotes_the_prompt() -> None:
     assert "\ufffd" not in text
 
 
+def test_an_echo_is_the_question_again_and_again_and_goes_on_where_it_was_cut() -> None:
+    """The page's benchmark gets Markdown this way."""
+    said = "# Wörter\n"
+
+    def answer(before: int = 0, **cues: str) -> list[int]:
+        request = records.Request(
+            "r",
+            records.Owner("i", "s"),
+            "m",
+            [{"role": "user", "content": said}],
+            records.Sampling(1),
+            {"metadata": {"script_echo": "1", **cues}},
+        )
+        whole = scripted.text_ids(said) * 9
+        return list(scripted.answer(request, whole[:before]))
+
+    assert answer() == scripted.text_ids(said)
+    seven = answer(script_tokens="7")
+    assert scripted.Detokenizer().push(seven) == said + said[:8]
+    assert answer(before=5, script_tokens="7") == seven[5:]
+
+
 def test_an_image_that_is_kept_beside_the_record_gives_the_same_answer() -> None:
     """The judge reads the record, the worker what it stands for."""
     image = {"type": "image", "sha256": "ab", "media": "image/png", "width": 1, "height": 1}
