@@ -23,6 +23,8 @@ _OF_TOPIC = 1  # where a setting is from: it was given for this topic
 
 # How long another process may take to name the log after it made the topics.
 NAMED_S = 3.0
+# How long brokers may take to know topics that the controller made.
+KNOWN_S = 60.0
 
 
 class _NotYet(Exception):
@@ -174,12 +176,22 @@ async def _keep_for_ever(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -
 
 async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
     """Wait until brokers know these topics. Their metadata follows the controller's, on a busy
-    machine by seconds."""
-    async with asyncio.timeout(clients.ANSWER_DEADLINE_S):
-        unknown = bool(names)
-        while unknown:
-            unknown = any(d["error_code"] for d in await admin.describe_topics(names))
-            await asyncio.sleep(0.05 if unknown else 0)
+    machine by many seconds.
+
+    Raises:
+        LogUnavailable: they do not know them after `KNOWN_S`.
+    """
+    unknown = list(names)
+    try:
+        async with asyncio.timeout(KNOWN_S):
+            while unknown:
+                described = await admin.describe_topics(unknown)
+                unknown = [d["topic"] for d in described if d["error_code"]]
+                await asyncio.sleep(0.05 if unknown else 0)
+    except TimeoutError as error:
+        raise log_words.LogUnavailable(
+            f"after {KNOWN_S:g} s the broker still does not know {', '.join(unknown)}"
+        ) from error
 
 
 async def _name_incarnation(bootstrap: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,24 @@ def test_a_refused_question_counts_down_and_says_it_once(fed: FedPage, tmp_path:
             .map((each) => Number(each.getAttribute('aria-level') ?? each.tagName[1]))"""
     )
     assert levels == [1, 2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("device", [DESKTOP])
+def test_what_is_refused_before_it_was_drawn_is_said(fed: FedPage) -> None:
+    chat, services, _ = fed
+    chat.open()
+    chat.page.evaluate(
+        """() => {
+            const frame = window.requestAnimationFrame;
+            window.requestAnimationFrame = (draw) => setTimeout(() => frame(draw), 1000);
+        }"""
+    )
+    for question, seconds in (("Too soon?", 41), ("And now?", 57)):
+        services.refusals = [(429, "rate_limit_exceeded", str(seconds))]
+        chat.ask(question)
+        said = re.compile(rf"Try again in ({'|'.join(str(seconds - n) for n in range(5))}) s\.")
+        sync_api.expect(chat.spoken).to_have_text(said)
+        services.next_response()
 
 
 @EVERYWHERE

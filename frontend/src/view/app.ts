@@ -175,8 +175,16 @@ export class App {
 
   private asked(id: string): void {
     if (id !== this.current) this.open(id);
+    this.listenFor();
     this.follow.toEnd();
     this.composer.field.focus();
+  }
+
+  /** What was just asked is spoken about from its first change on, even if that comes before it is drawn. */
+  private listenFor(): void {
+    const conversation = this.conversation();
+    const turn = conversation === null ? undefined : shown(conversation).at(-1);
+    if (turn !== undefined) this.speaker.listenFor(turn);
   }
 
   private stop(): void {
@@ -318,6 +326,7 @@ export class App {
     const actions = {
       retry: (turnId: string) => {
         if (this.current !== null) this.controller.retry(this.current, turnId);
+        this.listenFor();
         this.follow.toEnd();
       },
       takeBack: (turnId: string) => {
@@ -326,10 +335,12 @@ export class App {
       },
       edit: (turnId: string, question: string) => {
         if (this.current !== null) this.controller.edit(this.current, turnId, question);
+        this.listenFor();
         this.composer.field.focus();
       },
       trim: (turnId: string) => {
         if (this.current !== null) this.controller.trim(this.current, turnId);
+        this.listenFor();
         this.follow.toEnd();
       },
       fresh: ({ question, attachments }: Turn) => {

@@ -21,6 +21,11 @@ export class Speaker {
     this.element.textContent = "";
   }
 
+  /** A question that was asked here just now; without this, what a turn is when it is first drawn is no news. */
+  listenFor(turn: Turn): void {
+    if (!this.said.has(turn.id)) this.said.set(turn.id, { stage: stageOf(turn, null), seams: 0 });
+  }
+
   // Of an answer that was continued, what is new is said.
   say(turn: Turn, refusal: Refusal | null): void {
     const seams = reading(chain(turn)).flatMap((part) => part.seams);
