@@ -1,8 +1,8 @@
 """How long a request would wait, by the heartbeats of its pool's workers (pure).
 
 The backlog of a pool is the work that its workers have not done yet, in tokens that their engines
-will make: what runs, and what waits of each class, read or not (`worker.workload`). Divided by the
-rate at which the workers make tokens while requests wait, it is a time.
+will make: what runs, and what waits of each class, read or not (`worker.workload`). Workers also
+tell how much of what waits will have begun by when, and so it is a time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tailrace.protocol import queue_place, topics
+from tailrace.protocol.starts import Starts, together
 
 # Between an append and the heartbeat that tells of it here, on average: half of the time between
 # two heartbeats, and half of that between two looks of this process.
 UNTOLD_S: Final = 1.0
 BUSY_UNTOLD_S: Final = 0.25
+MOST_TIMES: Final = 100  # at which a worker may tell how much has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Backlog:
         running: tokens left of what runs.
         waiting: tokens of what waits, by class.
         rate: tokens per second while requests wait; 0 while it is not known.
+        starts: when what waits begins, where workers look ahead.
         free: places in the engines that nothing waits for.
         principals: how many have interactive requests that wait; each gets the same share.
         rounds: how many have more than 0, 1, 2, … of them, at all workers together; None while a
@@ -43,6 +46,7 @@ class Backlog:
     running: float = 0.0
     waiting: tuple[float, ...] = (0.0,) * len(topics.CLASSES)
     rate: float = 0.0
+    starts: Starts | None = None
     free: int = 0
     principals: int = 0
     rounds: tuple[float, ...] | None = None
@@ -84,14 +88,15 @@ class Backlog:
                 ahead = min(ahead, self._turns(own) * self.each)
             # Batch requests have their share of what is made meanwhile.
             batch = ahead * self.batch_share / (1 - self.batch_share)
-            return (ahead + min(sum(self.waiting[1:]), batch)) / self.rate
-        return queue_place.batch_wait_s(
-            ahead,
-            ahead - self.waiting[0],
-            rate=self.rate,
-            interactive_rate=self.interactive_rate,
-            batch_share=self.batch_share,
-        )
+            ahead += min(sum(self.waiting[1:]), batch)
+        else:
+            ahead = queue_place.batch_ahead(
+                ahead,
+                ahead - self.waiting[0],
+                interactive_share=self.interactive_rate / self.rate,
+                batch_share=self.batch_share,
+            )
+        return (self.starts or Starts(rate=self.rate)).seconds(ahead)
 
     def _turns(self, own: int) -> float:
         """How many interactive requests go before one of a principal with so many: at most one of
@@ -117,17 +122,16 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
     for worker in ready:
         if not _figure(worker, "queued"):
             free += max(0.0, _figure(worker, "capacity") - _figure(worker, "running"))
-    rates = [(_figure(w, "drain_rate"), _figure(w, "request_tokens")) for w in ready]
-    known = [(rate, each) for rate, each in rates if rate > 0]
-    rate = sum(each for each, _ in known)
-    if known:  # a worker that nothing has waited for yet is as quick as the others
-        rate *= len(rates) / len(known)
-    sizes = [each for _, each in rates if each > 0]
+    known = [starts for starts in map(starts_of, ready) if starts.rate > 0]
+    # A worker that nothing has waited for yet is as quick as the others.
+    all_starts = together(known, len(ready) / len(known)) if known else None
+    sizes = [each for w in ready if (each := _figure(w, "request_tokens")) > 0]
     shares = [share for w in ready if (share := _figure(w, "batch_share")) < 1]
     return Backlog(
         running=sum(_figure(w, "running_tokens") for w in workers),
         waiting=tuple(waiting),
-        rate=rate,
+        rate=all_starts.rate if all_starts else 0.0,
+        starts=all_starts,
         free=int(free),
         principals=int(max((_figure(w, "waiting_principals") for w in ready), default=0)),
         rounds=_rounds(ready),
@@ -136,6 +140,16 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
         batch_share=min(shares, default=0.0),
         interactive_rate=sum(_figure(w, "interactive_rate") for w in ready),
     )
+
+
+def starts_of(worker: Mapping[str, Any]) -> Starts:
+    """When what waits at a worker begins, by its heartbeat."""
+    every_s, told = _figure(worker, "starts_every_s"), worker.get("starts_tokens")
+    tokens: list[float] = []
+    if every_s > 0 and isinstance(told, list):
+        tokens = list(itertools.accumulate(map(_number, told[:MOST_TIMES]), max))
+    times = tuple(every_s * (n + 1) for n in range(len(tokens)))
+    return Starts(times, tuple(tokens), _figure(worker, "drain_rate"))
 
 
 def _rounds(ready: Sequence[Mapping[str, Any]]) -> tuple[float, ...] | None:

@@ -1,9 +1,10 @@
 """Which partition a new response gets (pure; docs/design.md, Identity and place).
 
 A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
-most of the prompt, else the one that had the conversation before, else the least loaded one. The
-load bound is the one of consistent hashing with bounded loads: no worker may have more than its
-fair share times a constant, whatever it holds.
+most of the prompt, else the one that had the conversation before, else the one where it begins first,
+else the least loaded one. The load bound is the one of consistent hashing with bounded loads: no
+worker may have more than its fair share times a constant, whatever it holds. Where requests wait,
+the load is the wait: equal queues move at unequal speed when one worker has more long answers.
 
 `choose` goes by what this gateway knows alone, while nothing is told. A conversation keeps its
 partition, and a new one takes the least loaded preferred partition, with the same bound on
@@ -80,18 +81,21 @@ def place(
         sticky: the partition of the previous response.
         turn: any number that differs from call to call.
     """
-    share = LOAD_FACTOR * (sum(w.load for w in workers) + each) / sum(w.capacity for w in workers)
+    capacity = sum(w.capacity for w in workers)
+    share = LOAD_FACTOR * (sum(w.load for w in workers) + each) / capacity
+    longest_s = LOAD_FACTOR * sum(w.wait_s * w.capacity for w in workers) / capacity
 
     def fits(w: PoolWorker) -> bool:
-        free = not w.waits and w.requests < min(FLOOR, w.capacity)
-        return free or w.load <= share * w.capacity
+        if not w.waits and w.requests < min(FLOOR, w.capacity):
+            return True
+        return w.wait_s <= longest_s if longest_s else w.load <= share * w.capacity
 
     def worth(w: PoolWorker) -> int:
         return cached.get(w.incarnation, 0) // WORTH_TOKENS
 
-    def order(w: PoolWorker) -> tuple[float, float, int]:
+    def order(w: PoolWorker) -> tuple[float, float, float, int]:
         turns = (workers.index(w) - turn) % len(workers)
-        return w.load / w.capacity, w.requests / w.capacity, turns
+        return w.wait_s, w.load / w.capacity, w.requests / w.capacity, turns
 
     fitting = [w for w in workers if fits(w)]
     warm = [w for w in fitting if worth(w)]

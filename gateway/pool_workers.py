@@ -8,11 +8,12 @@ What waits behind a request's class, or makes way for it, is no load to it.
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.backlog import UNTOLD_S
+from gateway import backlog
 from tailrace.protocol import topics
 
 
@@ -26,6 +27,8 @@ class PoolWorker:
         requests: that run or wait there.
         load: tokens that its engine will make for them.
         waits: whether one of them waits for a place in the engine.
+        wait_s: seconds until a request that is placed there now would begin; 0 where not all
+            workers have told that.
     """
 
     incarnation: str
@@ -34,6 +37,7 @@ class PoolWorker:
     requests: int = 0
     load: float = 0.0
     waits: bool = False
+    wait_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ class Placed:
     def of(self, incarnation: str, now: float, rank: int) -> tuple[int, float]:
         """How many of this rank or a better one, and their tokens."""
         found = self._at.get(incarnation)
-        while found and found[0][0] < now - UNTOLD_S:
+        while found and found[0][0] < now - backlog.UNTOLD_S:
             found.popleft()
         if not found:
             self._at.pop(incarnation, None)
@@ -98,9 +102,19 @@ def of(
                 int(running + queued) + count,
                 load + waiting + tokens,
                 waits=bool(queued or waiting),
+                wait_s=_wait_s(beat, running + count, waiting + tokens),
             )
         )
+    if any(math.isinf(worker.wait_s) for worker in found):
+        return [replace(worker, wait_s=0.0) for worker in found]
     return found
+
+
+def _wait_s(beat: Mapping[str, Any], running: float, ahead: float) -> float:
+    """Infinite where something waits and the worker does not tell how fast it begins."""
+    if running < _number(beat.get("capacity")):
+        return 0.0
+    return backlog.starts_of(beat).seconds(ahead)
 
 
 def _listed(value: Any) -> list[Any]:

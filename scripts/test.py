@@ -40,7 +40,7 @@ PROCESSES = {
     "contract": ("-n", "2", "--dist", "loadfile"),
     "services": ("-n", "3", "--dist", "loadfile"),
     "faults": ("-n", "2", "--dist", "loadfile"),
-    "journey": ("-n", "2", "--dist", "loadfile"),
+    "journey": ("-n", "2", "--dist", "loadgroup"),
 }
 
 

@@ -161,7 +161,14 @@ class Heartbeat:
             slots.interactive_asked,
         )
         waits = slots.queued > 0
-        self.workload.measure(totals, seconds, waited=waits and self._waited, running=slots.running)
+        self.workload.measure(
+            totals,
+            seconds,
+            waited=waits and self._waited,
+            running=slots.running,
+            holds=slots.holds,
+        )
+        slots.holds.clear()
         self._waited = waits
 
     def info(self) -> dict[str, Any]:
@@ -195,7 +202,7 @@ class Heartbeat:
     def _ahead(self) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make."""
         work, running, waiting = self.workload, 0.0, [0.0] * len(topics.CLASSES)
-        flows, rounds, pausable = 0, list[int](), (0, 0.0)
+        flows, rounds, pausable, ages = 0, list[int](), (0, 0.0), list[float]()
         if self.context is not None:
             slots = self.context.engine_slots
             running = slots.running_asked * work.part / 2  # on average half of it is done
@@ -205,7 +212,8 @@ class Heartbeat:
                 waiting[rank] = asked * work.part + left.unread * work.each
             waiting[0] += slots.asked(STARTED) * work.part
             flows, rounds = slots.flows(0), slots.rounds(0, ROUNDS)
-            pausable = slots.making_way
+            pausable, ages = slots.making_way, slots.ages
+        starts = work.look_ahead(sum(waiting), ages)
         pool = self._settings.pool
         telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(running)
         for name, tokens in zip(topics.CLASSES, waiting, strict=True):
@@ -220,6 +228,8 @@ class Heartbeat:
             "waiting_rounds": rounds,
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
+            "starts_every_s": round(starts.times[0], 4) if starts.times else 0.0,
+            "starts_tokens": [round(tokens) for tokens in starts.tokens],
             "interactive_rate": round(work.interactive_rate, 1),
             "batch_share": self._settings.batch_share,
         }

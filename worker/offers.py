@@ -14,6 +14,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import ids
+from tailrace.protocol.starts import Starts
 
 MAX_OFFERED: Final = 64
 MAX_FIGURE: Final = 1e9
@@ -80,20 +81,21 @@ class Speed:
     Attributes:
         part: of what a request asks for, the part that is made.
         each: tokens that one request makes.
-        rate: tokens per second while requests wait; None before any waited.
+        starts: when what waits begins; None before any waited.
     """
 
     part: float
     each: float
-    rate: float | None
+    starts: Starts | None
 
     def wait_s(self, ahead: float) -> float:
         """Until a request starts that waits behind others that ask for `ahead` tokens. 0 while
         nothing was measured."""
-        if self.rate is None:
+        if self.starts is None:
             return 0.0
-        tokens = ahead * self.part + self.each
-        return tokens / self.rate if self.rate > 0 else math.inf
+        if not self.starts.rate:
+            return math.inf
+        return self.starts.seconds(ahead * self.part + self.each)
 
 
 def to_offer(

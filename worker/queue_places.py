@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tailrace.protocol import topics
-from tailrace.protocol.queue_place import Place, batch_wait_s
+from tailrace.protocol.queue_place import Place, batch_ahead
 from worker.workload import Workload
 
 # Requests of which a worker tells. Of those behind them it tells a bound.
@@ -39,15 +39,14 @@ def places(
             return None
         # A place comes free with every `each` tokens, so its own turn takes one more of them.
         ahead = asked * work.part + work.each
-        if rank < BATCH:
-            return ahead / work.rate
-        return batch_wait_s(
-            ahead,
-            of_batch * work.part + work.each,
-            rate=work.rate,
-            interactive_rate=work.interactive_rate,
-            batch_share=batch_share,
-        )
+        if rank >= BATCH:
+            ahead = batch_ahead(
+                ahead,
+                of_batch * work.part + work.each,
+                interactive_share=work.interactive_rate / work.rate,
+                batch_share=batch_share,
+            )
+        return work.starts.seconds(ahead)
 
     rank = 0
     for rid, cost, rank in order:

@@ -16,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow
 from tailrace.protocol import topics
+
+KEPT_HOLDS: Final = 10_000  # lengths that were not taken yet
 
 STARTED: Final = -1
 """Rank of a response that another owner had begun: its reader waits in the middle of the text."""
@@ -41,6 +44,7 @@ class Turn(asyncio.Future[None]):
             asked.
         shared: it got its slot before requests of a better class that waited.
         again: its response had a slot before, and made way.
+        since: when it got its slot (monotonic seconds).
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Turn(asyncio.Future[None]):
         self.make_way: Callable[[], None] | None = None
         self.shared = False
         self.again = again
+        self.since = 0.0
 
 
 class Slots:
@@ -68,12 +73,15 @@ class Slots:
         ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
             that made way counts only the first time.
         interactive_asked: what interactive requests asked for that ever got a slot.
+        holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
+            them; `workload` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
+        _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first.
         _asked: those of them that were asked to make way.
         _waiting: turns that wait, by rank.
@@ -87,6 +95,7 @@ class Slots:
         limit: float = 1.0,
         batch_share: float = 0.0,
         weight: Callable[[str], float] = lambda _tenant: 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`share` and `limit` are parts of the capacity, of one principal; `batch_share` is that
         of all batch requests, below 1; `weight` is that of a tenant."""
@@ -96,12 +105,15 @@ class Slots:
         self.ended = 0
         self.ended_asked = 0.0
         self.interactive_asked = 0.0
+        self.holds: deque[float] = deque(maxlen=KEPT_HOLDS)
+        self._monotonic = monotonic
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
         self.batch_share = batch_share
         self._batch_credit = 0.0
         self._weight = weight
         self._held: Counter[str] = Counter()
+        self._running: set[Turn] = set()
         self._pausable: dict[Turn, None] = {}
         self._asked: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
@@ -110,6 +122,12 @@ class Slots:
     def queued(self) -> int:
         """Number of requests that wait for a slot."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def ages(self) -> list[float]:
+        """For how many seconds each slot in use has been held."""
+        now = self._monotonic()
+        return [now - turn.since for turn in self._running]
 
     def asked(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
@@ -203,9 +221,12 @@ class Slots:
     def release(self, turn: Turn, used: float | None = None) -> None:
         """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
         self.running -= 1
+        self._running.discard(turn)
         self._pausable.pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
+        if used:
+            self.holds.append(self._monotonic() - turn.since)
         if used and not turn.again:
             self.ended += 1
             self.ended_asked += turn.cost
@@ -232,6 +253,8 @@ class Slots:
     def _admit(self) -> None:
         while self.running < min(self.capacity, self.bound) and (turn := self._next()) is not None:
             self.running += 1
+            self._running.add(turn)
+            turn.since = self._monotonic()
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
             self._account(turn)

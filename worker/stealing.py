@@ -82,7 +82,7 @@ class Stealing:
 
     async def _offer(self) -> None:
         slots, work = self._context.engine_slots, self._workload
-        speed = offers.Speed(work.part, work.each, work.rate if work.measured else None)
+        speed = offers.Speed(work.part, work.each, work.starts if work.measured else None)
         waiting = [] if self._context.leaving else self._servings.waiting
         places = offers.to_offer(waiting, slots.asked(STARTED), speed, self._after_s)
         telemetry.OFFERED.set(len(places))

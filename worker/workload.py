@@ -9,13 +9,22 @@ was asked for, not how much could be done.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from tailrace.protocol.starts import Starts
+from worker.hold_times import HoldTimes
 
 # Seconds until an old measurement counts e times less. Long answers end rarely, so what requests
 # make of what they ask needs more of them than the rate needs seconds.
 RATE_MEMORY_S: Final = 30.0
 PART_MEMORY_S: Final = 300.0
+# How far and how finely is looked ahead: as far as the queue reaches and half as far again.
+AHEAD_S: Final = (8.0, 600.0)
+FURTHER: Final = 1.5
+STEPS: Final = 128
+TOLD_STEPS: Final = 32
 
 
 class Totals(NamedTuple):
@@ -45,6 +54,8 @@ class Workload:
         _made, _begun, _asked: what came to the totals.
         _run_s: seconds of engine slots in use.
         _s, _interactive: seconds, and what interactive requests asked for that got a slot in them.
+        _holds: how long slots were held.
+        _starts: when what waits begins, as it was last looked at.
     """
 
     _last: Totals = _AT_START
@@ -56,10 +67,25 @@ class Workload:
     _run_s: float = 0.0
     _s: float = 0.0
     _interactive: float = 0.0
+    _holds: HoldTimes = field(default_factory=HoldTimes)
+    _starts: Starts | None = None
 
-    def measure(self, now: Totals, seconds: float, *, waited: bool, running: float = 0.0) -> None:
-        """Account for the `seconds` since the last call. `waited`: requests waited all the time.
-        `running`: engine slots in use."""
+    def measure(
+        self,
+        now: Totals,
+        seconds: float,
+        *,
+        waited: bool,
+        running: float = 0.0,
+        holds: Iterable[float] = (),
+    ) -> None:
+        """Account for the `seconds` since the last call.
+
+        Args:
+            waited: requests waited all the time.
+            running: engine slots in use.
+            holds: for how many seconds each slot was held that came free.
+        """
         made = now.made - self._last.made
         kept = math.exp(-seconds / RATE_MEMORY_S)
         self._s = self._s * kept + seconds
@@ -72,7 +98,34 @@ class Workload:
         self._begun = self._begun * kept + now.begun - self._last.begun
         self._asked = self._asked * kept + now.asked - self._last.asked
         self._run_s = self._run_s * kept + running * seconds
+        self._holds.fade(kept)
+        for hold in holds:
+            self._holds.add(hold)
         self._last = now
+
+    def look_ahead(self, waiting: float, ages: Sequence[float]) -> Starts:
+        """When what waits begins.
+
+        Args:
+            waiting: tokens that all of it makes.
+            ages: for how many seconds each slot in use has been held.
+        """
+        if not (waiting and self.rate and self.each and self._holds and ages):
+            self._starts = None
+            return self.starts
+        least, most = AHEAD_S
+        step_s = min(most, max(least, FURTHER * waiting / self.rate)) / STEPS
+        counts = self._holds.starts(ages, step_s, STEPS)
+        told = range(STEPS // TOLD_STEPS, STEPS + 1, STEPS // TOLD_STEPS)
+        times = tuple(step * step_s for step in told)
+        tokens = tuple(counts[step - 1] * self.each for step in told)
+        self._starts = Starts(times, tokens, self.rate)
+        return self.starts
+
+    @property
+    def starts(self) -> Starts:
+        """When what waits begins, as it was last looked at."""
+        return self._starts or Starts(rate=self.rate)
 
     @property
     def rate(self) -> float:

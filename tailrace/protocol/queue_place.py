@@ -8,25 +8,24 @@ from typing import Any, Final, NamedTuple
 POSITION_PART: Final = 0.1
 ETA_PART: Final = 0.2
 ETA_S: Final = 1.0
-# What interactive requests leave of the rate is measured, and may look like nothing for a while.
+# What interactive requests leave is measured, and may look like nothing for a while.
 LEAST_LEFT: Final = 0.01
 
 
-def batch_wait_s(
-    ahead: float, batch: float, *, rate: float, interactive_rate: float, batch_share: float
+def batch_ahead(
+    ahead: float, batch: float, *, interactive_share: float, batch_share: float
 ) -> float:
-    """Seconds until a batch request starts. Interactive requests that come later go before it too,
-    so it has what they leave of the rate, but at least the share of batch requests.
+    """Tokens that begin before a batch request does. Interactive requests that come later go before
+    it too, so it has what they leave, but at least the share of batch requests.
 
     Args:
         ahead: tokens of what goes before it and waits now.
         batch: those of them that are of batch requests.
-        rate: tokens per second of all classes, above 0.
-        interactive_rate: tokens per second that interactive requests take.
-        batch_share: part of the rate that batch requests get at least.
+        interactive_share: part of all tokens that interactive requests take.
+        batch_share: part of all tokens that batch requests get at least.
     """
-    left_s = ahead / max(rate - interactive_rate, LEAST_LEFT * rate)
-    return min(left_s, batch / (batch_share * rate)) if batch_share * rate > 0 else left_s
+    left = ahead / max(1 - interactive_share, LEAST_LEFT)
+    return min(left, batch / batch_share) if batch_share > 0 else left
 
 
 class Place(NamedTuple):

@@ -36,10 +36,26 @@ MODEL = "smollm2-135m-instruct"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Journeys share slow stacks: their default deadline includes one start."""
+    """Journeys share slow stacks: their default deadline includes one start. Those with the real
+    model come last and, beside others, in one process, so that it starts once."""
     for item in items:
-        if "journey" in item.path.parts and item.get_closest_marker("timeout") is None:
+        if "journey" not in item.path.parts:
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
+        item.add_marker(pytest.mark.xdist_group("stack" if _uses_stack(item) else item.path.stem))
+    items.sort(key=_uses_stack)
+
+
+def _uses_stack(item: pytest.Item) -> bool:
+    return "stack" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """On two cores, the other journeys miss what an idle model takes."""
+    if _uses_stack(item) and (nextitem is None or not _uses_stack(nextitem)):
+        REAL_MODEL.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -201,11 +217,15 @@ def running(folder: Path, *options: str, engine: str) -> Iterator[Stack]:
         stop(started)
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The product as `make up` starts it, with the real model."""
-    with running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
-        yield started
+# What ends the stack of the fixture `stack`.
+REAL_MODEL = contextlib.ExitStack()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """The product as `make up` starts it, with the real model. It ends with the last test that uses
+    it."""
+    return REAL_MODEL.enter_context(running(tmp_path_factory.mktemp("stack"), engine="vllm"))
 
 
 @pytest.fixture(scope="session")

@@ -51,13 +51,6 @@ def only_grew(texts: list[str]) -> None:
 # ---- the whole path on the real model
 
 
-@pytest.fixture(scope="class")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The product with the real model."""
-    with conftest.running(tmp_path_factory.mktemp("stack"), engine="vllm") as started:
-        yield started
-
-
 @pytest.mark.engine
 @pytest.mark.slow
 class TestRealModel:

@@ -56,6 +56,22 @@ class TestWait:
         beats = [beat(900, rate=0), beat(900, rate=90), beat(900, rate=110)]
         assert backlog.of(beats).rate == 300
 
+    def test_where_workers_look_ahead_it_is_the_time_until_so_much_has_begun(self) -> None:
+        ahead = {"starts_every_s": 2.0, "starts_tokens": [1_000, 1_000, 1_500]}
+        beats = [beat(900, **ahead), beat(300, rate=50, starts_every_s=1.0, starts_tokens=[500])]
+        # After 1 s 500 + 500, after 2 s 1,000 + 550, after 4 s 1,000 + 650.
+        assert backlog.of(beats).wait_s("interactive", own=1_000) == pytest.approx(
+            1 + (1_200 - 1_000) / 550
+        )
+        again = backlog.of([*beats, beat(500, rate=0)])
+        assert again.wait_s("interactive", own=1_000) == pytest.approx(1 + (1_700 - 1_500) / 825)
+
+    @pytest.mark.parametrize("told", [None, "x", [], ["x", None, -4, True], [[1]], [5, 3]])
+    def test_nonsense_of_what_begins_is_ignored(self, told: object) -> None:
+        wait_s = backlog.of([beat(900, starts_every_s=1.0, starts_tokens=told)]).wait_s("batch")
+        assert wait_s is not None
+        assert 0 < wait_s < 20
+
     @pytest.mark.parametrize("state", ["loading", "draining", "failed"])
     def test_a_worker_that_takes_nothing_drains_nothing_but_its_work_is_there(
         self, state: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -155,6 +156,20 @@ def test_a_worker_with_places_left_is_not_too_busy_and_one_where_requests_wait_i
     a, b = pool(3, 0)
     waiting = PoolWorker("a", a.partitions, a.capacity, a.requests, a.load, waits=True)
     assert placed([waiting, b], warm).outcome == "overridden"
+
+
+def test_where_requests_wait_the_worker_that_begins_first_is_taken() -> None:
+    a, b, c = pool(9, 30, 20)
+    waiting = [
+        replace(each, waits=True, wait_s=wait_s)
+        for each, wait_s in ((a, 12.0), (b, 3.0), (c, 9.0))
+    ]
+    assert placed(waiting).incarnation == "b"
+    # Warmth counts as long as the wait is no longer than 1.25 times the mean, which is 8 s.
+    assert placed(waiting, {"c": 9_000}).incarnation == "c"
+    assert placed(waiting, {"a": 9_000}).outcome == "overridden"
+    assert placed(waiting, sticky=4).incarnation == "c"
+    assert placed(waiting, sticky=0).incarnation == "b"
 
 
 def test_the_share_of_a_worker_follows_its_capacity() -> None:

@@ -56,6 +56,8 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "waiting_rounds": [],
         "request_tokens": 0.0,
         "drain_rate": 0.0,
+        "starts_every_s": 0.0,
+        "starts_tokens": [],
         "interactive_rate": 0.0,
         "batch_share": 0.1,
     }

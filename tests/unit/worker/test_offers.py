@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tailrace.protocol.starts import Starts
 from worker.offers import MAX_OFFERED, Offer, Place, Speed, Waiting, to_offer, to_take
 
 # 10 tokens a second, half of what is asked for, 50 tokens each: a request in 5 seconds.
-SPEED = Speed(part=0.5, each=50.0, rate=10.0)
+SPEED = Speed(part=0.5, each=50.0, starts=Starts(rate=10.0))
 
 
 def waiting(*flows: str, rank: int = 0, asked: float = 100.0, first: int = 0) -> list[Waiting]:
@@ -32,13 +33,13 @@ def test_nothing_is_offered_before_anything_was_measured() -> None:
 
 
 def test_everything_is_offered_of_an_engine_that_makes_nothing() -> None:
-    places = to_offer(waiting("a"), 0.0, Speed(1.0, 0.0, 0.0), 0.5)
+    places = to_offer(waiting("a"), 0.0, Speed(1.0, 0.0, Starts()), 0.5)
     assert [place.wait_s for place in places] == [1e9]
     assert msgspec.json.decode(msgspec.json.encode(Offer("x", 8, 0.0, places)), type=Offer).places
 
 
 def test_nothing_is_offered_where_a_slot_is_free_at_once() -> None:
-    fast = Speed(part=0.5, each=50.0, rate=10_000.0)
+    fast = Speed(part=0.5, each=50.0, starts=Starts(rate=10_000.0))
     assert to_offer(waiting(*"aaaa"), 0.0, fast, 0.5) == []
 
 

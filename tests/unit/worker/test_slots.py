@@ -410,3 +410,17 @@ class TestMakingWay:
         pool.release(held)
         assert paused.done()
         assert not later.done()
+
+
+async def test_slots_tell_how_long_they_are_held_and_were() -> None:
+    now = [100.0]
+    pool = slots.Slots(2, monotonic=lambda: now[0])
+    first, second, third = pool.acquire(0), pool.acquire(0), pool.acquire(0)
+    now[0] = 103.0
+    assert (pool.ages, list(pool.holds)) == ([3.0, 3.0], [])
+    pool.release(first, used=5)
+    now[0] = 104.0
+    assert (sorted(pool.ages), list(pool.holds)) == ([1.0, 4.0], [3.0])
+    pool.withdraw(third)  # it had its slot, and used nothing
+    pool.release(second, used=7)
+    assert (pool.ages, list(pool.holds)) == ([], [3.0, 4.0])

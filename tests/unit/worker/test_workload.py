@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from worker.workload import RATE_MEMORY_S, Totals, Workload
@@ -73,3 +75,20 @@ def test_long_answers_count_with_their_share_and_before_they_end() -> None:
 @pytest.mark.parametrize("made", [10, 10_000])
 def test_the_part_is_at_most_all(made: int) -> None:
     assert after((made, 1, 5.0, True)).part == 1.0
+
+
+def test_it_looks_ahead_as_far_as_the_queue_reaches_and_half_as_far_again() -> None:
+    work = Workload()
+    assert work.look_ahead(500.0, [1.0]).seconds(500.0) == math.inf
+    for second in range(1, 61):  # four slots, ten tokens a second each, in answers of five seconds
+        holds = [5.0] * 4 if second % 5 == 0 else []
+        totals = Totals(40 * second, 0.8 * second, 80.0 * second)
+        work.measure(totals, 1.0, waited=True, running=4, holds=holds)
+    starts = work.look_ahead(4_000.0, [4.0, 4.0, 4.0, 4.0])
+    assert starts is work.starts
+    assert starts.times[-1] == pytest.approx(1.5 * 4_000 / 40)
+    # Four at once after a second, and then after every five seconds; 50 tokens each.
+    for requests, seconds in ((2, 1), (6, 6), (38, 46)):
+        assert starts.seconds(50.0 * requests) == pytest.approx(seconds, abs=1.3)
+    assert work.look_ahead(0.0, [4.0]).times == ()
+    assert work.starts.seconds(400.0) == pytest.approx(10, rel=0.05)

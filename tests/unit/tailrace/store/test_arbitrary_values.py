@@ -177,6 +177,22 @@ async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(ans
         assert len(told.message) < 200
 
 
+FIGURES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=2)
+
+
+@hypothesis.given(FIGURES, st.lists(FIGURES, max_size=4), FIGURES)
+@hypothesis.example(1e308, [1e308, 1e308, 1], 1e-300)
+@hypothesis.example(5e-324, [math.inf, 1, math.inf], 5)
+def test_what_begins_when_yields_a_wait_that_a_client_can_be_told(
+    every_s: Any, tokens: Any, rate: Any
+) -> None:
+    beat = {"state": "ready", "waiting_tokens": [50, 100], "drain_rate": rate, "batch_share": 0.1}
+    beat |= {"starts_every_s": every_s, "starts_tokens": tokens}
+    wait = backlog.of([beat, {**beat, "starts_every_s": 1.0, "drain_rate": 10}]).wait_s("batch")
+    if wait is not None:
+        assert 1 <= int(errors.deadline_not_met(wait, 600).headers["retry-after"])
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])
 def test_a_client_is_told_a_time_within_a_day(seconds: float) -> None:
     for told in (

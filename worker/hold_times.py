@@ -1,0 +1,138 @@
+"""How long requests hold an engine slot, and when the slots in use come free (pure).
+
+A mean says little of either. Where a few answers are much longer than the others, these hold
+half of the slots: a queue moves fast until they have begun, slowly while they run, and fast again
+when they end. So the lengths are counted, and from them and from how long each slot has been in use
+follows how many requests can start by when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+LEAST_S: Final = 0.01
+PER_DOUBLING: Final = 4
+BUCKETS: Final = 100  # the last one begins at four days
+FADED: Final = 0.01  # what counts less is forgotten
+
+
+class _Ends(NamedTuple):
+    """A part of all requests gives its slot back after `seconds`, in the middle; all of them before
+    `edge` seconds."""
+
+    edge: float
+    seconds: float
+    part: float
+
+
+class HoldTimes:
+    """Counts of how long slots were held, the newer the heavier.
+
+    Attributes:
+        _counts: by bucket of length; each reaches 2^(1/4) times as far as the one before.
+        _seconds: the sum of its lengths.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * BUCKETS
+        self._seconds = [0.0] * BUCKETS
+
+    def __bool__(self) -> bool:
+        """Whether anything is known."""
+        return any(self._counts)
+
+    def add(self, seconds: float) -> None:
+        """A slot was held for so long."""
+        bucket = _bucket(seconds)
+        self._counts[bucket] += 1
+        self._seconds[bucket] += max(seconds, LEAST_S)
+
+    def fade(self, kept: float) -> None:
+        """Let what was counted so far weigh `kept` times what it did."""
+        for bucket, count in enumerate(self._counts):
+            if count:
+                left = kept if count * kept > FADED else 0.0
+                self._counts[bucket] *= left
+                self._seconds[bucket] *= left
+
+    def starts(self, ages: Sequence[float], step_s: float, steps: int) -> list[float]:
+        """How many requests can start in 1, 2, … `steps` steps from now, if always some wait.
+
+        The expectation, by the renewal equation: a slot that comes free is taken at once, and comes
+        free again after one more length.
+
+        Args:
+            ages: for how many seconds each slot in use has been held.
+        """
+        ends, left = self._ends(ages)
+        oldest = max((*ages, ends[-1].edge if ends else 0.0), default=0.0)
+        lengths = [(each.seconds, each.part) for each in ends]
+        # Of a longer one than any that ended, nothing is known but that it was as long as it is.
+        lengths.append((2 * max(oldest, LEAST_S), left))
+        freed = [0.0] * (steps + 1)
+        for age in ages:
+            for seconds, part in _left(age, ends, left):
+                for step, share in _spread(seconds / step_s):
+                    if step <= steps:
+                        freed[step] += part * share
+        again: dict[int, float] = {}
+        for seconds, part in lengths:
+            for step, share in _spread(seconds / step_s):
+                again[step] = again.get(step, 0.0) + part * share
+        at_once = again.pop(0, 0.0)
+        started: list[float] = []
+        for step, count in enumerate(freed):
+            count += sum(part * started[step - lag] for lag, part in again.items() if lag <= step)
+            started.append(count / (1 - at_once))
+        sums, before = list[float](), 0.0
+        for count in started:  # half of what starts around a step is before it
+            sums.append(before + count / 2)
+            before += count
+        return sums[1:]
+
+    def _ends(self, ages: Sequence[float]) -> tuple[list[_Ends], float]:
+        """Which parts of all requests end when, and the part of which that is not known.
+
+        By Kaplan and Meier (1958): those that still run tell that they were not shorter. Without
+        them, an answer that is longer than all before would be taken for a short one until it ends.
+        """
+        ends, left = list[_Ends](), 1.0
+        longer = sum(self._counts)
+        for bucket, count in enumerate(self._counts):
+            if count:
+                edge = LEAST_S * 2 ** ((bucket + 1) / PER_DOUBLING)
+                ending = count / (longer + sum(age >= edge for age in ages))
+                ends.append(_Ends(edge, self._seconds[bucket] / count, left * ending))
+                left *= 1 - ending
+                longer -= count
+        return ends, max(0.0, left)
+
+
+def _left(age: float, ends: Sequence[_Ends], left: float) -> Iterator[tuple[float, float]]:
+    """For how many more seconds a slot is held that has been in use for `age` seconds, with
+    probabilities."""
+    later = [each for each in ends if each.edge > age]
+    total = sum(each.part for each in later) + left
+    if total <= 0:
+        yield max(age, LEAST_S), 1.0
+        return
+    for each in later:
+        yield (
+            (each.seconds if each.seconds > age else (age + each.edge) / 2) - age,
+            each.part / total,
+        )
+    yield max(age, later[-1].edge - age if later else 0.0, LEAST_S), left / total
+
+
+def _spread(steps: float) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Whole steps before and after, with parts that keep the mean."""
+    before = math.floor(steps)
+    return (before, before + 1 - steps), (before + 1, steps - before)
+
+
+def _bucket(seconds: float) -> int:
+    if seconds <= LEAST_S:
+        return 0
+    return min(BUCKETS - 1, int(math.log2(seconds / LEAST_S) * PER_DOUBLING))
