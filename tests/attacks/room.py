@@ -52,10 +52,13 @@ SLOWER_MS: Final = 100.0
 GROWTH_MB: Final = 50.0
 SAMPLE_S: Final = 0.1
 # After an attack, before memory is read for the last time. It has no end that could be waited for.
-SETTLE_S: Final = 5.0 if FULL else 0.5
+SETTLE_S: Final = 5.0 if FULL else 0.2
 WAYS: Final = ("gateway", "push")
 QUESTIONS: Final = 3  # at least so many of the bystander's count in each window
 IDLE_QUESTIONS: Final = 25 if FULL else QUESTIONS  # the same in the window before an attack
+IDLE_VALID_S: Final = (
+    0.0 if FULL else 60.0
+)  # for so long, such a window serves the attacks after it
 BYSTANDERS: Final = 20  # users that the bystander is in turn, so that no limit of a user is met
 
 
@@ -94,6 +97,7 @@ class Deployment:
         )
         self._answers = folder / "bystander.txt"
         self._bystander: child_process.ChildProcess | None = None
+        self._idle: tuple[float, dict[str, Delays]] | None = None
 
     def open(self) -> None:
         """Start everything, and the bystander; from the main thread."""
@@ -195,6 +199,14 @@ class Deployment:
             lambda: f"the bystander gets answers: {self._said()}",
             within_s=60.0,
         )
+
+    def idle(self) -> dict[str, Delays]:
+        """What the bystander feels while nothing attacks, at most IDLE_VALID_S ago."""
+        now = time.monotonic()
+        if self._idle is None or now - self._idle[0] >= IDLE_VALID_S:
+            self.wait_for_answers(now, IDLE_QUESTIONS)
+            self._idle = now, _delays(self.questions(now))
+        return self._idle[1]
 
     def _said(self) -> str:
         log = self._stage.folder / "bystander.log"
@@ -324,9 +336,7 @@ def measured(deployment: Deployment, row: Row) -> Iterator[Row]:
     Raises:
         AssertionError: under `make attacks`, when the attack was felt by others.
     """
-    before = time.monotonic()
-    deployment.wait_for_answers(before, IDLE_QUESTIONS)
-    row.idle = _delays(deployment.questions(before))
+    row.idle = deployment.idle()
     sampler = Sampler(deployment.services)
     began = time.monotonic()
     try:
