@@ -1,8 +1,8 @@
 """Which partition a new response gets (pure; docs/design.md, Identity and place).
 
 A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
-most of the prompt, else the one that had the conversation before, else the one where it begins first,
-else the least loaded one. The load bound is the one of consistent hashing with bounded loads: no
+most of the prompt, else the one that had the conversation before, else the one where it begins first, or
+the least loaded one. The load bound is the one of consistent hashing with bounded loads: no
 worker may have more than its fair share times a constant, whatever it holds. Where requests wait,
 the load is the wait: equal queues move at unequal speed when one worker has more long answers.
 

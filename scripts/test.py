@@ -32,15 +32,15 @@ TIER_S = {
     "faults": 1200,
     "journey": 2100,
 }
-# Unit tests use every core. Tests of services, faults and journeys mostly wait (for starts,
-# deadlines and rebalances), and each file has its own servers. The real engine takes half of the
-# contract tier.
+# A third of the time of unit tests is waiting, so a core has more than one process. Tests of
+# services, faults and journeys wait for starts, deadlines and rebalances, and each file has its own
+# servers. The real engine takes half of the contract tier.
 PROCESSES = {
-    "unit": ("-n", str(min(4, os.cpu_count() or 1))),
-    "contract": ("-n", "2", "--dist", "loadfile"),
+    "unit": ("-n", str(min(4, 1 + (os.cpu_count() or 1)))),
+    "contract": ("-n", "3", "--dist", "loadfile"),
     "services": ("-n", "3", "--dist", "loadfile"),
     "faults": ("-n", "2", "--dist", "loadfile"),
-    "journey": ("-n", "2", "--dist", "loadgroup"),
+    "journey": ("-n", "2", "--dist", "loadfile"),
 }
 
 

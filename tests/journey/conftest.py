@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright import sync_api
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from bench.browser import ARGUMENTS
 from tailrace.local import ports
@@ -35,26 +36,47 @@ TEST_DEADLINE_S = 600  # the first test of a stack also waits for its start
 MODEL = "smollm2-135m-instruct"
 
 
+# Where the tests of the fixture `stack` are, by how their ids begin.
+OF_STACK = (
+    "tests/journey/test_page.py::TestRealModel::",
+    "tests/journey/test_sdk_node.py::",
+    "tests/journey/test_sdk_python.py::",
+)
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """The tests of a file go to one process, and those with the real model to one, too: it starts
+    once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "stack" if nodeid.startswith(OF_STACK) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Journeys share slow stacks: their default deadline includes one start. Those with the real
-    model come last and, beside others, in one process, so that it starts once."""
+    model come last, so that it starts once without other processes, too."""
     for item in items:
         if "journey" not in item.path.parts:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
-        item.add_marker(pytest.mark.xdist_group("stack" if _uses_stack(item) else item.path.stem))
-    items.sort(key=_uses_stack)
+        if "stack" in getattr(item, "fixturenames", ()) and not _is_of_stack(item):
+            raise pytest.UsageError(f"{item.nodeid} uses the stack, and is not one of OF_STACK")
+    items.sort(key=_is_of_stack)
 
 
-def _uses_stack(item: pytest.Item) -> bool:
-    return "stack" in getattr(item, "fixturenames", ())
+def _is_of_stack(item: pytest.Item) -> bool:
+    return item.nodeid.startswith(OF_STACK)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """On two cores, the other journeys miss what an idle model takes."""
-    if _uses_stack(item) and (nextitem is None or not _uses_stack(nextitem)):
+    if _is_of_stack(item) and (nextitem is None or not _is_of_stack(nextitem)):
         REAL_MODEL.close()
 
 

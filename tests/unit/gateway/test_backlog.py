@@ -57,7 +57,7 @@ class TestWait:
         assert backlog.of(beats).rate == 300
 
     def test_where_workers_look_ahead_it_is_the_time_until_so_much_has_begun(self) -> None:
-        ahead = {"starts_every_s": 2.0, "starts_tokens": [1_000, 1_000, 1_500]}
+        ahead: dict[str, Any] = {"starts_every_s": 2.0, "starts_tokens": [1_000, 1_000, 1_500]}
         beats = [beat(900, **ahead), beat(300, rate=50, starts_every_s=1.0, starts_tokens=[500])]
         # After 1 s 500 + 500, after 2 s 1,000 + 550, after 4 s 1,000 + 650.
         assert backlog.of(beats).wait_s("interactive", own=1_000) == pytest.approx(

@@ -161,8 +161,7 @@ def test_a_worker_with_places_left_is_not_too_busy_and_one_where_requests_wait_i
 def test_where_requests_wait_the_worker_that_begins_first_is_taken() -> None:
     a, b, c = pool(9, 30, 20)
     waiting = [
-        replace(each, waits=True, wait_s=wait_s)
-        for each, wait_s in ((a, 12.0), (b, 3.0), (c, 9.0))
+        replace(each, waits=True, wait_s=wait_s) for each, wait_s in ((a, 12.0), (b, 3.0), (c, 9.0))
     ]
     assert placed(waiting).incarnation == "b"
     # Warmth counts as long as the wait is no longer than 1.25 times the mean, which is 8 s.

@@ -55,12 +55,15 @@ def test_a_wait_is_told_where_all_places_are_taken() -> None:
     placed.add("a/1", 100.0, NOW)
     placed.add("b/1", 100.0, NOW)
 
-    def waits(*beats: dict[str, Any], priority: topics.PriorityClass = "interactive") -> list[float]:
+    def waits(
+        *beats: dict[str, Any], priority: topics.PriorityClass = "interactive"
+    ) -> list[float]:
         found = pool_workers.of(beats, {0, 1, 2}, placed, NOW, priority)
         return [worker.wait_s for worker in found]
 
     assert waits(full) == [pytest.approx(3.5)]
-    assert waits(full, priority="batch") == [pytest.approx(6.0)]
+    [of_batch] = pool_workers.of([full], {0}, placed, NOW, "batch")
+    assert of_batch.wait_s == pytest.approx(6.0)
     assert waits({**full, "pausable": 1}) == [pytest.approx(3.5)]  # for the one that was placed
     assert waits({**full, "pausable": 2}) == [0.0]
     assert waits(free) == [pytest.approx(3.5)]

@@ -190,7 +190,7 @@ def test_what_begins_when_yields_a_wait_that_a_client_can_be_told(
     beat |= {"starts_every_s": every_s, "starts_tokens": tokens}
     wait = backlog.of([beat, {**beat, "starts_every_s": 1.0, "drain_rate": 10}]).wait_s("batch")
     if wait is not None:
-        assert 1 <= int(errors.deadline_not_met(wait, 600).headers["retry-after"])
+        assert int(errors.deadline_not_met(wait, 600).headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])
