@@ -1,10 +1,11 @@
 """Which partition a new response gets (pure; docs/design.md, Identity and place).
 
 A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
-most of the prompt, else the one that had the conversation before, else the one where it begins first, or
-the least loaded one. The load bound is the one of consistent hashing with bounded loads: no
-worker may have more than its fair share times a constant, whatever it holds. Where requests wait,
-the load is the wait: equal queues move at unequal speed when one worker has more long answers.
+most of the prompt, else the one that had the conversation before, else the one where it begins
+first, or the least loaded one. The load bound is the one of consistent hashing with bounded loads:
+no worker may have more than its fair share times a constant, whatever it holds. Where requests
+wait, the load is the wait: equal queues move at unequal speed when one worker has more long
+answers.
 
 `choose` goes by what this gateway knows alone, while nothing is told. A conversation keeps its
 partition, and a new one takes the least loaded preferred partition, with the same bound on
