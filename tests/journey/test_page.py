@@ -599,7 +599,7 @@ def test_what_happens_is_said_to_those_who_do_not_see_it(chat: Chat) -> None:
 
 
 def test_the_reader_can_look_back_while_it_streams(chat: Chat) -> None:
-    slowly(chat, 7500, 12)
+    slowly(chat, 7500, 25)
     chat.ask("Tell me very much.")
     chat.page.wait_for_function("() => document.querySelector('.scroll').scrollTop > 300")
     chat.page.mouse.move(700, 300)
