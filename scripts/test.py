@@ -37,7 +37,7 @@ TIER_S = {
 # servers. The real engine takes half of the contract tier.
 PROCESSES = {
     "unit": ("-n", str(min(4, 1 + (os.cpu_count() or 1)))),
-    "contract": ("-n", "3", "--dist", "loadfile"),
+    "contract": ("-n", "2", "--dist", "loadfile"),
     "services": ("-n", "3", "--dist", "loadfile"),
     "faults": ("-n", "2", "--dist", "loadfile"),
     "journey": ("-n", "2", "--dist", "loadfile"),
