@@ -73,7 +73,7 @@ _CLOSING: Final = (
     "The same holds for a browser. It draws a frame in 16 ms or drops it, and whatever runs "
     "longer is felt as a stutter: while text comes, while a reader scrolls, and most of all while "
     "a key is pressed.\n\n"
-    "> A measurement that nobody can repeat is an opinion.\n\n"
+    "> A measurement that cannot be repeated is an opinion.\n\n"
     "If you want to go further, measure it first: the cases above differ by a factor of two on the "
     "same machine, and what looks like the cause is often only what runs *beside* it. Change one "
     "thing, look again, and keep the number together with the command that gave it."

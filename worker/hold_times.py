@@ -119,10 +119,8 @@ def _left(age: float, ends: Sequence[_Ends], left: float) -> Iterator[tuple[floa
         yield max(age, LEAST_S), 1.0
         return
     for each in later:
-        yield (
-            (each.seconds if each.seconds > age else (age + each.edge) / 2) - age,
-            each.part / total,
-        )
+        end = each.seconds if each.seconds > age else (age + each.edge) / 2
+        yield end - age, each.part / total
     yield max(age, later[-1].edge - age if later else 0.0, LEAST_S), left / total
 
 

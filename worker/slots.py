@@ -24,7 +24,7 @@ from typing import Final
 from tailrace.fair_queue import NOBODY, FairQueue, Flow
 from tailrace.protocol import topics
 
-KEPT_HOLDS: Final = 10_000  # lengths that were not taken yet
+KEPT_HOLDS: Final = 10_000
 
 STARTED: Final = -1
 """Rank of a response that another owner had begun: its reader waits in the middle of the text."""
@@ -74,7 +74,7 @@ class Slots:
             that made way counts only the first time.
         interactive_asked: what interactive requests asked for that ever got a slot.
         holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
-            them; `workload` takes them away.
+            them; `Heartbeat.measure` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.

@@ -165,7 +165,7 @@ def _copy(was: conversations.Conversation) -> conversations.Conversation:
 
 async def _keys(connection: AsyncConnection, found: conversations.Conversation) -> set[str]:
     """Keys of what the topic has of a conversation, but for those of `Chosen` and `Unshared`:
-    nobody knows them, and they hold nothing that anybody wrote."""
+    they are known to no client, and hold no words of a user."""
     items = tables.ITEMS.c
     written = (
         await connection.execute(sa.select(items.item).where(items.id == found.id))

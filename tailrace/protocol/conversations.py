@@ -43,7 +43,7 @@ class Created(msgspec.Struct, tag_field="t", tag="CONVERSATION", frozen=True, om
 
 
 class Gone(msgspec.Struct, tag_field="t", tag="GONE", frozen=True, omit_defaults=True):
-    """Key `<id>`: the owner deleted it, for ever. It takes the place of `Created`."""
+    """Key `<id>`: the owner deleted it; that is final. It takes the place of `Created`."""
 
     id: Id
     by: records.Owner

@@ -157,8 +157,8 @@ def conversation_not_found(name: str) -> ApiError:
 
 
 def share_not_found() -> ApiError:
-    """It never was, or it shows nothing any more: nobody is told which. Nor is the token repeated,
-    because it would be a credential in whatever keeps the message."""
+    """It never was, or it shows nothing any more: which of the two is not told. Nor is the token
+    repeated, because it would be a credential in whatever keeps the message."""
     message = "There is no such link, or it has ended."
     return ApiError(404, INVALID_REQUEST, "share_not_found", message)
 

@@ -2,7 +2,7 @@
 
     base64url of: 4 bytes that name the key, and AES-SIV of the `Link` as a JSON array
 
-Only a gateway can open it, so it tells nobody whose conversation it is. Equal links have equal
+Only a gateway can open it, so it does not tell whose conversation it is. Equal links have equal
 tokens: AES-SIV needs no nonce, and the owner can be shown a token again.
 """
 

@@ -56,9 +56,8 @@ SETTLE_S: Final = 5.0 if FULL else 0.2
 WAYS: Final = ("gateway", "push")
 QUESTIONS: Final = 3  # at least so many of the bystander's count in each window
 IDLE_QUESTIONS: Final = 25 if FULL else QUESTIONS  # the same in the window before an attack
-IDLE_VALID_S: Final = (
-    0.0 if FULL else 60.0
-)  # for so long, such a window serves the attacks after it
+# For so long, that window also serves the attacks after it.
+IDLE_VALID_S: Final = 0.0 if FULL else 60.0
 BYSTANDERS: Final = 20  # users that the bystander is in turn, so that no limit of a user is met
 
 

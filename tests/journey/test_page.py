@@ -441,7 +441,7 @@ def test_a_link_changes_who_the_reader_is_only_when_the_reader_agrees(
     assert httpx.get(url, headers=theirs).status_code == 404
 
 
-def test_whoever_signs_out_asks_nothing_more_until_they_sign_in(
+def test_after_a_sign_out_nothing_is_asked_until_the_next_sign_in(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
     chat = handing_out_none(tabs(scripted_stack)())

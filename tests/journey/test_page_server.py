@@ -52,7 +52,7 @@ def test_two_devices_of_a_user_are_in_step_and_another_user_sees_nothing(
 
 
 def in_step(here: Chat, tabs: Callable[..., Opener], stack: Stack) -> None:
-    """What is said at one device is seen at all of this user's, and by nobody else. `here` answers
+    """What is said at one device is seen at all of this user's, and by no one else. `here` answers
     slowly."""
     there = tabs(stack)().open()
     here.ask("Seen on both?")

@@ -36,7 +36,7 @@ def message(role: str, text: str, *images: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}, *shown]}
 
 
-def test_whoever_has_a_link_reads_the_chat_and_nobody_once_it_is_revoked(
+def test_a_link_shows_the_chat_to_anyone_until_it_is_revoked(
     browser: sync_api.Browser, scripted_stack: Stack, tmp_path: Path
 ) -> None:
     stack = scripted_stack

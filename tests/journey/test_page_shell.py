@@ -93,7 +93,7 @@ def test_a_page_without_a_network_names_the_user_until_they_sign_out(
     sign_in("bob")
     reload_without_a_network()
     sync_api.expect(who.locator(".words")).to_have_text("bob")
-    # The session ends elsewhere: with the network back, nobody is named any more.
+    # The session ends elsewhere: with the network back, no user is named any more.
     page.context.clear_cookies()
     page.context.set_offline(False)
     sync_api.expect(credential).to_be_visible()

@@ -1,5 +1,5 @@
 """The built page behind a real server of its own, whose builds a test replaces as an upgrade does.
-In place of the API it says that nobody is signed in."""
+In place of the API it says that no user is signed in."""
 
 from __future__ import annotations
 

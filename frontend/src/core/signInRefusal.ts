@@ -1,4 +1,4 @@
-/* Why a sign-in failed. The server gives one reason for every credential that it refuses, so that nobody learns from it how to
+/* Why a sign-in failed. The server gives one reason for every credential that it refuses, so that it teaches no one how to
    forge one; what the reader can mend, the credential itself tells. */
 
 import { texts } from "./words";

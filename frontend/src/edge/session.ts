@@ -32,7 +32,7 @@ interface Who {
   token: string;
 }
 
-type Answer = Who | "nobody" | "away";
+type Answer = Who | "signed out" | "away";
 
 /** Of a request about the session. `status` 0: the gateway was not reached. */
 interface Called {
@@ -55,12 +55,12 @@ export class Session {
     const former = this.takeFormer();
     let known = this.take(await this.ask("GET"));
     let refusal: SignInRefusal | null = null;
-    if (known === "nobody" && former !== null) ({ known } = await this.signIn(former));
+    if (known === "signed out" && former !== null) ({ known } = await this.signIn(former));
     // The person who made the link can read what is asked under its credential, so it never takes the place of another by itself.
     if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) ({ known, refusal } = await this.signIn(fragment));
-    if (known === "nobody") known = await this.fromGateway();
+    if (known === "signed out") known = await this.fromGateway();
     // A gateway that is away may have one to give when it is back; the reader is asked when it said no, or the link is spent.
-    if (known === "nobody" || (known === "away" && refusal !== null)) this.parts.wanted(refusal);
+    if (known === "signed out" || (known === "away" && refusal !== null)) this.parts.wanted(refusal);
   }
 
   /** The headers of a change. */
@@ -81,7 +81,7 @@ export class Session {
     this.take(await this.ask("GET"));
     if ((await this.ask("DELETE")) === "away") return false;
     this.parts.left();
-    this.take("nobody");
+    this.take("signed out");
     this.tell();
     return true;
   }
@@ -90,9 +90,9 @@ export class Session {
   async renew(): Promise<boolean> {
     const before = this.who?.subject ?? null;
     let known = this.take(await this.ask("GET"));
-    if (known === "nobody") known = await this.fromGateway();
-    if (known === "nobody") this.parts.wanted(null);
-    return known !== "nobody" && known !== "away" && (before === null || known.subject === before);
+    if (known === "signed out") known = await this.fromGateway();
+    if (known === "signed out") this.parts.wanted(null);
+    return known !== "signed out" && known !== "away" && (before === null || known.subject === before);
   }
 
   /** Looks for a session that lasts longer, without asking the reader. */
@@ -113,9 +113,9 @@ export class Session {
   private async fromGateway(): Promise<Answer> {
     try {
       const answer = await fetch(`${this.parts.base}/dev/credential`, { cache: "no-store", credentials: "omit" });
-      if (!answer.ok) return answer.status >= 500 ? "away" : "nobody";
+      if (!answer.ok) return answer.status >= 500 ? "away" : "signed out";
       const { credential } = (await answer.json()) as { credential?: unknown };
-      if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "nobody";
+      if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "signed out";
       return (await this.signIn(credential)).known;
     } catch {
       return "away";
@@ -124,7 +124,7 @@ export class Session {
 
   private take(known: Answer): Answer {
     if (known === "away") return known;
-    this.who = known === "nobody" ? null : known;
+    this.who = known === "signed out" ? null : known;
     const now = this.who?.subject ?? null;
     if (now !== this.shown) this.parts.changed((this.shown = now));
     return known;
@@ -174,7 +174,7 @@ export class Session {
 
 function answerOf({ status, body: { subject: name, token } }: Called): Answer {
   if (status === 0 || status >= 500 || status === 429) return "away";
-  return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "nobody";
+  return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "signed out";
 }
 
 /** Whom a credential names. Only for the reader's eyes: the server alone decides whether it is good. */

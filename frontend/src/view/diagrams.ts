@@ -103,7 +103,7 @@ class Diagrams {
   }
 }
 
-/** One block of code. The elements in it that belong to the view are emptied by nobody else (`own` in core/nodes.ts). */
+/** One block of code. The elements in it that belong to the view are emptied by the view alone (`own` in core/nodes.ts). */
 class Diagram {
   private source: string;
   /** The newest drawing that was asked for: what comes of an older one is left out. */

@@ -1,4 +1,4 @@
-"""Links over HTTP: whoever has one reads it, and all that shows nothing is told alike."""
+"""Links over HTTP: anyone who has one reads it, and all that shows nothing is told alike."""
 
 from __future__ import annotations
 

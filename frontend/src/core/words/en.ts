@@ -35,7 +35,7 @@ export const en = {
   pinChat: "Keep at the top",
   notChanged: "The server did not take the change. Try again.",
   shareChat: "Share",
-  shareHint: "Whoever has the link can read the chat as it is now, without signing in.",
+  shareHint: "Anyone with the link can read the chat as it is now, without signing in.",
   linkLasts: "How long the link lasts",
   days: (count: number) => `${number(count)} ${plural(count, { one: "day", other: "days" })}`,
   makeLink: "Make a link",

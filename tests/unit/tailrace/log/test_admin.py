@@ -1,0 +1,34 @@
+"""Waiting for topics that were made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.log import admin
+from tailrace.protocol import log_words
+
+
+class Brokers:
+    """Those that know each topic after so many questions about it."""
+
+    def __init__(self, **after: int) -> None:
+        self.left = after
+
+    async def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+        for name in names:
+            self.left[name] -= 1
+        return [{"topic": name, "error_code": 3 * (self.left[name] > 0)} for name in names]
+
+
+async def test_topics_are_asked_for_until_the_brokers_know_all_of_them() -> None:
+    brokers = Brokers(a=1, b=3)
+    await admin._known(brokers, ["a", "b"])  # type: ignore[arg-type]
+    assert brokers.left == {"a": 0, "b": 0}
+
+
+async def test_topics_that_stay_unknown_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "KNOWN_S", 0.2)
+    with pytest.raises(log_words.LogUnavailable, match=r"after 0\.2 s .* not know b$"):
+        await admin._known(Brokers(a=1, b=1_000), ["a", "b"])  # type: ignore[arg-type]
