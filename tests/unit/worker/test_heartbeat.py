@@ -8,6 +8,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
+from gateway import backlog
 from tailrace import settings
 from tailrace.fair_queue import Flow
 from tailrace.store.redis_store import RedisStore
@@ -18,7 +19,7 @@ from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.heartbeat import STRANGERS_S, Heartbeat
 from worker.read_ahead import Unserved
-from worker.slots import STARTED
+from worker.slots import STARTED, Slots
 from worker.status import State, Status
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -116,6 +117,27 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     rate = value("tailrace_drain_tokens_per_second", {"pool": "default"})
     assert rate == pytest.approx(told["drain_rate"], abs=0.1)
     assert value("tailrace_engine_running", {"pool": "default"}) == told["running"]
+
+
+async def test_a_worker_tells_how_much_of_what_waits_will_have_begun_by_when() -> None:
+    heartbeat = make(Status())
+    time = Time()
+    heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
+    context.engine_slots = slots = Slots(1, monotonic=time)
+    turns = [slots.acquire(0, cost=100.0) for _ in range(30)]
+    for turn in turns[:12]:  # each holds the only slot for 5 s and makes 100 tokens
+        time.advance(5.0)
+        context.stall_detector.record_output(100, time.now)
+        slots.release(turn, used=100)
+        heartbeat.measure(5.0)
+        assert not slots.holds
+    time.advance(4.0)
+    told = heartbeat.info()
+    starts = backlog.starts_of(told)
+    assert len(told["starts_tokens"]) == len(starts.times) == 32
+    for begun, seconds in ((1, 1.0), (2, 6.0), (5, 21.0)):
+        each = told["request_tokens"]
+        assert starts.seconds((begun - 0.5) * each) == pytest.approx(seconds, abs=1.5)
 
 
 async def test_a_change_is_told_before_the_next_heartbeat_is_due(

@@ -41,6 +41,16 @@ def test_one_that_runs_longer_than_all_before_is_taken_for_a_long_one() -> None:
     assert starts[9] > 1.0
 
 
+def test_those_that_still_run_tell_that_long_ones_are_frequent() -> None:
+    """Twenty have ended after a second each, and twenty run for 20 s: half of all are long."""
+    alone, beside = (
+        known(*[1.0] * 20).starts([0.0, *[20.0] * others], step_s=0.5, steps=20)
+        for others in (0, 20)
+    )
+    assert alone[-1] == pytest.approx(10, rel=0.1)
+    assert beside[-1] == pytest.approx(2, rel=0.1)  # 1 + 1/2 + 1/4 + …
+
+
 @pytest.mark.parametrize("step_s", [0.05, 1.0, 10.0])
 def test_in_the_long_run_it_is_the_number_of_slots_over_the_mean(step_s: float) -> None:
     holds = known(*[0.5] * 900, *[5.5] * 100)

@@ -25,6 +25,17 @@ def test_a_request_waits_for_what_those_before_it_will_make_and_for_a_place() ->
     )
 
 
+def test_the_wait_is_that_of_the_slots_that_come_free_where_that_is_known() -> None:
+    work = Workload()
+    # One slot, held for a second by one half of the requests and for three by the other.
+    work.measure(Totals(2_000, 40, 4_000), 40.0, waited=True, holds=[1.0, 3.0] * 10)
+    work.look_ahead(200.0, [2.9])
+    found, _ = places(ORDER, work, batch_share=SHARE, more=False)
+    eta_s = found["a"].eta_s
+    assert eta_s is not None
+    assert eta_s < 0.6  # by the rate alone it is 1 s
+
+
 def test_before_a_rate_is_known_only_the_position_is_told() -> None:
     found, rest = places(ORDER, Workload(), batch_share=SHARE, more=True)
     assert list(found.values()) == [Place(0, None), Place(1, None), Place(2, None)]
