@@ -24,11 +24,11 @@ class Brokers:
 
 async def test_topics_are_asked_for_until_the_brokers_know_all_of_them() -> None:
     brokers = Brokers(a=1, b=3)
-    await admin._known(brokers, ["a", "b"])  # type: ignore[arg-type]
+    await admin._known(brokers, ["a", "b"])
     assert brokers.left == {"a": 0, "b": 0}
 
 
 async def test_topics_that_stay_unknown_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "KNOWN_S", 0.2)
     with pytest.raises(log_words.LogUnavailable, match=r"after 0\.2 s .* not know b$"):
-        await admin._known(Brokers(a=1, b=1_000), ["a", "b"])  # type: ignore[arg-type]
+        await admin._known(Brokers(a=1, b=1_000), ["a", "b"])
