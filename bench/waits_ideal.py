@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench import measure, waits
-from tailrace.protocol.starts import Starts
 from worker import workload
 from worker.hold_times import HoldTimes
+from worker.starts import Starts
 
 SECONDS: Final = 25.0
 SEEDS: Final = 12

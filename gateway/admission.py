@@ -122,7 +122,7 @@ def check(
         refusing: this process drains and no longer takes requests.
         writable: the log can be appended to.
         work: the pool's backlog. While nothing is known of it, the request may wait in the log.
-        lately: requests of the pool that `work` does not tell of yet.
+        lately: requests that go before it, and that `work` does not tell of yet.
         elsewhere: responses of the principal at other gateways.
     """
     if refusing:
@@ -137,8 +137,7 @@ def check(
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
     if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
-    own = running.of(principal) + elsewhere
-    wait_s = work.wait_s(create.priority, own, lately) if create.generate else 0.0
+    wait_s = work.wait_s(create.priority, principal, lately) if create.generate else 0.0
     if wait_s is not None and late(wait_s, create.deadline_ms / 1000):
         return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
     return None

@@ -72,9 +72,10 @@ def of(
     placed: Placed,
     now: float,
     priority: topics.PriorityClass,
+    principal: str = "",
 ) -> list[PoolWorker]:
-    """The ready workers with a partition that may be chosen, as a request of this class finds
-    them. `among`: those partitions."""
+    """The ready workers with a partition that may be chosen, as a request of this class and
+    principal finds them. `among`: those partitions."""
     rank = topics.CLASSES.index(priority)
     found = []
     for beat in beats:
@@ -102,7 +103,9 @@ def of(
                 int(running + queued) + count,
                 load + waiting + tokens,
                 waits=bool(queued or waiting),
-                wait_s=_wait_s(beat, running + count, waiting + tokens),
+                wait_s=0.0
+                if running + count < _number(beat.get("capacity"))
+                else _wait_s(beat, priority, principal, tokens),
             )
         )
     if any(math.isinf(worker.wait_s) for worker in found):
@@ -110,11 +113,15 @@ def of(
     return found
 
 
-def _wait_s(beat: Mapping[str, Any], running: float, ahead: float) -> float:
-    """Infinite where something waits and the worker does not tell how fast it begins."""
-    if running < _number(beat.get("capacity")):
-        return 0.0
-    return backlog.starts_of(beat).seconds(ahead)
+def _wait_s(
+    beat: Mapping[str, Any], priority: topics.PriorityClass, principal: str, untold: float
+) -> float:
+    """Infinite where the worker does not tell it. `untold`: tokens that it does not count yet."""
+    wait_s = backlog.wait_of(beat, priority, principal)
+    if wait_s is None:
+        return math.inf
+    rate = _number(beat.get("drain_rate"))
+    return wait_s + untold / rate if rate else math.inf
 
 
 def _listed(value: Any) -> list[Any]:

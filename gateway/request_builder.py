@@ -298,7 +298,7 @@ class RequestBuilder:
         if self._canaries is not None:
             scope = access.owner_of(principal).cache_scope
             weighed = self._canaries.partitions(create.pool, scope, messages)
-        place = await self._place_by_workers(create, prefix, history.partition, weighed)
+        place = await self._place_by_workers(create, principal, prefix, history.partition, weighed)
         if place is None:
             return placement.choose(
                 self._delivery.preferred,
@@ -315,6 +315,7 @@ class RequestBuilder:
     async def _place_by_workers(
         self,
         create: command.Create,
+        principal: Principal,
         prefix: Sequence[str],
         sticky: int | None,
         weighed: frozenset[int],
@@ -329,7 +330,7 @@ class RequestBuilder:
         now = self._monotonic()
         among = frozenset(range(self._partitions)) & (weighed or self._workers.served(pool))
         workers = pool_workers.of(
-            self._workers.workers(pool), among, self._placed, now, create.priority
+            self._workers.workers(pool), among, self._placed, now, create.priority, principal.key
         )
         if not workers:
             return None

@@ -41,9 +41,10 @@ class Routes:
         pools: settings.CurrentPools,
         broken: breakers.Breakers,
         workers: worker_registry.WorkerRegistry,
-        lately: Callable[[str, topics.PriorityClass], int],
+        lately: Callable[[str, topics.PriorityClass, str], int],
     ) -> None:
-        """`lately`: requests of a pool and class that its heartbeats do not tell of yet."""
+        """`lately`: requests that go before a new one of a pool, class and principal, and that the
+        heartbeats do not tell of yet."""
         self._pools = pools
         self._breakers = broken
         self._workers = workers
@@ -75,16 +76,16 @@ class Routes:
             return admission.NOTHING_KNOWN
         return self._workers.backlog(name)
 
-    def shortened(self, create: command.Create, own: int) -> command.Create:
-        """The request, with a shorter answer where its pool is too busy for the whole one. `own`:
-        as of `choose`."""
+    def shortened(self, create: command.Create, principal: str) -> command.Create:
+        """The request, with a shorter answer where its pool is too busy for the whole one.
+        `principal`: as of `choose`."""
         chain = self._pools.catalog.chain(create.pool)
         rule = chain[0].shorter_when_busy if chain else None
         if rule is None or not shortening.allowed(create, rule):
             return create
         if len(chain) > 1 and self._broken(create.pool):
             return create  # another pool answers
-        wait_s = self._wait_s(create.pool, create, own)
+        wait_s = self._wait_s(create.pool, create, principal)
         return create if (wait_s or 0.0) <= rule.backlog_s else shortening.applied(create, rule)
 
     def _broken(self, name: str) -> bool:
@@ -98,11 +99,11 @@ class Routes:
         asked, *others = chain
         return [pool.name for pool in others if fits(create, request, asked, pool)]
 
-    def choose(self, create: command.Create, request: records.Request, own: int) -> str:
+    def choose(self, create: command.Create, request: records.Request, principal: str) -> str:
         """The pool that a request goes to. A pool without `fallback` takes what it always took.
 
         Args:
-            own: unfinished requests of the same principal.
+            principal: key of the one who asks.
 
         Raises:
             errors.ApiError: 429, every pool that can answer would start it after its deadline; 503,
@@ -111,14 +112,16 @@ class Routes:
         chain = self._pools.catalog.chain(create.pool)
         deadline_s = create.deadline_ms / 1000
         if len(chain) < 2 or not (chain[0].fallback_when_busy and create.degrade):
-            late_s = self._late_s(create.pool, create, own) if self.gives_again(create) else None
+            late_s = (
+                self._late_s(create.pool, create, principal) if self.gives_again(create) else None
+            )
             if late_s is not None:
                 raise errors.deadline_not_met(late_s, deadline_s)
         if len(chain) < 2:
             return create.pool
         asked, late_s = chain[0], None
         if asked.fallback_when_busy and create.degrade:
-            late_s = self._late_s(asked.name, create, own)
+            late_s = self._late_s(asked.name, create, principal)
         if not allowed(request):
             if late_s is not None:
                 raise errors.deadline_not_met(late_s, deadline_s)
@@ -126,11 +129,11 @@ class Routes:
         if late_s is None and self._breakers.admits(asked.name):
             return asked.name
         others = self.others(create, request)
-        found = self.next(request, others, create, own)
+        found = self.next(request, others, create, principal)
         if found is not None:
             return found
         able = [name for name in others if self._able(name, request)]
-        waits = [late_s, *(self._late_s(name, create, own) for name in able)]
+        waits = [late_s, *(self._late_s(name, create, principal) for name in able)]
         if known := [each for each in waits if each is not None]:
             raise errors.deadline_not_met(min(known), deadline_s)
         raise errors.no_pool(
@@ -144,12 +147,12 @@ class Routes:
         request: records.Request,
         others: Sequence[str],
         create: command.Create | None = None,
-        own: int = 0,
+        principal: str = "",
     ) -> str | None:
         """The first of `others` that can answer; None if none can. `create`: also in time."""
         for name in others:
             suits = stands_in(self._workers.standing(name), request)
-            in_time = create is None or self._late_s(name, create, own) is None
+            in_time = create is None or self._late_s(name, create, principal) is None
             if suits and in_time and self._breakers.admits(name):
                 return name
         return None
@@ -159,18 +162,18 @@ class Routes:
         suits = stands_in(self._workers.standing(name), request)
         return suits and not self._broken(name)
 
-    def _late_s(self, name: str, create: command.Create, own: int) -> float | None:
+    def _late_s(self, name: str, create: command.Create, principal: str) -> float | None:
         """Seconds until the pool would start it, where that is after its deadline; else None."""
         if not create.generate:
             return None
-        wait_s = self._wait_s(name, create, own)
+        wait_s = self._wait_s(name, create, principal)
         deadline_s = create.deadline_ms / 1000
         return None if wait_s is None or not admission.late(wait_s, deadline_s) else wait_s
 
-    def _wait_s(self, name: str, create: command.Create, own: int) -> float | None:
+    def _wait_s(self, name: str, create: command.Create, principal: str) -> float | None:
         """Seconds until the pool would start it; None while unknown."""
-        work, lately = self._workers.backlog(name), self._lately(name, create.priority)
-        return work.wait_s(create.priority, own, lately)
+        lately = self._lately(name, create.priority, principal)
+        return self._workers.backlog(name).wait_s(create.priority, principal, lately)
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:

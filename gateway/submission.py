@@ -284,7 +284,7 @@ class Submission:
                 self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
-        self._lately.add(pool, create.priority, time.monotonic())
+        self._lately.add(pool, create.priority, principal.key, time.monotonic())
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         if create.shortened_from:
@@ -343,15 +343,11 @@ class Submission:
         elif pool != create.pool:
             rerouting.moved(request.rid, create.pool, pool)
 
-    def _lately_sent(self, pool: str, priority: topics.PriorityClass) -> int:
-        """Requests of a pool and class that its heartbeats do not tell of yet."""
+    def _lately_sent(self, pool: str, priority: topics.PriorityClass, principal: str) -> int:
+        """Requests that go before a new one of a pool, class and principal, and that the
+        heartbeats do not tell of yet."""
         untold_s = self._workers.backlog(pool).untold_s
-        return self._lately.count(pool, priority, time.monotonic(), untold_s)
-
-    def _own(self, principal: Principal) -> int:
-        """Unfinished requests of a principal, at all gateways."""
-        key = principal.key
-        return self.streams.running.of(key) + self._counts.elsewhere(key)
+        return self._lately.count(pool, priority, principal, time.monotonic(), untold_s)
 
     async def _place(
         self, create: command.Create, principal: Principal
@@ -388,7 +384,7 @@ class Submission:
         """The request, with a shorter answer where its pool is busy."""
         if not self._builder.continues(create.pool):
             return create
-        return self._routes.shortened(create, self._own(principal))
+        return self._routes.shortened(create, principal.key)
 
     def _admit(self, create: command.Create, principal: Principal) -> None:
         if create.pending is not None:
@@ -402,7 +398,7 @@ class Submission:
             refusing=self.refusing,
             writable=self._writer.ready,
             work=self._routes.backlog(create),
-            lately=self._lately_sent(create.pool, create.priority),
+            lately=self._lately_sent(create.pool, create.priority, principal.key),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:
@@ -415,7 +411,7 @@ class Submission:
         """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
         in any."""
         try:
-            return self._routes.choose(create, request, self._own(principal))
+            return self._routes.choose(create, request, principal.key)
         except errors.ApiError as refused:
             if refused.status == 429 and await self._answered(create, request):
                 return create.pool

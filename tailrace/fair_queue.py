@@ -17,7 +17,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from tailrace.protocol import records
 
@@ -41,8 +41,14 @@ NOBODY: Final = Flow("", "")
 
 def flow_of(owner: records.Owner) -> Flow:
     """The flow of a principal's requests."""
-    tenant = f"{owner.issuer}|{owner.tenant}" if owner.tenant else owner.key
-    return Flow(tenant, owner.key)
+    return Flow(tenant_of(owner.key), owner.key)
+
+
+def tenant_of(principal: str) -> str:
+    """The tenant of a flow, by the principal's key."""
+    issuer, _, rest = principal.partition("|")
+    tenant, _, subject = rest.partition("|")
+    return f"{issuer}|{tenant}" if tenant and subject else principal
 
 
 def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:
@@ -56,6 +62,25 @@ def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:
     return weight
 
 
+class Share(NamedTuple):
+    """A principal as it stands among those of its tenant. `start`: virtual time of its next item,
+    among them. `cost`: of its items. `length`: their number."""
+
+    start: float
+    cost: float
+    length: int
+
+
+class Standing(NamedTuple):
+    """A tenant as it stands. `start`: virtual time of its next item. `now`: the virtual time at
+    which a new principal of it starts."""
+
+    start: float
+    weight: float
+    now: float
+    principals: dict[str, Share]
+
+
 @dataclass(slots=True)
 class _Share:
     """One tenant, or one principal of a tenant. `start` is the virtual time of its next item."""
@@ -65,10 +90,11 @@ class _Share:
 
 @dataclass(slots=True)
 class _Principal(_Share, Generic[T]):
-    """`items` are (arrival, cost, item), oldest first."""
+    """`items` are (arrival, cost, item), oldest first; `cost` is that of all."""
 
     flow: Flow
     items: collections.deque[tuple[int, float, T]] = field(default_factory=collections.deque)
+    cost: float = 0.0
 
 
 @dataclass(slots=True)
@@ -89,7 +115,6 @@ class FairQueue(Generic[T]):
 
     Attributes:
         cost: of all items.
-        flows: number of principals with items.
         _now: virtual time among the tenants.
         _tenants: those with items, and those that are ahead of the virtual time.
     """
@@ -97,7 +122,6 @@ class FairQueue(Generic[T]):
     def __init__(self, weight: Callable[[str], float] = lambda _tenant: 1.0) -> None:
         """`weight` of a tenant, above 0."""
         self.cost = 0.0
-        self.flows = 0
         self._weight = weight
         self._now = 0.0
         self._tenants: dict[str, _Tenant[T]] = {}
@@ -138,6 +162,22 @@ class FairQueue(Generic[T]):
             yield named
             follow(start + named[1] / tenant.weight, tenant, turns)
 
+    def standing(self) -> tuple[float, dict[str, Standing]]:
+        """The virtual time at which a new tenant starts, and all tenants that are remembered."""
+        tenants = {}
+        for name, tenant in self._tenants.items():
+            shares = {
+                key: Share(
+                    principal.start if principal.items else max(principal.start, tenant.now),
+                    principal.cost,
+                    len(principal.items),
+                )
+                for key, principal in tenant.principals.items()
+            }
+            start = tenant.start if tenant.waiting else max(tenant.start, self._now)
+            tenants[name] = Standing(start, tenant.weight, tenant.now, shares)
+        return self._now, tenants
+
     def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
         """Put an item behind the others of its flow, or `first` of them."""
         tenant = self._tenants.get(flow.tenant)
@@ -151,11 +191,11 @@ class FairQueue(Generic[T]):
             principal = tenant.principals[flow.principal] = _Principal(tenant.now, flow)
         elif not principal.items:
             principal.start = max(principal.start, tenant.now)
-        self.flows += not principal.items
         if first and principal.items:
             principal.items.appendleft((principal.items[0][0], cost, item))
         else:
             principal.items.append((next(self._arrivals), cost, item))
+        principal.cost += cost
         tenant.waiting += 1
         self._length += 1
         self.cost += cost
@@ -196,13 +236,6 @@ class FairQueue(Generic[T]):
             if principal.items and eligible(principal.flow)
         )
 
-    def lengths(self) -> Iterator[int]:
-        """How many items each principal has that has some, in no particular order."""
-        for tenant in self._tenants.values():
-            for principal in tenant.principals.values():
-                if principal.items:
-                    yield len(principal.items)
-
     def remove(self, flow: Flow, item: T) -> bool:
         """Drop an item that waits, without charging it. Returns whether it waited."""
         tenant = self._tenants.get(flow.tenant)
@@ -229,8 +262,8 @@ class FairQueue(Generic[T]):
     def _left(self, tenant: _Tenant[T], principal: _Principal[T], cost: float) -> None:
         """An item of this cost is gone."""
         tenant.waiting -= 1
+        principal.cost = principal.cost - cost if principal.items else 0.0
         self._length -= 1
-        self.flows -= not principal.items
         self.cost = self.cost - cost if self._length else 0.0  # no rounding stays behind
         if len(tenant.principals) > max(_KEPT, 2 * tenant.waiting):
             tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}

@@ -15,18 +15,17 @@ from tailrace.settings import WorkerSettings
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.workers import Workers
 from worker.engines import base
+from worker.load import Load
 from worker.read_ahead import Unserved
-from worker.slots import STARTED
 from worker.status import State, Status
 from worker.worker_context import WorkerContext
-from worker.workload import Totals, Workload
+from worker.workload import Workload
 
 HEARTBEAT_S = 1.0
 # While requests wait. By heartbeats that were a second old, gateways took too many requests and
 # then refused all, in turns.
 BUSY_HEARTBEAT_S = 0.25
 STRANGERS_S = 3.0  # for how long a process of another pool counts as alive after it was seen
-ROUNDS = 64  # of waiting requests that are told (`Slots.rounds`)
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
 
 
@@ -67,7 +66,6 @@ class Heartbeat:
         _began: when this process began (monotonic seconds).
         _due: the next heartbeat is written at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
-        _waited: requests waited for a slot at the last measurement.
     """
 
     def __init__(
@@ -89,11 +87,11 @@ class Heartbeat:
         self._strangers: dict[str, float] | None = None
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
-        self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved(0.0, 0)
+        self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved({}, 0)
         self._due = asyncio.Event()
         self._tokens_per_s = 0.0
         self.workload = Workload()
-        self._waited = False
+        self._load = Load(self.workload)
 
     def tell_now(self) -> None:
         """Something changed that gateways should know before the next heartbeat is due."""
@@ -151,25 +149,8 @@ class Heartbeat:
 
     def measure(self, seconds: float) -> None:
         """Account for the seconds since the last call."""
-        if self.context is None:
-            return
-        slots = self.context.engine_slots
-        totals = Totals(
-            self._tokens(),
-            slots.ended + slots.running / 2,
-            slots.ended_asked + slots.running_asked / 2,
-            slots.interactive_asked,
-        )
-        waits = slots.queued > 0
-        self.workload.measure(
-            totals,
-            seconds,
-            waited=waits and self._waited,
-            running=slots.running,
-            holds=slots.holds,
-        )
-        slots.holds.clear()
-        self._waited = waits
+        if self.context is not None:
+            self._load.measure(self.context.engine_slots, self._tokens(), seconds)
 
     def info(self) -> dict[str, Any]:
         """The heartbeat's content; updates the engine's metrics."""
@@ -179,6 +160,8 @@ class Heartbeat:
         telemetry.ENGINE_WAITING.set(queued)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
         self._status.tokens_per_s = self._tokens_per_s
+        told = self._load.told(slots, [self.unserved(rank) for rank in range(len(topics.CLASSES))])
+        self._note(told)
         return {
             "incarnation": self._incarnation,
             "state": self._status.state.value,
@@ -196,43 +179,16 @@ class Heartbeat:
             "queued": queued,
             "tokens_per_s": round(self._tokens_per_s, 1),
             "partitions": self.partitions(),
-            **self._ahead(),
+            **told,
         }
 
-    def _ahead(self) -> dict[str, Any]:
-        """The work that lies ahead, in tokens that the engine will make."""
-        work, running, waiting = self.workload, 0.0, [0.0] * len(topics.CLASSES)
-        flows, rounds, pausable, ages = 0, list[int](), (0, 0.0), list[float]()
-        if self.context is not None:
-            slots = self.context.engine_slots
-            running = slots.running_asked * work.part / 2  # on average half of it is done
-            for rank in range(len(waiting)):
-                left = self.unserved(rank)
-                asked = slots.asked(rank) + left.asked
-                waiting[rank] = asked * work.part + left.unread * work.each
-            waiting[0] += slots.asked(STARTED) * work.part
-            flows, rounds = slots.flows(0), slots.rounds(0, ROUNDS)
-            pausable, ages = slots.making_way, slots.ages
-        starts = work.look_ahead(sum(waiting), ages)
-        pool = self._settings.pool
-        telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(running)
-        for name, tokens in zip(topics.CLASSES, waiting, strict=True):
-            telemetry.BACKLOG_TOKENS.labels(pool=pool, kind=name).set(tokens)
-        telemetry.DRAIN_RATE.labels(pool=pool).set(work.rate)
-        return {
-            "running_tokens": round(running),
-            "pausable": pausable[0],
-            "pausable_tokens": round(pausable[1] * work.part / 2),
-            "waiting_tokens": [round(tokens) for tokens in waiting],
-            "waiting_principals": flows,
-            "waiting_rounds": rounds,
-            "request_tokens": round(work.each, 1),
-            "drain_rate": round(work.rate, 1),
-            "starts_every_s": round(starts.times[0], 4) if starts.times else 0.0,
-            "starts_tokens": [round(tokens) for tokens in starts.tokens],
-            "interactive_rate": round(work.interactive_rate, 1),
-            "batch_share": self._settings.batch_share,
-        }
+    def _note(self, told: Mapping[str, Any]) -> None:
+        """As metrics, what is told of the backlog."""
+        pool, tokens = self._settings.pool, telemetry.BACKLOG_TOKENS
+        tokens.labels(pool=pool, kind="running").set(told["running_tokens"])
+        for name, waiting in zip(topics.CLASSES, told["waiting_tokens"], strict=True):
+            tokens.labels(pool=pool, kind=name).set(waiting)
+        telemetry.DRAIN_RATE.labels(pool=pool).set(told["drain_rate"])
 
     def _tokens(self) -> int:
         return self.context.stall_detector.tokens if self.context else 0

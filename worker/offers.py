@@ -14,7 +14,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import ids
-from tailrace.protocol.starts import Starts
+from worker.starts import Starts
 
 MAX_OFFERED: Final = 64
 MAX_FIGURE: Final = 1e9

@@ -4,22 +4,19 @@ be away, and clients are then told nothing."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tailrace.protocol import topics
 from tailrace.protocol.queue_place import Place
 from tailrace.store.queues import Queues, rest
 from tailrace.store.redis_store import StoreUnavailable
-from worker.queue_places import places
+from worker.queue_places import SetAside, places_at
 from worker.read_ahead import Unserved
 from worker.slots import Slots
 from worker.workload import Workload
 
 TELL_S: Final = 1.0
-
-SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
-"""Gives the requests of a class that were set aside (`RequestConsumer.set_aside`)."""
 
 
 class QueueTeller:
@@ -59,13 +56,8 @@ class QueueTeller:
         """Tell once; nothing if nothing waits and nothing was told."""
         told: dict[str, Place] = {}
         if self._slots.queued:
-            more = any(self._unserved(rank).unread for rank in range(len(topics.CLASSES)))
-            told, bound = places(
-                self._slots.order(self._set_aside),
-                self._workload,
-                batch_share=self._slots.batch_share,
-                more=more,
-            )
+            unserved = [self._unserved(rank) for rank in range(len(topics.CLASSES))]
+            told, bound = places_at(self._slots, self._workload, self._set_aside, unserved)
             if bound is not None:
                 told |= dict.fromkeys(map(rest, self._models), bound)
         gone = self._told - told.keys()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,10 +55,10 @@ class Aside:
 
 
 class Unserved(NamedTuple):
-    """Requests of one topic that were not taken. `asked`: what those that were set aside ask for,
-    in tokens; `unread`: number of those that were not even read."""
+    """Requests of one topic that were not taken. `aside`: what those that were set aside ask for,
+    in tokens, by principal; `unread`: number of those that were not even read."""
 
-    asked: float
+    aside: Mapping[str, float]
     unread: int
 
 
@@ -131,14 +131,13 @@ class SetAside:
         self._places.setdefault(key, collections.deque()).append(place)
         self._length += 1
 
-    def asked(self, topic: str) -> float:
-        """What the requests of a topic ask for, in tokens."""
-        return sum(
-            place.asked
+    def asked(self, topic: str) -> dict[str, float]:
+        """What the requests of a topic ask for, in tokens, by principal."""
+        return {
+            key.principal: sum(place.asked for place in places)
             for key, places in self._places.items()
             if key.topic == topic
-            for place in places
-        )
+        }
 
     def waiting(self, topic: str) -> dict[str, Iterator[tuple[str, float]]]:
         """Ids of the requests of a topic and what they ask for, by principal, oldest first."""

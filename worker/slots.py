@@ -14,15 +14,15 @@ interactive requests, as a part of the share of batch requests.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from tailrace.fair_queue import NOBODY, FairQueue, Flow
+from tailrace.fair_queue import NOBODY, FairQueue, Flow, Standing, tenant_of
 from tailrace.protocol import topics
+from worker.demand import Demand
 
 KEPT_HOLDS: Final = 10_000
 
@@ -38,6 +38,7 @@ class Turn(asyncio.Future[None]):
         rank: class of the request, 0 first.
         flow: whose request it is.
         cost: tokens that it may take.
+        charge: tokens that it is expected to take, by which turns are decided (`worker.demand`).
         rid: id of the response.
         pausable: its holder can give the slot back before the response has ended.
         make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
@@ -54,6 +55,7 @@ class Turn(asyncio.Future[None]):
         self.rank = rank
         self.flow = flow
         self.cost = cost
+        self.charge = cost
         self.rid = rid
         self.pausable = pausable
         self.make_way: Callable[[], None] | None = None
@@ -72,10 +74,10 @@ class Slots:
         running_asked: what their requests asked for.
         ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
             that made way counts only the first time.
-        interactive_asked: what interactive requests asked for that ever got a slot.
         holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
             them; `Heartbeat.measure` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
+        demand: what requests are expected to take.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
@@ -84,7 +86,8 @@ class Slots:
         _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first.
         _asked: those of them that were asked to make way.
-        _waiting: turns that wait, by rank.
+        _waiting: turns that wait, by rank, by their charges.
+        _waiting_asked: what they ask for, by rank.
     """
 
     def __init__(
@@ -104,7 +107,6 @@ class Slots:
         self.running_asked = 0.0
         self.ended = 0
         self.ended_asked = 0.0
-        self.interactive_asked = 0.0
         self.holds: deque[float] = deque(maxlen=KEPT_HOLDS)
         self._monotonic = monotonic
         self._share = max(1, int(capacity * min(share, limit)))
@@ -117,6 +119,8 @@ class Slots:
         self._pausable: dict[Turn, None] = {}
         self._asked: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
+        self._waiting_asked: dict[int, float] = defaultdict(float)
+        self.demand = Demand()
 
     @property
     def queued(self) -> int:
@@ -131,11 +135,26 @@ class Slots:
 
     def asked(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
+        return self._waiting_asked[rank] if self._waiting.get(rank) else 0.0
+
+    def charged(self, rank: int) -> float:
+        """What the waiting requests of a rank are expected to take, in tokens."""
         return self._waiting[rank].cost if rank in self._waiting else 0.0
 
-    def flows(self, rank: int) -> int:
-        """Number of principals with waiting requests of a rank."""
-        return self._waiting[rank].flows if rank in self._waiting else 0
+    def times(self, rank: int, aside: Mapping[str, float], part: float) -> float:
+        """What the waiting requests of a rank will take, over what is expected of each.
+
+        Args:
+            aside: what those ask for that wait elsewhere, by principal.
+            part: of what all of them ask for, that which they will take.
+        """
+        charged = sum(self.demand.expected(name, asked) for name, asked in aside.items())
+        charged += self.charged(rank)
+        return part * (self.asked(rank) + sum(aside.values())) / charged if charged else 1.0
+
+    def standing(self, rank: int) -> tuple[float, dict[str, Standing]]:
+        """How principals stand in the queue of a rank, by charges (`FairQueue.standing`)."""
+        return self._queue(rank).standing()
 
     @property
     def making_way(self) -> tuple[int, float]:
@@ -144,43 +163,45 @@ class Slots:
         turns = [turn for turn in self._pausable if not turn.shared]
         return len(turns), sum(turn.cost for turn in turns)
 
-    def rounds(self, rank: int, most: int) -> list[int]:
-        """How many principals have more than 0, 1, 2, … waiting requests of a rank; at most `most`
-        numbers, and none is 0."""
-        lengths = self._waiting[rank].lengths() if rank in self._waiting else ()
-        counts = Counter(min(length, most) for length in lengths)
-        longest_first = range(max(counts, default=0), 0, -1)
-        return list(itertools.accumulate(counts[length] for length in longest_first))[::-1]
-
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
-    ) -> Iterator[tuple[str, float, int]]:
-        """Ids, costs and ranks of the requests that wait, in the order in which they get their
-        slots if nothing else comes. The share of the slots that one principal may have is not
-        looked at.
+    ) -> Iterator[tuple[str, Flow, float, int]]:
+        """Ids, flows, charges and ranks of the requests that wait, in the order in which they get
+        their slots if nothing else comes. The share of the slots that one principal may have is
+        not looked at.
 
         Args:
             behind: gives the requests of a rank that wait elsewhere, behind those of the same
-                principal.
+                principal, and what they ask for.
         """
         ranks = {
-            rank: self._waiting[rank].order(lambda turn: turn.rid, behind(rank))
+            rank: self._waiting[rank].order(_named, self._charged(behind(rank)))
             for rank in sorted(self._waiting)
         }
         batch, credit = ranks.pop(BATCH, iter(())), self._batch_credit
         waiting = self._waiting.get(BATCH)
         each = waiting.cost / len(waiting) if waiting else math.inf
         for rank, others in ranks.items():
-            for rid, cost in others:
+            for (rid, flow), cost in others:
                 while rank != STARTED and credit >= each:
                     if (found := next(batch, None)) is None:
                         break
-                    yield *found, BATCH
+                    yield *found[0], found[1], BATCH
                     credit -= found[1]
-                yield rid, cost, rank
+                yield rid, flow, cost, rank
                 credit += cost * self.batch_share / (1 - self.batch_share)
-        for rid, cost in batch:
-            yield rid, cost, BATCH
+        for (rid, flow), cost in batch:
+            yield rid, flow, cost, BATCH
+
+    def _charged(
+        self, behind: Mapping[str, Iterable[tuple[str, float]]]
+    ) -> dict[str, Iterator[tuple[tuple[str, Flow], float]]]:
+        def charged(principal: str) -> Iterator[tuple[tuple[str, Flow], float]]:
+            flow = Flow(tenant_of(principal), principal)
+            for rid, asked in behind[principal]:
+                yield (rid, flow), self.demand.expected(principal, asked)
+
+        return {principal: charged(principal) for principal in behind}
 
     def acquire(
         self,
@@ -201,7 +222,11 @@ class Slots:
             again: the response had a slot before, and made way.
         """
         turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
-        self._queue(rank).push(flow, turn, cost, first=first)
+        turn.charge = self.demand.expected(flow.principal, cost)
+        if not again:
+            self.demand.came(flow.principal, rank, turn.charge)
+        self._queue(rank).push(flow, turn, turn.charge, first=first)
+        self._waiting_asked[rank] += cost
         self._admit()
         self._ask()
         return turn
@@ -230,16 +255,19 @@ class Slots:
         if used and not turn.again:
             self.ended += 1
             self.ended_asked += turn.cost
+        if used:
+            self.demand.ended(turn.flow.principal, 0.0 if turn.again else turn.cost, used)
         self._held[turn.flow.principal] -= 1
         if not self._held[turn.flow.principal]:
             del self._held[turn.flow.principal]
         if used is not None:
-            self._queue(turn.rank).settle(turn.flow, used - turn.cost)
+            self._queue(turn.rank).settle(turn.flow, used - turn.charge)
         self._admit()
 
     def withdraw(self, turn: Turn) -> None:
         """Give up waiting; a slot that was granted already is given back."""
         if self._queue(turn.rank).remove(turn.flow, turn):
+            self._waiting_asked[turn.rank] -= turn.cost
             turn.cancel()
         elif turn.done() and not turn.cancelled():
             self.release(turn, used=0)
@@ -287,6 +315,7 @@ class Slots:
             for rank in self._ranks():
                 found = self._waiting[rank].pop(None if rank == STARTED else self._below(most))
                 if found is not None:
+                    self._waiting_asked[rank] -= found[1].cost
                     return found[1]
         return None
 
@@ -301,15 +330,13 @@ class Slots:
 
     def _account(self, turn: Turn) -> None:
         """A slot was granted: batch requests that wait get their part of what others take."""
-        if 0 <= turn.rank < BATCH:
-            self.interactive_asked += turn.cost
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
             turn.shared = overtook
-            left = self._batch_credit - turn.cost
+            left = self._batch_credit - turn.charge
             self._batch_credit = left if overtook else max(0.0, left)
         elif self._waiting.get(BATCH):
-            self._batch_credit += turn.cost * self.batch_share / (1 - self.batch_share)
+            self._batch_credit += turn.charge * self.batch_share / (1 - self.batch_share)
         if not self._waiting.get(BATCH):
             self._batch_credit = 0.0
 
@@ -317,6 +344,10 @@ class Slots:
         if most >= self.capacity:
             return None
         return lambda flow: self._held[flow.principal] < most
+
+
+def _named(turn: Turn) -> tuple[str, Flow]:
+    return turn.rid, turn.flow
 
 
 class HeldSlots:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tailrace.protocol.starts import Starts
 from worker.hold_times import HoldTimes
+from worker.starts import Starts
 
 # Seconds until an old measurement counts e times less. Long answers end rarely, so what requests
 # make of what they ask needs more of them than the rate needs seconds.
@@ -32,13 +32,11 @@ class Totals(NamedTuple):
 
     `made`: tokens the engine made. `begun` and `asked`: requests begun in the engine, and what they
     asked for; one that still runs counts by half, because on average it is half done.
-    `interactive`: what interactive requests asked for that got a slot.
     """
 
     made: int
     begun: float
     asked: float
-    interactive: float = 0.0
 
 
 _AT_START: Final = Totals(0, 0.0, 0.0)
@@ -53,7 +51,6 @@ class Workload:
         _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
         _made, _begun, _asked: what came to the totals.
         _run_s: seconds of engine slots in use.
-        _s, _interactive: seconds, and what interactive requests asked for that got a slot in them.
         _holds: how long slots were held.
         _starts: when what waits begins, as it was last looked at.
     """
@@ -65,8 +62,6 @@ class Workload:
     _begun: float = 0.0
     _asked: float = 0.0
     _run_s: float = 0.0
-    _s: float = 0.0
-    _interactive: float = 0.0
     _holds: HoldTimes = field(default_factory=HoldTimes)
     _starts: Starts | None = None
 
@@ -88,8 +83,6 @@ class Workload:
         """
         made = now.made - self._last.made
         kept = math.exp(-seconds / RATE_MEMORY_S)
-        self._s = self._s * kept + seconds
-        self._interactive = self._interactive * kept + now.interactive - self._last.interactive
         if waited:
             self._busy_s = self._busy_s * kept + seconds
             self._busy_made = self._busy_made * kept + made
@@ -131,11 +124,6 @@ class Workload:
     def rate(self) -> float:
         """Tokens per second while requests wait; 0 before any waited."""
         return self._busy_made / self._busy_s if self._busy_s else 0.0
-
-    @property
-    def interactive_rate(self) -> float:
-        """Tokens per second that interactive requests take, whether requests wait or not."""
-        return self._interactive * self.part / self._s if self._s else 0.0
 
     @property
     def measured(self) -> bool:

@@ -8,24 +8,6 @@ from typing import Any, Final, NamedTuple
 POSITION_PART: Final = 0.1
 ETA_PART: Final = 0.2
 ETA_S: Final = 1.0
-# What interactive requests leave is measured, and may look like nothing for a while.
-LEAST_LEFT: Final = 0.01
-
-
-def batch_ahead(
-    ahead: float, batch: float, *, interactive_share: float, batch_share: float
-) -> float:
-    """Tokens that begin before a batch request does. Interactive requests that come later go before
-    it too, so it has what they leave, but at least the share of batch requests.
-
-    Args:
-        ahead: tokens of what goes before it and waits now.
-        batch: those of them that are of batch requests.
-        interactive_share: part of all tokens that interactive requests take.
-        batch_share: part of all tokens that batch requests get at least.
-    """
-    left = ahead / max(1 - interactive_share, LEAST_LEFT)
-    return min(left, batch / batch_share) if batch_share > 0 else left
 
 
 class Place(NamedTuple):

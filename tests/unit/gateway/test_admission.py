@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from gateway import admission
+from gateway import admission, backlog
 from gateway.backlog import Backlog
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Limits, Pool
+from tailrace.store.workers import waits_of
 
 POOLS = Catalog((Pool("default", ("m",), 8192, 1024),))
 LIMITS = Limits(responses_per_principal=2, responses=10)
@@ -52,7 +53,7 @@ def asking(**fields: Any) -> command.Create:
     return responses_api.parse({"input": "x", **fields}, POOLS)
 
 
-WORK = Backlog(waiting=(30_000.0, 30_000.0), rate=1_000.0, principals=1, each=100.0)
+WORK = Backlog(waiting=(30_000.0, 30_000.0), rate=1_000.0, each=100.0)
 
 
 class TestCheck:
@@ -100,16 +101,19 @@ class TestCheck:
         assert refused is not None
         assert "60.0s, too close to its deadline of 99.999s" in refused.message
 
-    def test_who_has_few_requests_is_not_refused_for_who_has_many(self) -> None:
-        hasty = asking(deadline_ms=350)
-        assert check(hasty, work=WORK) is None
-        assert check(hasty, running(alice=1), work=WORK) is None
-        more = Limits(responses_per_principal=200, responses=400)
-        refused = admission.check(
-            hasty, "alice", running(alice=100), more, refusing=False, writable=True, work=WORK
-        )
-        assert refused is not None
-        assert refused.headers["retry-after"] == "11"
+    def test_each_principal_is_told_its_own_wait(self) -> None:
+        told = {"waits_s": [0.1, 0.1], "waits_of": [waits_of("alice"), waits_of("acme|x")]}
+        told |= {"interactive_waits_s": [10.4, 3.0], "batch_waits_s": [20.0, 5.0]}
+        work = backlog.of([{"state": "ready", "waiting_tokens": [9e9, 0], **told}])
+        for whose, wait_s in (("alice", 11), ("acme|x|bob", 3), ("acme||bob", None)):
+            refused = admission.check(
+                *(asking(deadline_ms=350), whose, admission.Running(), LIMITS),
+                refusing=False,
+                writable=True,
+                work=work,
+            )
+            found = int(refused.headers["retry-after"]) if refused else None
+            assert found == wait_s
 
     def test_requests_of_the_last_moment_count(self) -> None:
         batch = asking(service_tier="flex", deadline_ms=101_000)

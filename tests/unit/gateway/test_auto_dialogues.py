@@ -170,7 +170,6 @@ async def test_nothing_is_looked_for_on_behalf_of_a_principal_that_is_refused(
 
 BUSY = {
     "waiting_tokens": [100_000, 0],
-    "waiting_principals": 100,
     "request_tokens": 1_000,
     "drain_rate": 100.0,
     "capacity": 1,

@@ -9,8 +9,9 @@ import pytest
 
 from gateway import backlog, pool_workers
 from gateway.pool_workers import Placed, PoolWorker
-from tailrace.protocol import ids, topics
+from tailrace.protocol import ids
 from tailrace.store.prefixes import name_of
+from tailrace.store.workers import waits_of
 from tests.support import gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, create
 
@@ -48,27 +49,28 @@ def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
 
 
 def test_a_wait_is_told_where_all_places_are_taken() -> None:
-    ahead = {"waiting_tokens": [600, 300], "queued": 9, "starts_every_s": 2.0}
-    ahead |= {"starts_tokens": [400, 800], "drain_rate": 100.0}
+    ahead = {"waiting_tokens": [600, 300], "queued": 9, "drain_rate": 100.0}
+    ahead |= {"waits_s": [2.5, 5.0], "waits_of": [waits_of("alice")]}
+    ahead |= {"interactive_waits_s": [7.0], "batch_waits_s": [8.0]}
     full, free = beat("a", [0], running=16, **ahead), beat("b", [1], running=15, **ahead)
     placed = Placed()
     placed.add("a/1", 100.0, NOW)
     placed.add("b/1", 100.0, NOW)
 
-    def waits(
-        *beats: dict[str, Any], priority: topics.PriorityClass = "interactive"
-    ) -> list[float]:
-        found = pool_workers.of(beats, {0, 1, 2}, placed, NOW, priority)
+    def waits(*beats: dict[str, Any], principal: str = "bob") -> list[float]:
+        found = pool_workers.of(beats, {0, 1, 2}, placed, NOW, "interactive", principal)
         return [worker.wait_s for worker in found]
 
     assert waits(full) == [pytest.approx(3.5)]
+    assert waits(full, principal="alice") == [pytest.approx(8.0)]
     [of_batch] = pool_workers.of([full], {0}, placed, NOW, "batch")
     assert of_batch.wait_s == pytest.approx(6.0)
     assert waits({**full, "pausable": 1}) == [pytest.approx(3.5)]  # for the one that was placed
     assert waits({**full, "pausable": 2}) == [0.0]
     assert waits(free) == [pytest.approx(3.5)]
-    unknown = {**full, "incarnation": "c/1", "drain_rate": 0, "starts_tokens": []}
-    assert waits(full, unknown) == [0.0, 0.0]
+    unknown: list[dict[str, Any]] = [{"drain_rate": 0}, {"waits_s": []}]
+    for silent in unknown:
+        assert waits(full, {**full, "incarnation": "c/1", **silent}) == [0.0, 0.0]
 
 
 def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> None:

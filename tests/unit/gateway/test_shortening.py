@@ -35,7 +35,6 @@ def waiting(seconds: float, **more: Any) -> dict[str, Any]:
     """A worker at which a request of the interactive class waits for so long."""
     return test_fallback.beat(
         waiting_tokens=[seconds * 100, 0],
-        waiting_principals=100,
         request_tokens=1_000,
         drain_rate=100.0,
         capacity=1,
@@ -69,7 +68,7 @@ async def test_who_would_wait_for_longer_gets_a_shorter_answer(
         create = responses_api.parse(
             {"input": "hi", "service_tier": priority}, settings.Catalog((BUSY,))
         )
-        made = parts.submission._routes.shortened(create, 0)
+        made = parts.submission._routes.shortened(create, ALICE.key)
         assert made.sampling.max_tokens == (64 if short else 1000)
         assert made.echo == ({"shortened": {"from": 1000, "to": 64}} if short else {})
 
@@ -171,7 +170,7 @@ async def test_a_pool_that_became_busy_meanwhile_keeps_who_wants_no_other() -> N
         for degrade, pool in ((True, "small"), (False, "default")):
             body = {"input": "hi", "deadline_ms": 60_000, "degrade": degrade}
             create = responses_api.parse(body, settings.Catalog(CHAIN))
-            assert parts.submission._routes.choose(create, request, 0) == pool
+            assert parts.submission._routes.choose(create, request, ALICE.key) == pool
 
 
 async def test_a_broken_pool_with_another_one_shortens_nothing_and_degrade_does_not_bind_it() -> (

@@ -18,7 +18,6 @@ BUSY = [
         "running": 4,
         "queued": 9,
         "waiting_tokens": [500, 0],
-        "waiting_principals": 1,
         "request_tokens": 50,
         "drain_rate": 100,
     }

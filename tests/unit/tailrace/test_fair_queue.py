@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.fair_queue import FairQueue, Flow
+from tailrace.fair_queue import FairQueue, Flow, Share
 
 A, B, C = (Flow(name, name) for name in "abc")
 
@@ -32,11 +32,34 @@ def test_a_newcomer_goes_before_all_that_another_one_has_queued() -> None:
     for _ in range(400):
         queue.push(A, "flood", 1500)
     assert drain(queue, 3) == ["flood"] * 3
-    assert (queue.cost, queue.flows) == (397 * 1500, 1)
+    assert queue.cost == 397 * 1500
     queue.push(B, "ordinary", 60)
-    assert (queue.cost, queue.flows) == (397 * 1500 + 60, 2)
+    assert queue.cost == 397 * 1500 + 60
     assert drain(queue, 1) == ["ordinary"]
-    assert (queue.cost, queue.flows) == (397 * 1500, 1)
+    assert queue.cost == 397 * 1500
+
+
+def test_where_principals_and_tenants_stand() -> None:
+    queue: FairQueue[str] = FairQueue(weight=lambda tenant: 2.0 if tenant == "t" else 1.0)
+    one, two = Flow("t", "one"), Flow("t", "two")
+    assert queue.standing() == (0.0, {})
+    for flow, cost in ((one, 4.0), (one, 6.0), (two, 2.0), (A, 3.0)):
+        queue.push(flow, "x", cost)
+    for _ in range(3):  # one's first, a's, two's
+        queue.pop()
+    queue.push(one, "y", 1.0)
+    now, tenants = queue.standing()
+    assert now == 2.0, "t's second turn began there, after 4 of weight 2"
+    crowd = tenants["t"]
+    assert (crowd.start, crowd.weight, crowd.now) == (3.0, 2.0, 0.0)
+    assert crowd.principals == {"one": Share(4.0, 7.0, 2), "two": Share(2.0, 0.0, 0)}
+    assert tenants["a"].principals == {"a": Share(3.0, 0.0, 0)}
+    assert tenants["a"].start == 3.0
+    queue.pop()
+    queue.pop()
+    queue.settle(A, -100.0)
+    now, tenants = queue.standing()
+    assert tenants["a"].start == now, "who rested has saved nothing up"
 
 
 def test_a_flow_that_rested_has_saved_nothing_up() -> None:

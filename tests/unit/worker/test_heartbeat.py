@@ -8,7 +8,6 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from gateway import backlog
 from tailrace import settings
 from tailrace.fair_queue import Flow
 from tailrace.store.redis_store import RedisStore
@@ -19,7 +18,7 @@ from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.heartbeat import STRANGERS_S, Heartbeat
 from worker.read_ahead import Unserved
-from worker.slots import STARTED, Slots
+from worker.slots import STARTED
 from worker.status import State, Status
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -53,14 +52,12 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "pausable": 0,
         "pausable_tokens": 0,
         "waiting_tokens": [0, 0],
-        "waiting_principals": 0,
-        "waiting_rounds": [],
         "request_tokens": 0.0,
         "drain_rate": 0.0,
-        "starts_every_s": 0.0,
-        "starts_tokens": [],
-        "interactive_rate": 0.0,
-        "batch_share": 0.1,
+        "waits_of": [],
+        "interactive_waits_s": [],
+        "batch_waits_s": [],
+        "waits_s": [0.0, 0.0],
     }
 
 
@@ -82,7 +79,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat = make(Status())
     time = Time()
     heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
-    heartbeat.unserved = lambda rank: Unserved([1_000.0, 3_000.0][rank], [0, 5][rank])
+    heartbeat.unserved = lambda rank: Unserved({"a": [1_000.0, 3_000.0][rank]}, [0, 5][rank])
     slots = context.engine_slots
     for n in range(11):  # each asks for 1,000 tokens and makes 100; requests wait all the time
         turn = slots.acquire(0, Flow(f"t{n}", f"p{n}"), 1_000.0)
@@ -99,7 +96,6 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat.measure(1.0)
     told = heartbeat.info()
     assert told["drain_rate"] == pytest.approx(100, rel=0.01)
-    assert told["interactive_rate"] == pytest.approx(100, rel=0.1)
     part = heartbeat.workload.part
     assert part == pytest.approx(0.1, rel=0.1)
     assert told["request_tokens"] == pytest.approx(1_000 * part, rel=0.01)
@@ -108,7 +104,6 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
         pytest.approx((3_000 + 500 + 1_000) * part, abs=1),
         pytest.approx((400 + 3_000 + 5 * 1_000) * part, abs=1),
     ]
-    assert (told["waiting_principals"], told["waiting_rounds"]) == (2, [2])
     # The metrics say the same, by pool: each pool scales by its own.
     value = prometheus_client.REGISTRY.get_sample_value
     for kind, tokens in zip(("interactive", "batch"), told["waiting_tokens"], strict=True):
@@ -117,27 +112,6 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     rate = value("tailrace_drain_tokens_per_second", {"pool": "default"})
     assert rate == pytest.approx(told["drain_rate"], abs=0.1)
     assert value("tailrace_engine_running", {"pool": "default"}) == told["running"]
-
-
-async def test_a_worker_tells_how_much_of_what_waits_will_have_begun_by_when() -> None:
-    heartbeat = make(Status())
-    time = Time()
-    heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
-    context.engine_slots = slots = Slots(1, monotonic=time)
-    turns = [slots.acquire(0, cost=100.0) for _ in range(30)]
-    for turn in turns[:12]:  # each holds the only slot for 5 s and makes 100 tokens
-        time.advance(5.0)
-        context.stall_detector.record_output(100, time.now)
-        slots.release(turn, used=100)
-        heartbeat.measure(5.0)
-        assert not slots.holds
-    time.advance(4.0)
-    told = heartbeat.info()
-    starts = backlog.starts_of(told)
-    assert len(told["starts_tokens"]) == len(starts.times) == 32
-    for begun, seconds in ((1, 1.0), (2, 6.0), (5, 21.0)):
-        each = told["request_tokens"]
-        assert starts.seconds((begun - 0.5) * each) == pytest.approx(seconds, abs=1.5)
 
 
 async def test_a_change_is_told_before_the_next_heartbeat_is_due(

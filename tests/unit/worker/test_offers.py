@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tailrace.protocol.starts import Starts
 from worker.offers import MAX_OFFERED, Offer, Place, Speed, Waiting, to_offer, to_take
+from worker.starts import Starts
 
 # 10 tokens a second, half of what is asked for, 50 tokens each: a request in 5 seconds.
 SPEED = Speed(part=0.5, each=50.0, starts=Starts(rate=10.0))

@@ -33,7 +33,7 @@ class World:
             self.slots,
             Workload(),
             lambda rank: self.aside.get(rank, {}),
-            lambda rank: Unserved(0.0, self.unread if rank else 0),
+            lambda rank: Unserved({}, self.unread if rank else 0),
         )
 
     async def told(self, *rids: str) -> dict[str, int]:

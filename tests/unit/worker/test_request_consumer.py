@@ -214,18 +214,18 @@ async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.Monkey
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 20)
-        each = served_response.asked(many[0])
+        each, whose = served_response.asked(many[0]), many[0].owner.key
         first = ask(memory, BATCH, metadata=cues(1))
         await eventually(lambda: it.servings.serves(first.rid), "one of them is read")
         batch = [first, *(ask(memory, BATCH, metadata=cues(1)) for _ in range(7))]
         await eventually(lambda: it.consumer.unserved(1).unread == 7, "others are not")
-        assert it.consumer.unserved(0) == (18 * each, 0)
+        assert it.consumer.unserved(0) == ({whose: 18 * each}, 0)
         for request in running:
             Foreign(memory, request).cancel()
         for request in [*many, *batch]:
             await done(memory, request)
-        await eventually(lambda: it.consumer.unserved(1) == (0, 0), "all are read")
-        assert it.consumer.unserved(0) == (0, 0)
+        await eventually(lambda: it.consumer.unserved(1) == ({}, 0), "all are read")
+        assert it.consumer.unserved(0) == ({}, 0)
 
 
 async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:

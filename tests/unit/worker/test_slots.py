@@ -157,11 +157,10 @@ async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() ->
     other = pool.acquire(0, ALICE, 3.0)
     pool.acquire(1, BOB, 5.0)
     assert (pool.running_asked, pool.asked(0), pool.asked(1), pool.asked(7)) == (100, 23, 5, 0)
-    assert (pool.flows(0), pool.flows(1), pool.flows(7)) == (2, 1, 0)
     pool.withdraw(gone)
-    assert (pool.asked(0), pool.flows(0), pool.ended) == (3, 1, 0)
+    assert (pool.asked(0), pool.ended) == (3, 0)
     pool.release(first, used=40.0)
-    assert (pool.running_asked, pool.asked(0), pool.flows(0)) == (3, 0, 0)
+    assert (pool.running_asked, pool.asked(0)) == (3, 0)
     assert (pool.ended, pool.ended_asked) == (1, 100)
     pool.release(other, used=0)
     assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"
@@ -174,18 +173,6 @@ async def test_a_response_that_made_way_counts_once() -> None:
     for again in (False, True, True):
         pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0)
     assert (pool.ended, pool.ended_asked) == (1, 100.0)
-
-
-async def test_what_interactive_requests_ask_for_counts_once_they_get_a_slot() -> None:
-    pool = slots.Slots(1)
-    held = pool.acquire(slots.STARTED, cost=1.0)
-    pool.acquire(slots.BATCH, cost=10.0)
-    pool.withdraw(pool.acquire(0, cost=100.0))
-    turn = pool.acquire(0, cost=1_000.0)
-    assert pool.interactive_asked == 0.0
-    pool.release(held)
-    pool.release(turn)
-    assert pool.interactive_asked == 1_000.0
 
 
 class TestBatchShare:
@@ -247,14 +234,46 @@ class TestBatchShare:
         assert not batch.done()
 
 
-async def test_in_how_many_rounds_those_that_wait_get_their_slots() -> None:
+async def test_turns_go_by_what_the_requests_of_a_principal_make_of_what_they_ask_for() -> None:
+    """Charged with all that it asked for, a principal went behind others while its answers ran."""
     pool = slots.Slots(1)
-    for flow, count in ((FLOOD, 6), (ALICE, 2), (BOB, 1)):
-        for _ in range(count):
-            pool.acquire(0, flow)
-    assert pool.rounds(0, 64) == [3, 2, 1, 1, 1]  # one of the flood runs
-    assert pool.rounds(0, 2) == [3, 2]
-    assert pool.rounds(slots.BATCH, 64) == []
+    for _ in range(40):
+        for flow, used in ((ALICE, 10.0), (FLOOD, 100.0)):
+            pool.release(pool.acquire(0, flow, 100.0), used=used)
+        pool.demand.measure(1.0)
+    held = pool.acquire(0, BOB, 100.0)
+    turns = [pool.acquire(0, flow, 100.0) for flow in (FLOOD, ALICE)]
+    assert turns[1].charge < 40 < 60 < turns[0].charge
+    assert held.charge == pytest.approx(55.0, abs=2.0), "of a new one as much as of all"
+    assert (pool.asked(0), pool.charged(0)) == (200.0, sum(turn.charge for turn in turns))
+    assert pool.times(0, {}, 0.55) == pytest.approx(0.55 * 200 / pool.charged(0))
+    pool.withdraw(turns[0])
+    assert (pool.asked(0), pool.charged(0)) == (100.0, pytest.approx(turns[1].charge))
+    pool.release(held)
+    assert (pool.asked(0), pool.charged(0), pool.times(0, {}, 0.55)) == (0.0, 0.0, 1.0)
+    aside = {"alice": 100.0}
+    assert pool.times(0, aside, 0.5) == pytest.approx(50 / turns[1].charge, rel=0.05)
+
+
+async def test_an_answer_that_took_more_than_was_expected_is_charged_at_its_end() -> None:
+    pool = slots.Slots(1)
+    for _ in range(40):
+        pool.release(pool.acquire(0, ALICE, 100.0), used=1.0)
+        pool.release(pool.acquire(0, BOB, 100.0), used=1.0)
+    long = pool.acquire(0, ALICE, 100.0)
+    waiting = [pool.acquire(0, flow, 100.0) for flow in (ALICE, *[BOB] * 20)]
+    pool.release(long, used=100.0)
+    for turn in waiting[1:]:
+        assert turn.done()
+        pool.release(turn, used=1.0)
+    assert waiting[0].done()
+
+
+async def test_what_made_way_counts_as_one_request() -> None:
+    pool = slots.Slots(1)
+    pool.release(pool.acquire(0, ALICE, 100.0), used=20.0)
+    pool.release(pool.acquire(0, ALICE, 100.0, again=True), used=30.0)
+    assert pool.demand.expected("alice", 100.0) == pytest.approx(50.0)
 
 
 async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
@@ -267,12 +286,12 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
     pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
     behind = {0: {"flood": [("flood 3", 10.0)]}}
     assert list(pool.order(lambda rank: behind.get(rank, {}))) == [
-        ("begun", 10.0, slots.STARTED),
-        ("alice", 6.0, 0),
-        ("flood 1", 10.0, 0),
-        ("flood 2", 10.0, 0),
-        ("flood 3", 10.0, 0),
-        ("batch", 1.0, slots.BATCH),
+        ("begun", FLOOD, 10.0, slots.STARTED),
+        ("alice", ALICE, 6.0, 0),
+        ("flood 1", FLOOD, 10.0, 0),
+        ("flood 2", FLOOD, 10.0, 0),
+        ("flood 3", FLOOD, 10.0, 0),
+        ("batch", BOB, 1.0, slots.BATCH),
     ]
 
 

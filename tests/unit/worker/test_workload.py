@@ -36,17 +36,6 @@ def test_a_new_rate_replaces_the_old_one_within_its_memory() -> None:
     assert work.rate == pytest.approx(100, rel=0.2)
 
 
-def test_what_interactive_requests_take_counts_whether_requests_wait_or_not() -> None:
-    work, made = Workload(), 0
-    for second in range(1, 5):  # half of what is asked for is made, a quarter of it interactive
-        made += 400
-        totals = Totals(made, 8.0 * second, 800.0 * second, 200.0 * second)
-        work.measure(totals, 1.0, waited=second % 2 == 0)
-    assert work.rate == pytest.approx(400)
-    assert work.interactive_rate == pytest.approx(100)
-    assert Workload().interactive_rate == 0.0
-
-
 def test_the_pace_is_that_of_one_response_whether_requests_wait_or_not() -> None:
     work = Workload()
     assert (work.pace, work.measured, work.starts_per_s) == (0.0, False, 0.0)

@@ -170,7 +170,7 @@ async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) ->
 async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(answer: Any) -> None:
     beats = await workers.Workers(store_of(answer)).list_workers("p")
     msgspec.json.encode(worker_registry.engine_state(beats))
-    wait = backlog.of(beats).wait_s("batch", 1, 1)
+    wait = backlog.of(beats).wait_s("batch", "alice", 1)
     if wait is not None:
         told = errors.deadline_not_met(wait, 600)
         assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
@@ -180,17 +180,18 @@ async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(ans
 FIGURES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=2)
 
 
-@hypothesis.given(FIGURES, st.lists(FIGURES, max_size=4), FIGURES)
-@hypothesis.example(1e308, [1e308, 1e308, 1], 1e-300)
-@hypothesis.example(5e-324, [math.inf, 1, math.inf], 5)
-def test_what_begins_when_yields_a_wait_that_a_client_can_be_told(
-    every_s: Any, tokens: Any, rate: Any
+@hypothesis.given(st.lists(FIGURES, max_size=4), st.lists(FIGURES, max_size=4), FIGURES)
+@hypothesis.example([1e308], [1e308, 1e308, 1], 1e-300)
+@hypothesis.example([5e-324], [math.inf, 1, math.inf], 5)
+def test_waits_of_principals_yield_a_wait_that_a_client_can_be_told(
+    waits: Any, others: Any, rate: Any
 ) -> None:
-    beat = {"state": "ready", "waiting_tokens": [50, 100], "drain_rate": rate, "batch_share": 0.1}
-    beat |= {"starts_every_s": every_s, "starts_tokens": tokens}
-    wait = backlog.of([beat, {**beat, "starts_every_s": 1.0, "drain_rate": 10}]).wait_s("batch")
-    if wait is not None:
-        assert int(errors.deadline_not_met(wait, 600).headers["retry-after"]) >= 1
+    beat = {"state": "ready", "waiting_tokens": [50, 100], "drain_rate": rate, "waits_s": others}
+    beat |= {"waits_of": [workers.waits_of("alice"), *waits], "batch_waits_s": waits}
+    for principal in ("alice", "bob"):
+        wait = backlog.of([beat, {**beat, "drain_rate": 10}]).wait_s("batch", principal, 9)
+        if wait is not None:
+            assert int(errors.deadline_not_met(wait, 600).headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])

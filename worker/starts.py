@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -33,20 +32,3 @@ class Starts:
             return since + (until - since) * (tokens - before) / (after - before)
         since, before = (self.times[-1], self.tokens[-1]) if self.times else (0.0, 0.0)
         return since + (tokens - before) / self.rate if self.rate > 0 else math.inf
-
-    def by(self, seconds: float) -> float:
-        """How many have begun after so many seconds."""
-        at = bisect.bisect_left(self.times, seconds)
-        if at < len(self.times):
-            since, until = (self.times[at - 1] if at else 0.0), self.times[at]
-            before, after = (self.tokens[at - 1] if at else 0.0), self.tokens[at]
-            return before + (after - before) * (seconds - since) / (until - since)
-        since, before = (self.times[-1], self.tokens[-1]) if self.times else (0.0, 0.0)
-        return before + (seconds - since) * self.rate
-
-
-def together(parts: Sequence[Starts], times: float = 1.0) -> Starts:
-    """All of them, and all `times` as fast."""
-    at = sorted({each for part in parts for each in part.times})
-    tokens = tuple(times * sum(part.by(each) for part in parts) for each in at)
-    return Starts(tuple(at), tokens, times * sum(part.rate for part in parts))

@@ -1,0 +1,75 @@
+"""What a worker tells of how long requests would wait at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway import backlog
+from tailrace.fair_queue import Flow
+from tailrace.store.workers import waits_of
+from tests.support.memory_worker import Time
+from worker import load, told_waits
+from worker.load import Load
+from worker.read_ahead import Unserved
+from worker.slots import Slots
+from worker.workload import Workload
+
+ALICE, BOB = (Flow(name, name) for name in ("alice", "bob"))
+NONE = [Unserved({}, 0)] * 2
+
+
+async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wait() -> None:
+    time, work = Time(), Workload()
+    found, slots, made = Load(work, time), Slots(1, monotonic=time), 0
+
+    def told() -> dict[str, Any]:
+        return found.told(slots, NONE) | {"state": "ready"}
+
+    running = slots.acquire(0, ALICE, 100.0)
+    turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
+    assert told()["waits_s"] == [], "something waits, and how fast it begins is not known"
+    assert backlog.of([told()]).wait_s("interactive", "alice") is None
+    for turn in [running, *turns[:8]]:  # each holds the only slot for 5 s and makes 100 tokens
+        time.advance(5.0)
+        made += 100
+        slots.release(turn, used=100)
+        found.measure(slots, made, 5.0)
+        assert not slots.holds
+    slots.acquire(0, BOB, 100.0, again=True)  # what comes is counted elsewhere
+    time.advance(1.0)
+    work_ahead = backlog.of([told()])
+    waiting = slots.queued - 1
+
+    def wait_s(priority: Any, principal: str) -> float:
+        seconds = work_ahead.wait_s(priority, principal)
+        assert seconds is not None
+        return seconds
+
+    assert wait_s("interactive", "alice") == pytest.approx((waiting + 2) * 5.0, rel=0.1)
+    assert wait_s("interactive", "bob") == pytest.approx(2 * 5.0, rel=0.5)
+    assert wait_s("batch", "bob") == pytest.approx((waiting + 2) * 5.0, rel=0.3)
+    assert 0 < wait_s("interactive", "carol") < 15.0
+    assert told()["waits_of"] == [waits_of("alice"), waits_of("bob")]
+
+
+async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, slots, computed = Time(), Slots(1), list[float]()
+    found = Load(Workload(), time)
+
+    def told(_queues: object) -> told_waits.Told:
+        computed.append(time())
+        time.advance(0.02)
+        return told_waits.Told({}, (3.0, 4.0))
+
+    monkeypatch.setattr(told_waits, "told", told)
+    for _ in range(2):
+        slots.acquire(0, ALICE, 100.0)
+    for made in (0, 100):
+        found.measure(slots, made, 1.0)
+    began = time()
+    for _ in range(100):
+        assert found.told(slots, NONE)["waits_s"] == [3.0, 4.0]
+        time.advance(0.1)
+    assert len(computed) == pytest.approx((time() - began) * load.MOST_TIME / 0.02, rel=0.3)

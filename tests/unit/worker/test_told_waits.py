@@ -1,0 +1,194 @@
+"""How long a new request of each principal would wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tailrace.fair_queue import FairQueue, Flow
+from worker import told_waits
+from worker.read_ahead import Unserved
+from worker.slots import BATCH, STARTED, Slots
+from worker.starts import Starts
+from worker.told_waits import Queues, Turns
+from worker.workload import Totals, Workload
+
+EACH = 10.0
+RATE = 100.0
+
+
+def queue(
+    waiting: Mapping[str, int],
+    weight: Mapping[str, float] | None = None,
+    *,
+    tenant: str = "",
+    cost: float = EACH,
+) -> FairQueue[str]:
+    """So many requests of each principal wait, which are of one tenant or of one each."""
+    found = FairQueue[str](lambda name: (weight or {}).get(name, 1.0))
+    for name, count in waiting.items():
+        for _ in range(count):
+            found.push(Flow(tenant or name, name), name, cost)
+    return found
+
+
+def turns(
+    of: FairQueue[str],
+    per_s: Mapping[str, float] | None = None,
+    *,
+    aside: Mapping[str, float] | None = None,
+    times: float = 1.0,
+    unread: float = 0.0,
+) -> Turns:
+    now, tenants = of.standing()
+    coming = per_s or {}
+    return Turns(now, tenants, aside or {}, lambda p: coming.get(p, 0.0), EACH, times, unread)
+
+
+def told(
+    interactive: Turns | None = None,
+    batch: Turns | None = None,
+    *,
+    first: float = 0.0,
+    share: float = 0.0,
+    per_s: float = 0.0,
+    rate: float = RATE,
+) -> told_waits.Told:
+    nothing = turns(queue({}))
+    starts = Starts(rate=rate)
+    of_both = (interactive or nothing), (batch or nothing)
+    return told_waits.told(Queues(first, of_both, share, per_s, EACH, starts))
+
+
+def begins_after(of: FairQueue[str], name: str, tenant: str = "") -> float:
+    """Tokens that are taken until a new request of the principal has its turn, and its own."""
+    of.push(Flow(tenant or name, name), "new", EACH)
+    costs, popped = 0.0, ""
+    while popped != "new":
+        found = of.pop()
+        assert found is not None
+        popped = found[1]
+        costs += EACH
+    return costs
+
+
+COUNTS = {"alice": 2, "bob": 9, "carol": 5}
+
+
+@pytest.mark.parametrize("name", [*COUNTS, "dave"])
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_a_wait_is_what_is_taken_before(name: str, tenant: str) -> None:
+    """Within half a request of each other principal, which is what an average can tell."""
+    found = told(turns(queue(COUNTS, tenant=tenant)))
+    wait_s = (found.of.get(name) or found.of.get(tenant) or found.others)[0]
+    true = begins_after(queue(COUNTS, tenant=tenant), name, tenant)
+    assert wait_s * RATE == pytest.approx(true, abs=EACH / 2 * len(COUNTS) + 0.01)
+
+
+def test_a_principal_that_was_given_much_waits_longer_than_one_that_was_not() -> None:
+    """The number of its requests says nothing of that, and by it all had been told the same."""
+    of = queue({"alice": 5, "bob": 5, "carol": 5})
+    of.settle(Flow("alice", "alice"), 200.0)
+    waits = told(turns(of)).of
+    assert waits["alice"][0] > 1.4 * waits["bob"][0]
+    assert waits["bob"] == waits["carol"]
+    assert waits["alice"][0] == pytest.approx((150 + 10) / RATE)
+
+
+def test_heavier_tenants_wait_less() -> None:
+    even = told(turns(queue({"alice": 6, "bob": 20}))).of["alice"][0]
+    heavy = told(turns(queue({"alice": 6, "bob": 20}, {"alice": 4.0}))).of["alice"][0]
+    assert heavy == pytest.approx(
+        begins_after(queue({"alice": 6, "bob": 20}, {"alice": 4.0}), "alice") / RATE, abs=0.1
+    )
+    assert heavy < 0.75 * even
+
+
+def test_what_others_ask_for_meanwhile_goes_before_as_far_as_their_turns_come_first() -> None:
+    of = queue({"alice": 20, "bob": 1})
+    alone = told(turns(of)).of["alice"][0]
+    joined = told(turns(of, {"bob": 10.0})).of["alice"][0]
+    flooded = told(turns(of, {"bob": 1e6})).of["alice"][0]
+    # bob: 10 tokens wait and 10 come in a second of a rate of 100.
+    assert alone == pytest.approx((200 + 10 + 10) / RATE)
+    assert joined == pytest.approx(alone / 0.9, rel=0.01)
+    assert flooded == pytest.approx((200 + 200 + 10) / RATE, abs=0.06), "turns are even by then"
+    assert told(turns(of, {"alice": 50.0})).of["bob"] == told(turns(of)).of["bob"]
+
+
+def test_within_a_tenant_too() -> None:
+    of = queue({"alice": 20, "bob": 1}, tenant="acme")
+    joined = told(turns(of, {"bob": 10.0})).of["alice"][0]
+    assert joined > 1.05 * told(turns(of)).of["alice"][0]
+
+
+def test_what_was_set_aside_and_what_was_not_read_waits_too() -> None:
+    of = queue({"alice": 2, "bob": 2})
+    plain = told(turns(of))
+    aside = told(turns(of, aside={"alice": 100.0}))
+    assert aside.of["alice"][0] == pytest.approx(plain.of["alice"][0] + 1.0, abs=0.06)
+    assert aside.of["bob"][0] == pytest.approx(plain.of["bob"][0], abs=0.06)
+    unread = told(turns(of, unread=300.0))
+    assert unread.others[0] == pytest.approx(plain.others[0] + 3.0)
+
+
+def test_what_is_expected_is_believed_by_a_part() -> None:
+    of = queue({"alice": 8})
+    assert told(turns(of, times=0.5)).of["alice"][0] == pytest.approx((40 + 10) / RATE)
+
+
+def test_what_others_had_begun_goes_before_all() -> None:
+    found = told(first=50.0)
+    assert found == ({}, ((50 + 10) / RATE, (50 + 10) / RATE))
+
+
+def test_batch_waits_for_interactive_requests_and_for_those_that_come() -> None:
+    interactive, batch = turns(queue({"alice": 4})), turns(queue({"bob": 6}))
+    assert told(interactive, batch).of["bob"][1] == pytest.approx((40 + 60 + 10) / RATE)
+    coming = told(interactive, batch, per_s=50.0).of["bob"][1]
+    assert coming == pytest.approx(2 * (40 + 60 + 10) / RATE, rel=0.05)
+    # It has its share, whatever comes.
+    shared = told(interactive, batch, per_s=1e6, share=0.25).of["bob"][1]
+    assert shared == pytest.approx(((60 + 10) / 0.25 + 10) / RATE)
+    # And interactive requests wait for that, as far as there is any.
+    assert told(interactive, batch, share=0.5).of["alice"][0] == pytest.approx(
+        (40 + 40 + 10) / RATE
+    )
+    little = turns(queue({"bob": 1}))
+    assert told(interactive, little, share=0.5).of["alice"][0] == pytest.approx(
+        (40 + 10 + 10) / RATE
+    )
+
+
+def test_where_nothing_begins_no_wait_ends() -> None:
+    found = told(turns(queue({"alice": 3, "bob": 1})), rate=0.0)
+    assert found.of["alice"][0] == float("inf")
+    assert found.others[0] == float("inf")
+
+
+def test_of_many_principals_those_with_most_are_told() -> None:
+    of = queue({f"p{n}": 1 + (n % 100 == 0) * 5 for n in range(300)})
+    found = told(turns(of))
+    assert len(found.of) == told_waits.MOST
+    assert {"p0", "p100", "p200"} <= found.of.keys()
+    assert found.of["p0"][0] > 2 * found.others[0]
+
+
+async def test_the_queues_of_a_worker() -> None:
+    slots, work = Slots(1, batch_share=0.2), Workload()
+    for _ in range(50):
+        slots.release(slots.acquire(0, Flow("a", "a"), 100.0), used=20.0)
+    work.measure(Totals(1_000, 50, 5_000), 10.0, waited=True)
+    slots.acquire(0, Flow("a", "a"), 100.0)
+    for rank, count in ((STARTED, 1), (0, 3), (BATCH, 2)):
+        for _ in range(count):
+            slots.acquire(rank, Flow("b", "b"), 100.0)
+    slots.demand.measure(1.0)
+    found = told_waits.queues(slots, work, [Unserved({"b": 500.0}, 0), Unserved({}, 7)])
+    assert (found.first, found.each, found.batch_share) == (20.0, 20.0, 0.2)
+    assert found.turns[0].waiting == pytest.approx((3 * 100 + 500) * 0.2)
+    assert found.turns[1].waiting == pytest.approx(2 * 20 + 7 * 20)
+    assert found.per_s == pytest.approx(slots.demand.rate_of_all(0))
+    assert found.turns[0].per_s("b") > 0
+    assert found.starts == Starts(rate=100.0)

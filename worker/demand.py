@@ -1,0 +1,95 @@
+"""What the requests of each principal make of what they ask for, and how fast they come (pure).
+
+A request says only what it may take. Charged with that, a principal would be behind all others
+while its answers run, and far before them when they end shorter than they might have; so the order
+of those that wait would change with every end. What its earlier requests made is nearer to what the
+next one will.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+# Seconds until an old measurement counts e times less.
+PART_MEMORY_S: Final = 300.0
+RATE_MEMORY_S: Final = 5.0
+# So many requests of a principal weigh as much as what is known of all others.
+FEW: Final = 30
+LEAST: Final = 1.0  # tokens; what counts less is forgotten
+KEPT: Final = 2_000  # principals; above it those are forgotten that asked longest ago
+
+
+@dataclass(slots=True)
+class _Habit:
+    """Of one principal, in tokens: what requests that have ended asked for and took; what those
+    asked for that came, by rank of their class."""
+
+    asked: float = 0.0
+    used: float = 0.0
+    came: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Demand:
+    """Measurements of one worker, the newer the heavier.
+
+    Attributes:
+        _all: of all principals.
+        _of: of each that is remembered, the one that asked last at the end.
+        _s: seconds in which requests came.
+    """
+
+    _all: _Habit = field(default_factory=_Habit)
+    _of: dict[str, _Habit] = field(default_factory=dict)
+    _s: float = 0.0
+
+    def expected(self, principal: str, asked: float) -> float:
+        """Tokens that a request will take that asks for so many. All of them while nothing is
+        known."""
+        part = self._all.used / self._all.asked if self._all.asked else 1.0
+        asked_before, used = FEW * asked, FEW * asked * part
+        if (habit := self._of.get(principal)) is not None:
+            asked_before, used = asked_before + habit.asked, used + habit.used
+        return asked * min(1.0, used / asked_before) if asked_before else asked
+
+    def came(self, principal: str, rank: int, tokens: float) -> None:
+        """A request came that is expected to take so many."""
+        own = self._of[principal] = self._of.pop(principal, _Habit())  # now the newest
+        if len(self._of) > KEPT:
+            del self._of[next(iter(self._of))]
+        for habit in (self._all, own):
+            habit.came[rank] = habit.came.get(rank, 0.0) + tokens
+
+    def ended(self, principal: str, asked: float, used: float) -> None:
+        """A request took so many of those that it asked for."""
+        for habit in (self._all, self._of.get(principal)):
+            if habit is not None:
+                habit.asked += asked
+                habit.used += used
+
+    def rate(self, principal: str, rank: int) -> float:
+        """Tokens per second that its requests of a class are expected to take."""
+        habit = self._of.get(principal)
+        return self._rate(habit, rank) if habit is not None else 0.0
+
+    def rate_of_all(self, rank: int) -> float:
+        """The same of all principals."""
+        return self._rate(self._all, rank)
+
+    def _rate(self, habit: _Habit, rank: int) -> float:
+        return habit.came.get(rank, 0.0) / self._s if self._s else 0.0
+
+    def measure(self, seconds: float) -> None:
+        """Account for the seconds since the last call."""
+        part, rate = math.exp(-seconds / PART_MEMORY_S), math.exp(-seconds / RATE_MEMORY_S)
+        self._s = self._s * rate + seconds
+        for habit in (self._all, *self._of.values()):
+            habit.asked, habit.used = habit.asked * part, habit.used * part
+            habit.came = {rank: tokens * rate for rank, tokens in habit.came.items()}
+        self._of = {
+            name: habit
+            for name, habit in self._of.items()
+            if habit.asked >= LEAST or sum(habit.came.values()) >= LEAST
+        }
