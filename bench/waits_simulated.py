@@ -1,0 +1,404 @@
+"""`bench waits` without servers, in virtual time: waits as they are told, beside true ones.
+
+    python -m bench.waits_simulated [--seeds N]
+
+The parts that judge are the real ones: a worker's slots and their order, what it measures and tells
+(`worker.load`), and the gateways' backlog and placement. Simulated are the clock, the engines,
+which make tokens at an even pace, and the time that a heartbeat takes. So a change of how waits are
+told is judged in a minute, by more requests than `bench waits` has in an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import itertools
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bench import measure, places, places_figures, waits
+from gateway import backlog, placement, pool_workers
+from tailrace.fair_queue import Flow
+from tailrace.protocol import topics
+from worker.heartbeat import BUSY_HEARTBEAT_S, HEARTBEAT_S
+from worker.load import Load
+from worker.queue_places import places_at
+from worker.queue_teller import TELL_S
+from worker.read_ahead import Unserved
+from worker.slots import BATCH, STARTED, Slots, Turn
+from worker.workload import Workload
+
+POOL: Final = "pool"
+PACE_S: Final = waits.PACE_MS / 1000
+PROMPT: Final = 4  # tokens
+APPEND_S: Final = 0.02
+# Of a batch answer: until it can make way, and until it has; how long it pauses, and how often.
+BEGIN_S, STOP_S, PAUSE_S, PAUSES = 0.1, 0.03, 10.0, 8
+SECONDS: Final = 25.0
+ONE_USER: Final = "one user at twice the capacity"
+NOTHING: Final = [Unserved({}, 0) for _ in topics.CLASSES]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Times are virtual seconds.
+
+    Attributes:
+        left: tokens that it has still to make.
+        told_s: the wait that one of its principal and class was told before; None for others.
+        etas: when it was told that it begins in so many seconds.
+        begun, since: when it got its first slot, and its last one.
+    """
+
+    priority: topics.PriorityClass
+    flow: Flow
+    left: float
+    asked: float
+    told_s: float | None = None
+    etas: list[tuple[float, float]] = field(default_factory=list)
+    begun: float | None = None
+    since: float = 0.0
+    pauses: int = 0
+    done: bool = False
+    turn: Turn | None = None
+
+    @property
+    def rank(self) -> int:
+        return topics.CLASSES.index(self.priority)
+
+
+class World:
+    """A pool, its clients, and their time.
+
+    Attributes:
+        now: virtual seconds.
+        requests: all that were asked in this load.
+        beats: the heartbeats as a gateway last read them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.drawn = random.Random(seed)
+        self.requests: list[Request] = []
+        self.workers = [Worker(self, number) for number in range(waits.WORKERS)]
+        self.beats = [dict(worker.beat) for worker in self.workers]
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._turns = itertools.count()
+        self._lately = backlog.Lately()
+        self._placed = pool_workers.Placed()
+        self._on: Counter[int] = Counter()
+        for worker in self.workers:
+            self.after(self.drawn.random() * BUSY_HEARTBEAT_S, worker.tell)
+            self.after(self.drawn.random() * TELL_S, worker.tell_places)
+        self.after(BUSY_HEARTBEAT_S, self._read)
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        """Do it so many seconds from now."""
+        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), do))
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Let time pass."""
+        while goes_on():
+            self.now, _, do = heapq.heappop(self._due)
+            do()
+
+    def _read(self) -> None:
+        self.beats = [dict(worker.beat) for worker in self.workers]
+        busy = backlog.of(self.beats).busy
+        self.after(BUSY_HEARTBEAT_S if busy else HEARTBEAT_S, self._read)
+
+    def told_s(self, priority: topics.PriorityClass, flow: Flow) -> float | None:
+        """The wait that a refusal would tell now."""
+        work, whose = backlog.of(self.beats), flow.principal
+        lately = self._lately.count(POOL, priority, whose, self.now, work.untold_s)
+        return work.wait_s(priority, whose, lately)
+
+    def ask(
+        self,
+        priority: topics.PriorityClass,
+        flow: Flow,
+        tokens: int,
+        told_s: float | None = None,
+    ) -> Request:
+        """One more request."""
+        asked = Request(priority, flow, tokens, self.now, told_s)
+        self.requests.append(asked)
+        seen = pool_workers.of(
+            *(self.beats, range(waits.WORKERS), self._placed, self.now, priority, flow.principal)
+        )
+        each = backlog.of(self.beats).each or waits.MOST
+        chosen = placement.place(
+            *(seen, range(waits.WORKERS), lambda partition: self._on[partition]),
+            cached={},
+            each=each,
+            turn=next(self._turns),
+        )
+        self._placed.add(chosen.incarnation, each, self.now, asked.rank)
+        self._lately.add(POOL, priority, flow.principal, self.now)
+        worker = self.workers[chosen.partition]
+        self.after(APPEND_S, lambda: worker.queue(asked, asked.rank))
+        return asked
+
+
+class Worker:
+    """One worker with its engine; its number is its partition.
+
+    Attributes:
+        beat: its last heartbeat.
+    """
+
+    def __init__(self, world: World, number: int) -> None:
+        self._world = world
+        self._number = number
+        self._slots = Slots(waits.PLACES, share=0.5, batch_share=0.1, monotonic=self._now)
+        self._work = Workload()
+        self._load = Load(self._work, self._now)
+        self._waiting: list[Request] = []
+        self._running: set[Request] = set()
+        self._made = 0.0
+        self._measured = 0.0
+        self.beat = self._told()
+
+    def _now(self) -> float:
+        return self._world.now
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            "incarnation": str(self._number),
+            "state": "ready",
+            "partitions": [self._number],
+            "capacity": waits.PLACES,
+            "running": self._slots.running,
+            "queued": self._slots.queued,
+            **self._load.told(self._slots, NOTHING),
+        }
+
+    def tell(self) -> None:
+        """Measure and tell, again and again."""
+        now = self._now()
+        if now - self._measured > HEARTBEAT_S - BUSY_HEARTBEAT_S / 2:
+            made = self._made + sum((now - each.since) / PACE_S for each in self._running)
+            self._load.measure(self._slots, int(made), now - self._measured)
+            self._measured = now
+        self.beat = self._told()
+        pause_s = BUSY_HEARTBEAT_S if self._slots.queued else HEARTBEAT_S
+        self._world.after(pause_s, self.tell)
+
+    def tell_places(self) -> None:
+        """Tell each request that waits when it will begin, again and again."""
+        told, _ = places_at(self._slots, self._work, lambda _rank: {}, NOTHING)
+        for asked in self._waiting:
+            place = told.get(str(id(asked)))
+            if place is not None and place.eta_s is not None and asked.begun is None:
+                asked.etas.append((self._now(), place.eta_s))
+        self._world.after(TELL_S, self.tell_places)
+
+    def queue(self, asked: Request, rank: int) -> None:
+        """It waits for a slot."""
+        again = asked.pauses > 0
+        asked.turn = self._slots.acquire(
+            *(rank, asked.flow, PROMPT + waits.MOST, str(id(asked))),
+            first=again,
+            pausable=asked.rank == BATCH and asked.pauses < PAUSES,
+            again=again,
+        )
+        self._waiting.append(asked)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin what has got its slot."""
+        while begins := [each for each in self._waiting if each.turn and each.turn.done()]:
+            for each in begins:
+                self._waiting.remove(each)
+                self._run(each)
+
+    def _run(self, asked: Request) -> None:
+        world, turn = self._world, asked.turn
+        assert turn is not None
+        asked.since = world.now
+        asked.begun = world.now if asked.begun is None else asked.begun
+        self._running.add(asked)
+        world.after(asked.left * PACE_S, lambda: self._end(asked, turn))
+
+        def make_way() -> None:
+            world.after(STOP_S, lambda: self._pause(asked, turn))
+
+        def may_make_way() -> None:
+            if asked in self._running and asked.turn is turn:
+                self._slots.may_make_way(turn, make_way)
+
+        if turn.pausable:
+            world.after(BEGIN_S, may_make_way)
+
+    def _stop(self, asked: Request, turn: Turn) -> bool:
+        """It gives its slot back, if it has it."""
+        if asked not in self._running or asked.turn is not turn:
+            return False
+        made = (self._now() - asked.since) / PACE_S
+        self._running.remove(asked)
+        self._made += made
+        asked.left -= made
+        self._slots.release(turn, used=PROMPT + made)
+        return True
+
+    def _end(self, asked: Request, turn: Turn) -> None:
+        if self._stop(asked, turn):
+            asked.done = True
+            self._begin()
+
+    def _pause(self, asked: Request, turn: Turn) -> None:
+        if not self._stop(asked, turn):
+            return
+        asked.pauses += 1
+        self._begin()
+        self.queue(asked, BATCH)
+        paused = asked.turn
+
+        def over() -> None:
+            if paused is not None and asked.turn is paused and not paused.done():
+                self._slots.withdraw(paused)
+                self._waiting.remove(asked)
+                self.queue(asked, STARTED)
+
+        self._world.after(PAUSE_S, over)
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """A load of several classes by several users, with a probe now and then.
+
+    Attributes:
+        parts: of the capacity, by class.
+        even: requests come at equal distances.
+    """
+
+    world: World
+    parts: dict[topics.PriorityClass, float]
+    users: Sequence[Flow]
+    probe_s: float
+    even: bool = False
+    _began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self.world.now
+        self.world.requests.clear()
+
+    def run(self) -> list[Request]:
+        """Ask for SECONDS, interactive requests for as long as batch requests wait, too."""
+        world = self.world
+        for priority, part in self.parts.items():
+            if part:
+                self._arrive(priority, part * waits.CAPACITY / waits.ANSWERS.mean)
+                self._probe(priority)
+        world.run(
+            lambda: self._comes("interactive") or not all(each.done for each in world.requests)
+        )
+        return [*world.requests]
+
+    def _comes(self, priority: topics.PriorityClass) -> bool:
+        passed = self.world.now - self._began
+        late = priority == "interactive" and passed < places.LONGEST * SECONDS
+        return passed < SECONDS or (late and self._batch_waits)
+
+    @property
+    def _batch_waits(self) -> bool:
+        return any(each.rank == BATCH and each.begun is None for each in self.world.requests)
+
+    def _arrive(self, priority: topics.PriorityClass, per_s: float) -> None:
+        if self._comes(priority):
+            world = self.world
+            tokens = waits.ANSWERS.drawn(world.drawn)
+            world.ask(priority, world.drawn.choice(self.users), tokens)
+            pause_s = 1 / per_s if self.even else world.drawn.expovariate(per_s)
+            world.after(pause_s, lambda: self._arrive(priority, per_s))
+
+    def _probe(self, priority: topics.PriorityClass) -> None:
+        if self._comes(priority):
+            world, flow = self.world, self.world.drawn.choice(self.users)
+            told_s = world.told_s(priority, flow)
+            if told_s:
+                world.ask(priority, flow, waits.SHORT, told_s)
+            world.after(self.probe_s, lambda: self._probe(priority))
+
+
+def flows(count: int) -> list[Flow]:
+    """So many users, each of a tenant of its own."""
+    return [Flow(f"user-{number}", f"user-{number}") for number in range(count)]
+
+
+def warm(world: World) -> None:
+    """See `places.warm`."""
+    users, clients = flows(places.USERS), 2 * waits.WORKERS * waits.PLACES
+
+    def ask(number: int, turn: int) -> None:
+        tokens = waits.ANSWERS.spread(number + clients * turn)
+        asked = world.ask("interactive", users[number % len(users)], tokens)
+
+        def look() -> None:
+            if not asked.done:
+                world.after(PACE_S, look)
+            elif turn + 1 < places.WARM_EACH:
+                ask(number, turn + 1)
+
+        look()
+
+    for number in range(clients):
+        ask(number, 0)
+    count = clients * places.WARM_EACH
+    world.run(lambda: len(world.requests) < count or not all(e.done for e in world.requests))
+
+
+def ratios(seed: int) -> Iterator[tuple[str, float]]:
+    """Load, and told over true wait, of waits that count in `bench waits`."""
+    world = World(seed)
+    warm(world)
+    one = Arrivals(world, {"interactive": 2.0}, flows(places.USERS + 1)[-1:], waits.PROBE_S, True)
+    for what, told_s, true_s in _told(one.run()):
+        if true_s >= waits.LEAST_WAIT_S:
+            yield f"{ONE_USER}: {what}", told_s / true_s
+    for case in places.CASES:
+        parts: dict[topics.PriorityClass, float] = {
+            "interactive": case.interactive,
+            "batch": case.batch,
+        }
+        load = Arrivals(world, parts, flows(places.USERS), places.PROBE_S)
+        for what, told_s, true_s in _told(load.run()):
+            if max(told_s, true_s) >= places_figures.LEAST_S:
+                yield f"{case.name}: {what}", told_s / max(true_s, 0.001)
+
+
+def _told(asked: Sequence[Request]) -> Iterator[tuple[str, float, float]]:
+    """What was told, in words, with the seconds that it says and that were true: of refusals, and
+    the first of each request that waited."""
+    for each in asked:
+        assert each.begun is not None
+        if each.told_s is not None:
+            yield f"{each.priority} refusals", each.told_s, each.begun - each.asked
+        for at, eta_s in each.etas[:1]:
+            yield f"{each.priority} first etas", eta_s, each.begun - at
+
+
+async def main() -> None:
+    """Write a line for each load."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6, help="draws of each load (default: 6)")
+    found: dict[str, list[float]] = defaultdict(list)
+    for seed in range(parser.parse_args().seeds):
+        for name, ratio in ratios(seed):
+            found[name].append(ratio)
+    for name, all_ratios in sorted(found.items()):
+        within = sum(0.8 <= ratio <= 1.2 for ratio in all_ratios) / len(all_ratios)
+        told = ", ".join(f"p{p} {measure.percentile(all_ratios, p):.2f}" for p in (10, 50, 90))
+        sys.stdout.write(
+            f"{name}, waits {len(all_ratios)}; told over true {told}; ±20 %: {within:.0%}\n"
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())  # turns are futures of a loop

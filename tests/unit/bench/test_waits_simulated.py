@@ -1,0 +1,27 @@
+"""What is told of waits, beside the waits that were, in virtual time."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+
+from bench import waits_simulated
+
+
+async def test_what_is_told_is_near_to_what_is_waited_for() -> None:
+    found: dict[str, list[float]] = defaultdict(list)
+    for seed in range(3):
+        for name, ratio in waits_simulated.ratios(seed):
+            found[name].append(ratio)
+    for name, within in {
+        f"{waits_simulated.ONE_USER}: interactive refusals": 0.5,
+        f"{waits_simulated.ONE_USER}: interactive first etas": 0.5,
+        "interactive at twice the capacity: interactive refusals": 0.3,
+        "interactive at twice the capacity: interactive first etas": 0.3,
+        "interactive at 1.2 of it, batch at a fifth: interactive refusals": 0.3,
+        "interactive at half of it, batch at one and a half: batch refusals": 0.2,
+        "interactive at half of it, batch at one and a half: batch first etas": 0.2,
+    }.items():
+        ratios = found[name]
+        assert 0.65 < statistics.median(ratios) < 1.3, name
+        assert sum(0.8 <= ratio <= 1.2 for ratio in ratios) / len(ratios) > within, name
