@@ -14,15 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tailrace.protocol import topics
 from worker.commit_tracker import Tracker
 
 # Record bytes that are kept in memory: of one principal and class, and in all.
 FLOW_BYTES: Final = 8 << 20
 ALL_BYTES: Final = 32 << 20
-# Requests kept in memory, in all.
+# Requests kept in memory, in all; batch requests up to a half of it, and of the bytes.
 MAX_KEPT: Final = 2_000
-# Offsets set aside, in all (250 bytes each); above it nothing more is read.
+# Offsets set aside, in all (250 bytes each); above it nothing more is read, and batch requests no
+# more above the second one, so that interactive ones behind them are seen.
 MAX_ASIDE: Final = 20_000
+MAX_BATCH_ASIDE: Final = 10_000
 # Offsets that one read covers when requests are read again.
 MAX_SPAN: Final = 500
 
@@ -88,12 +91,12 @@ class Room:
 
     def admits(self, key: Key, size: int) -> bool:
         """Whether one more request may be kept. The first one of a principal always may."""
-        count = self.counts[key]
+        count, part = self.counts[key], 0.5 if topics.class_of(key.topic) == "batch" else 1.0
         return count == 0 or (
             count < self.each
             and self.sizes[key] + size <= FLOW_BYTES
-            and self.total < MAX_KEPT
-            and self.total_bytes + size <= ALL_BYTES
+            and self.total < part * MAX_KEPT
+            and self.total_bytes + size <= part * ALL_BYTES
         )
 
     def take(self, key: Key, size: int) -> None:

@@ -23,7 +23,6 @@ from worker.membership import Membership
 from worker.repeated_keys import Place, RepeatedKeys
 from worker.served_response import asked
 from worker.servings import Servings
-from worker.slots import BATCH
 from worker.worker_context import WorkerContext
 
 # Of a partition; above it nothing more is taken from it. It bounds what a successor reads again.
@@ -150,17 +149,14 @@ class RequestConsumer:
         return read_ahead.Room.of(each, self._servings.kept)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:
-        """Partitions to take nothing from now. While all slots are taken, batch is read only if
-        none of it waits here: to get its share it must wait where slots are granted."""
-        slots = self._context.engine_slots
+        """Partitions to take nothing from now."""
         full = len(self._aside) >= read_ahead.MAX_ASIDE
-        taken = slots.queued > 0 or self._servings.wanting_slots >= slots.capacity
-        busy = taken and self._servings.waits_for_slot(BATCH)
+        batch_full = len(self._aside) >= read_ahead.MAX_BATCH_ASIDE
         return {
             tp
             for tp, assigned in self._membership.assignment
             if full
-            or (busy and tp[0] != self._topics[0])
+            or (batch_full and tp[0] != self._topics[0])
             or assigned.early
             or assigned.tracker.in_flight_span >= MAX_IN_FLIGHT_SPAN
             or assigned.tracker.in_flight >= MAX_IN_FLIGHT_SPAN

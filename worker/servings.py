@@ -41,14 +41,6 @@ class Servings:
         """Number of responses that have or want an engine slot."""
         return sum(serving.response.wants_slot for serving, _ in self._running.values())
 
-    def waits_for_slot(self, rank: int) -> bool:
-        """Whether a response of this rank wants an engine slot that it does not have."""
-        pool = self._context.engine_slots
-        return any(
-            response.rank == rank and response.wants_slot and pool not in response.held_slots
-            for response in (serving.response for serving, _ in self._running.values())
-        )
-
     @property
     def kept(self) -> list[Kept]:
         """What the requests that have or want an engine slot take of this worker's memory."""

@@ -74,6 +74,11 @@ def pool_of(name: str) -> str:
     return parts[2] if len(parts) == 4 and parts[:2] == ["llm", "requests"] else ""
 
 
+def class_of(name: str) -> str:
+    """The priority class of a request topic; empty for any other name."""
+    return name.rpartition(".")[2] if pool_of(name) else ""
+
+
 def group(pool: str) -> str:
     """Consumer group of a pool's workers."""
     return f"tailrace.{pool}"

@@ -45,6 +45,18 @@ def test_all_together_are_bounded_by_count() -> None:
     assert room.admits(ALICE, 1)
 
 
+def test_batch_requests_leave_room_for_interactive_ones() -> None:
+    batch = [Key("llm.requests.default.batch", str(n % 7)) for n in range(read_ahead.MAX_KEPT // 2)]
+    urgent = Key("llm.requests.default.interactive", "1")
+    room = Room.of(10_000, [Kept(key, 1) for key in (*batch, urgent)])
+    assert not room.admits(batch[0], 1)
+    assert room.admits(urgent, 1)
+    half = Kept(batch[1], read_ahead.ALL_BYTES // 2)
+    room = Room.of(10_000, [Kept(batch[0], 1), half, Kept(urgent, 1)])
+    assert not room.admits(batch[0], 1)
+    assert room.admits(urgent, 1)
+
+
 def test_nothing_is_due_while_its_principal_has_no_room_for_a_quarter() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 5, 6, 7))
     assert aside.due(Room.of(8, [Kept(FLOOD, 1)] * 7)) is None

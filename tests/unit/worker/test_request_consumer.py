@@ -215,17 +215,38 @@ async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.Monkey
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 20)
         each, whose = served_response.asked(many[0]), many[0].owner.key
-        first = ask(memory, BATCH, metadata=cues(1))
-        await eventually(lambda: it.servings.serves(first.rid), "one of them is read")
-        batch = [first, *(ask(memory, BATCH, metadata=cues(1)) for _ in range(7))]
-        await eventually(lambda: it.consumer.unserved(1).unread == 7, "others are not")
+        batch = [ask(memory, BATCH, metadata=cues(1)) for _ in range(7)]
+        await eventually(lambda: it.consumer.unserved(1) == ({whose: 3 * each}, 0), "batch, too")
         assert it.consumer.unserved(0) == ({whose: 18 * each}, 0)
+        monkeypatch.setattr("worker.read_ahead.MAX_BATCH_ASIDE", 21)
+        await asyncio.sleep(0.05)
+        batch += [ask(memory, BATCH, metadata=cues(1)) for _ in range(5)]
+        urgent = ask(memory, metadata=cues(1))
+        await eventually(lambda: it.consumer.unserved(1).unread == 5, "no more than so many")
+        await eventually(lambda: it.consumer.unserved(0) == ({whose: 19 * each}, 0), "but others")
         for request in running:
             Foreign(memory, request).cancel()
-        for request in [*many, *batch]:
+        for request in [*many, *batch, urgent]:
             await done(memory, request)
         await eventually(lambda: it.consumer.unserved(1) == ({}, 0), "all are read")
         assert it.consumer.unserved(0) == ({}, 0)
+
+
+async def test_one_principals_batch_requests_hide_no_other_ones() -> None:
+    """They stayed in the log, and whose they were was not seen, while any of them waited."""
+    memory, time = one_partition()
+    async with member(memory, time, capacity=2) as it:
+        running = [ask(memory, metadata=ENDLESS) for _ in range(2)]
+        await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
+        flood = [ask(memory, BATCH, metadata=cues(1)) for _ in range(30)]
+        other = ask(memory, BATCH, owner=records.Owner("test", "t1", "bob"), metadata=cues(1))
+        await eventually(lambda: it.servings.serves(other.rid), "it is seen")
+        for request in running:
+            Foreign(memory, request).cancel()
+        for request in [*flood, other]:
+            await done(memory, request)
+    order = [r.key for r in memory.records(topics.TOKENS, 0)]
+    assert order.index(other.rid.encode()) < order.index(flood[5].rid.encode())
 
 
 async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:
