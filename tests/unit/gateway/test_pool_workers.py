@@ -9,7 +9,7 @@ import pytest
 
 from gateway import backlog, pool_workers
 from gateway.pool_workers import Placed, PoolWorker
-from tailrace.protocol import ids
+from tailrace.protocol import errors, ids
 from tailrace.store.prefixes import name_of
 from tailrace.store.workers import waits_of
 from tests.support import gateway_parts, memory_log
@@ -171,6 +171,33 @@ async def test_interactive_requests_go_where_batch_makes_way(
         ]
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
         assert {await partition_of(parts, text=str(n)) >= 2 for n in range(4)} == {True}
+
+
+async def test_where_requests_wait_each_principal_goes_where_its_own_begins_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        full = {"running": 16, "queued": 9, "waiting_tokens": [900, 0], "drain_rate": 100.0}
+        told = {"waits_of": [waits_of(ALICE.key)], "batch_waits_s": [9.0]}
+        beats = [
+            beat("a", [0, 1], **full, **told, waits_s=[1.0, 9.0], interactive_waits_s=[8.0]),
+            beat("b", [2, 3], **full, **told, waits_s=[5.0, 9.0], interactive_waits_s=[2.0]),
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        assert await partition_of(parts, text="hi") >= 2
+
+
+async def test_what_a_principal_has_just_asked_for_makes_its_next_request_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with four_partitions() as parts:
+        told = {"waits_s": [0.0, 0.0], "drain_rate": 1_000.0, "request_tokens": 20_000.0}
+        full = beat("a", [0, 1, 2, 3], running=16, **told)
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: [full])
+        await partition_of(parts, text="one", deadline_ms=10_000)
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(text="two", deadline_ms=10_000), ALICE)
+        assert int(refused.value.headers["retry-after"]) == 19, "less what is done meanwhile"
 
 
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(

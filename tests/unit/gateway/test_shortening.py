@@ -11,6 +11,7 @@ from gateway.parsing import chat_api, command, completions_api, responses_api
 from tailrace import settings
 from tailrace.protocol import errors, features, records
 from tailrace.settings.shapes import Pool, ShorterWhenBusy
+from tailrace.store.workers import waits_of
 from tests.support import gateway_parts
 from tests.support.gateway_parts import ALICE, Parts
 from tests.unit.gateway import test_fallback
@@ -32,9 +33,13 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
 def waiting(seconds: float, **more: Any) -> dict[str, Any]:
-    """A worker at which a request of the interactive class waits for so long."""
+    """A worker at which an interactive request of Alice waits for so long, and no other one."""
     return test_fallback.beat(
         waiting_tokens=[seconds * 100, 0],
+        waits_of=[waits_of(ALICE.key)],
+        interactive_waits_s=[seconds],
+        batch_waits_s=[seconds],
+        waits_s=[0.0, 0.0],
         request_tokens=1_000,
         drain_rate=100.0,
         capacity=1,

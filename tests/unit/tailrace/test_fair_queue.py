@@ -55,11 +55,11 @@ def test_where_principals_and_tenants_stand() -> None:
     assert crowd.principals == {"one": Share(4.0, 7.0, 2), "two": Share(2.0, 0.0, 0)}
     assert tenants["a"].principals == {"a": Share(3.0, 0.0, 0)}
     assert tenants["a"].start == 3.0
-    queue.pop()
-    queue.pop()
-    queue.settle(A, -100.0)
+    for _ in range(2):
+        queue.pop()
     now, tenants = queue.standing()
-    assert tenants["a"].start == now, "who rested has saved nothing up"
+    assert tenants["a"].start == now == 6.0, "who rested has saved nothing up"
+    assert tenants["t"].principals["two"].start == tenants["t"].now == 10.0
 
 
 def test_a_flow_that_rested_has_saved_nothing_up() -> None:

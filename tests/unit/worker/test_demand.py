@@ -70,6 +70,9 @@ def test_what_a_principal_was_like_is_forgotten(monkeypatch: pytest.MonkeyPatch)
         known.measure(200.0)
     assert not known._of
     monkeypatch.setattr(demand, "KEPT", 3)
-    for name in "abcdea":
+    for name in "abcadea":
         known.came(name, 0, 5.0)
     assert list(known._of) == ["d", "e", "a"]
+    for name in "ddf":
+        known.came(name, 0, 5.0)
+    assert list(known._of) == ["a", "d", "f"], "who asked last is kept"

@@ -37,6 +37,7 @@ async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wai
         slots.release(turn, used=100)
         found.measure(slots, made, 5.0)
         assert not slots.holds
+    assert slots.demand.rate_of_all(0) > 0
     slots.acquire(0, BOB, 100.0, again=True)  # what comes is counted elsewhere
     time.advance(1.0)
     work_ahead = backlog.of([told()])

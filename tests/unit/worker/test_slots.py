@@ -269,6 +269,20 @@ async def test_an_answer_that_took_more_than_was_expected_is_charged_at_its_end(
     assert waiting[0].done()
 
 
+async def test_whatever_was_expected_what_was_taken_is_charged_in_the_end() -> None:
+    pool = slots.Slots(1)
+    pool.demand.came("alice", 0, 1.0)
+    for _ in range(60):
+        pool.demand.ended("alice", 100.0, 10.0)
+    for used in (7.0, 90.0):
+        before = pool.standing(0)[1].get("alice")
+        held = pool.acquire(0, ALICE, 100.0)
+        assert 9.0 < held.charge < 30.0
+        pool.release(held, used=used)
+        start = before.start if before else 0.0
+        assert pool.standing(0)[1]["alice"].start == pytest.approx(start + used)
+
+
 async def test_what_made_way_counts_as_one_request() -> None:
     pool = slots.Slots(1)
     pool.release(pool.acquire(0, ALICE, 100.0), used=20.0)
@@ -284,7 +298,9 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
         pool.acquire(0, FLOOD, 10.0, name)
     pool.acquire(0, ALICE, 6.0, "alice")
     pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
-    behind = {0: {"flood": [("flood 3", 10.0)]}}
+    pool.demand.came("flood", 0, 1.0)
+    pool.demand.ended("flood", 3_000.0, 1_500.0)
+    behind = {0: {"flood": [("flood 3", 20.0)]}}
     assert list(pool.order(lambda rank: behind.get(rank, {}))) == [
         ("begun", FLOOD, 10.0, slots.STARTED),
         ("alice", ALICE, 6.0, 0),

@@ -105,6 +105,16 @@ def test_heavier_tenants_wait_less() -> None:
     assert heavy < 0.75 * even
 
 
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_who_was_given_more_than_that_goes_behind(tenant: str) -> None:
+    """bob's turn comes after alice's next one, whatever he asks for."""
+    of = queue({"alice": 2, "bob": 3}, tenant=tenant)
+    of.settle(Flow(tenant or "bob", "bob"), 100.0)
+    for coming in (0.0, 50.0):
+        wait_s = told(turns(of, {"bob": coming})).of["alice"][0]
+        assert wait_s == pytest.approx((20 + 10) / RATE, abs=0.06)
+
+
 def test_what_others_ask_for_meanwhile_goes_before_as_far_as_their_turns_come_first() -> None:
     of = queue({"alice": 20, "bob": 1})
     alone = told(turns(of)).of["alice"][0]
