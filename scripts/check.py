@@ -3,6 +3,7 @@ output of those that failed."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -146,7 +147,9 @@ def run(*, tests: bool) -> list[Outcome]:
 
 
 def main() -> int:
-    return 1 if run(tests="--no-tests" not in sys.argv) else 0
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-tests", action="store_true", help="leave the unit tests out")
+    return 1 if run(tests=not parser.parse_args().no_tests) else 0
 
 
 if __name__ == "__main__":
