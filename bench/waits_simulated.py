@@ -27,10 +27,10 @@ from tailrace.fair_queue import Flow
 from tailrace.protocol import topics
 from worker.heartbeat import BUSY_HEARTBEAT_S, HEARTBEAT_S
 from worker.load import Load
-from worker.queue_places import places_at
 from worker.queue_teller import TELL_S
 from worker.read_ahead import Unserved
 from worker.slots import BATCH, STARTED, Slots, Turn
+from worker.told_waits import places_at
 from worker.workload import Workload
 
 POOL: Final = "pool"

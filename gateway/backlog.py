@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tailrace.fair_queue import tenant_of
+from tailrace.fair_queue import tenant_of, waits_of
 from tailrace.protocol import topics
-from tailrace.store.workers import waits_of
 
 # Between an append and the heartbeat that tells of it here, on average: half of the time between
 # two heartbeats, and half of that between two looks of this process.

@@ -13,6 +13,7 @@ largest cost of each (the same bound as in the paper).
 from __future__ import annotations
 
 import collections
+import hashlib
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ N = TypeVar("N")
 
 # So many idle shares are remembered; above it all of them start from zero when they come back.
 _KEPT: Final = 256
+NAME_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ def tenant_of(principal: str) -> str:
     issuer, _, rest = principal.partition("|")
     tenant, _, subject = rest.partition("|")
     return f"{issuer}|{tenant}" if tenant and subject else principal
+
+
+def waits_of(whose: str) -> str:
+    """The name under which a worker tells how long requests of a principal or tenant would wait."""
+    return hashlib.sha256(whose.encode("utf-8", "surrogatepass")).hexdigest()[:NAME_DIGITS]
 
 
 def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:

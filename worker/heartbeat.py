@@ -184,10 +184,10 @@ class Heartbeat:
 
     def _note(self, told: Mapping[str, Any]) -> None:
         """As metrics, what is told of the backlog."""
-        pool, tokens = self._settings.pool, telemetry.BACKLOG_TOKENS
-        tokens.labels(pool=pool, kind="running").set(told["running_tokens"])
+        pool = self._settings.pool
+        telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(told["running_tokens"])
         for name, waiting in zip(topics.CLASSES, told["waiting_tokens"], strict=True):
-            tokens.labels(pool=pool, kind=name).set(waiting)
+            telemetry.BACKLOG_TOKENS.labels(pool=pool, kind=name).set(waiting)
         telemetry.DRAIN_RATE.labels(pool=pool).set(told["drain_rate"])
 
     def _tokens(self) -> int:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import topics
-from tailrace.store.workers import MAX_FIGURE, waits_of
+from tailrace.store.workers import MAX_FIGURE
 from worker import told_waits
 from worker.read_ahead import Unserved
 from worker.slots import STARTED, Slots

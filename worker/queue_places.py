@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tailrace.protocol.queue_place import Place
-from worker import told_waits
-from worker.read_ahead import Unserved
-from worker.slots import STARTED, Slots
 from worker.workload import Workload
-
-SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
-"""Gives the requests of a class that were set aside (`RequestConsumer.set_aside`)."""
 
 # Requests of which a worker tells. Of those behind them it tells a bound.
 MOST: Final = 1_000
@@ -65,35 +57,3 @@ def places(
         found[each.rid] = Place(len(found), eta_s(*last))
         ahead += each.tokens
     return found, Place(len(found), eta_s(*last)) if more else None
-
-
-def places_at(
-    slots: Slots, work: Workload, set_aside: SetAside, unserved: Sequence[Unserved]
-) -> tuple[dict[str, Place], Place | None]:
-    """See `places`. `unserved`: what was not taken, by class."""
-    queues = told_waits.queues(slots, work, unserved)
-    order = [*itertools.islice(_order(slots, work, set_aside, queues), MOST + 1)]
-    curves = [
-        told_waits.Curve(queues, rank, [each.turn for each in order if each.rank == rank])
-        for rank in range(len(queues.turns))
-    ]
-    return places(
-        order,
-        work,
-        lambda rank, turn: 0.0 if rank == STARTED else curves[rank].at(turn).more,
-        more=any(left.unread for left in unserved),
-    )
-
-
-def _order(
-    slots: Slots, work: Workload, set_aside: SetAside, queues: told_waits.Queues
-) -> Iterator[Waiting]:
-    times = {rank: turns.times for rank, turns in enumerate(queues.turns)}
-    times[STARTED] = slots.times(STARTED, {}, work.part)
-    before: dict[tuple[int, str], float] = defaultdict(float)
-    for rid, flow, charge, rank in slots.order(set_aside):
-        turn, of = 0.0, (rank, flow.tenant)
-        if rank != STARTED:
-            turn = queues.turns[rank].behind(flow.tenant, before[of])
-        yield Waiting(rid, rank, turn, charge * times[rank])
-        before[of] += charge

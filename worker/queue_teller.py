@@ -11,9 +11,9 @@ from tailrace.protocol import topics
 from tailrace.protocol.queue_place import Place
 from tailrace.store.queues import Queues, rest
 from tailrace.store.redis_store import StoreUnavailable
-from worker.queue_places import SetAside, places_at
 from worker.read_ahead import Unserved
 from worker.slots import Slots
+from worker.told_waits import SetAside, places_at
 from worker.workload import Workload
 
 TELL_S: Final = 1.0

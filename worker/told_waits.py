@@ -1,4 +1,4 @@
-"""How long a new request of each principal would wait (pure).
+"""How long a new request of each principal would wait, and those that wait (pure).
 
 Principals take turns by what each was given (`tailrace.fair_queue`), so what is ahead of a new
 request depends on whose it is. It begins at a virtual time: when its principal's turn comes after
@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tailrace.fair_queue import Share, Standing
+from tailrace.protocol.queue_place import Place
+from worker.queue_places import MOST as MOST_PLACES
+from worker.queue_places import Waiting, places
 from worker.read_ahead import Unserved
 from worker.slots import BATCH, STARTED, Slots
 from worker.starts import Starts
@@ -31,6 +36,9 @@ LOOKS: Final = 5_000
 ROUNDS: Final = 6
 
 _NEW: Final = Share(0.0, 0.0, 0)
+
+SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
+"""Gives the requests of a class that were set aside (`RequestConsumer.set_aside`)."""
 
 
 class _Part(NamedTuple):
@@ -311,3 +319,33 @@ def told(queues: Queues) -> Told:
     interactive, batch = (waits(rank, turns) for rank, turns in enumerate(queues.turns))
     others, *of = zip(interactive, batch, strict=True)
     return Told({name: each for (_, name), each in zip(flows, of, strict=True)}, others)
+
+
+def places_at(
+    slots: Slots, work: Workload, set_aside: SetAside, unserved: Sequence[Unserved]
+) -> tuple[dict[str, Place], Place | None]:
+    """See `places`. `unserved`: what was not taken, by class."""
+    waiting = queues(slots, work, unserved)
+    order = [*itertools.islice(_order(slots, work, set_aside, waiting), MOST_PLACES + 1)]
+    curves = [
+        Curve(waiting, rank, [each.turn for each in order if each.rank == rank])
+        for rank in range(len(waiting.turns))
+    ]
+    return places(
+        order,
+        work,
+        lambda rank, turn: 0.0 if rank == STARTED else curves[rank].at(turn).more,
+        more=any(left.unread for left in unserved),
+    )
+
+
+def _order(slots: Slots, work: Workload, set_aside: SetAside, queues: Queues) -> Iterator[Waiting]:
+    times = {rank: turns.times for rank, turns in enumerate(queues.turns)}
+    times[STARTED] = slots.times(STARTED, {}, work.part)
+    before: dict[tuple[int, str], float] = defaultdict(float)
+    for rid, flow, charge, rank in slots.order(set_aside):
+        turn, of = 0.0, (rank, flow.tenant)
+        if rank != STARTED:
+            turn = queues.turns[rank].behind(flow.tenant, before[of])
+        yield Waiting(rid, rank, turn, charge * times[rank])
+        before[of] += charge

@@ -10,18 +10,12 @@ if lost  capacity is unknown until the next heartbeat
 from typing import Any, Final
 
 from tailrace.store import expiring_fields
-from tailrace.store.redis_store import RedisStore, digest
+from tailrace.store.redis_store import RedisStore
 
 HEARTBEAT_TTL_S: Final = 5
 # A heartbeat that says more is not believed.
 MAX_FIGURE: Final = 1e9
 MAX_TEXT: Final = 4096
-NAME_DIGITS: Final = 12
-
-
-def waits_of(whose: str) -> str:
-    """The name under which a worker tells how long requests of a principal or tenant would wait."""
-    return digest(whose)[:NAME_DIGITS]
 
 
 class Workers:

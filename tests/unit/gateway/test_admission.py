@@ -9,10 +9,10 @@ import pytest
 from gateway import admission, backlog
 from gateway.backlog import Backlog
 from gateway.parsing import command, responses_api
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Limits, Pool
-from tailrace.store.workers import waits_of
 
 POOLS = Catalog((Pool("default", ("m",), 8192, 1024),))
 LIMITS = Limits(responses_per_principal=2, responses=10)

@@ -9,8 +9,8 @@ import pytest
 
 from gateway import backlog
 from gateway.backlog import Backlog, Lately
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import topics
-from tailrace.store.workers import waits_of
 
 
 def beat(

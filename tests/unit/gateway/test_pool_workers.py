@@ -9,9 +9,9 @@ import pytest
 
 from gateway import backlog, pool_workers
 from gateway.pool_workers import Placed, PoolWorker
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors, ids
 from tailrace.store.prefixes import name_of
-from tailrace.store.workers import waits_of
 from tests.support import gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, create
 

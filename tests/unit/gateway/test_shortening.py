@@ -9,9 +9,9 @@ import pytest
 from gateway import shortening
 from gateway.parsing import chat_api, command, completions_api, responses_api
 from tailrace import settings
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors, features, records
 from tailrace.settings.shapes import Pool, ShorterWhenBusy
-from tailrace.store.workers import waits_of
 from tests.support import gateway_parts
 from tests.support.gateway_parts import ALICE, Parts
 from tests.unit.gateway import test_fallback

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gateway import backlog
-from tailrace.fair_queue import Flow
-from tailrace.store.workers import waits_of
+from tailrace.fair_queue import Flow, waits_of
 from tests.support.memory_worker import Time
 from worker import load, told_waits
 from worker.load import Load

@@ -6,9 +6,10 @@ import pytest
 
 from tailrace.fair_queue import Flow
 from tailrace.protocol.queue_place import Place
-from worker.queue_places import Waiting, places, places_at
+from worker.queue_places import Waiting, places
 from worker.read_ahead import Unserved
 from worker.slots import BATCH, STARTED, Slots
+from worker.told_waits import places_at
 from worker.workload import Totals, Workload
 
 ORDER = [

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gateway import backlog, cache, context, worker_registry
+from tailrace import fair_queue
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records
 from tailrace.store import (
@@ -187,7 +188,7 @@ def test_waits_of_principals_yield_a_wait_that_a_client_can_be_told(
     waits: Any, others: Any, rate: Any
 ) -> None:
     beat = {"state": "ready", "waiting_tokens": [50, 100], "drain_rate": rate, "waits_s": others}
-    beat |= {"waits_of": [workers.waits_of("alice"), *waits], "batch_waits_s": waits}
+    beat |= {"waits_of": [fair_queue.waits_of("alice"), *waits], "batch_waits_s": waits}
     for principal in ("alice", "bob"):
         wait = backlog.of([beat, {**beat, "drain_rate": 10}]).wait_s("batch", principal, 9)
         if wait is not None:
