@@ -1,5 +1,5 @@
-"""What a worker has to do, and how long requests would wait at it: measured, and put into words of
-its heartbeat (`tailrace.store.workers`)."""
+"""What a worker has to do, and how long requests would wait at it: measured, and written as members
+of its heartbeat (`tailrace.store.workers`)."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ class Load:
         Nothing while it is not known."""
         self._work.look_ahead(waiting, slots.ages if slots else ())
         if slots is None or not waiting:
-            return _words({}, (0.0, 0.0))
+            return _members({}, (0.0, 0.0))
         if not self._work.starts.rate:
-            return _words({}, ())
+            return _members({}, ())
         began = self._clock()
         if began >= self._due or self._waits is None:
             self._waits = told_waits.told(told_waits.queues(slots, self._work, unserved))
             self._due = began + (self._clock() - began) / MOST_TIME
-        return _words(self._waits.of, self._waits.others)
+        return _members(self._waits.of, self._waits.others)
 
 
-def _words(
+def _members(
     of: Mapping[str, tuple[float, float]], others: Sequence[float]
 ) -> dict[str, list[str] | list[float]]:
     def seconds(waits: Iterable[float]) -> list[float]:

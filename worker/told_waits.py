@@ -1,4 +1,4 @@
-"""How long a new request of each principal would wait, and those that wait.
+"""How long a new request of each principal would wait, and where those stand that wait.
 
 Principals take turns by what each was given (`tailrace.fair_queue`), so what is ahead of a new
 request depends on whose it is. It begins at a virtual time: when its principal's turn comes after

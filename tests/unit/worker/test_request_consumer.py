@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -44,6 +45,22 @@ async def full(it: Member, others: int) -> tuple[list[records.Request], list[rec
     many = [ask(it.memory, metadata=cues(1)) for _ in range(others)]
     await eventually(lambda: len(it.servings) == 4, "the others are set aside")
     return running, many
+
+
+async def serve_after(
+    memory: MemoryLog, running: Iterable[records.Request], others: Iterable[records.Request]
+) -> None:
+    """End those that run, and wait for the others."""
+    for request in running:
+        Foreign(memory, request).cancel()
+    for request in others:
+        await done(memory, request)
+
+
+def goes_before(memory: MemoryLog, first: records.Request, second: records.Request) -> bool:
+    """Whether the first one has a record before any of the second one."""
+    order = [r.key for r in memory.records(topics.TOKENS, 0)]
+    return order.index(first.rid.encode()) < order.index(second.rid.encode())
 
 
 def one_partition() -> tuple[MemoryLog, Time]:
@@ -105,10 +122,7 @@ async def test_of_two_requests_with_one_key_the_first_one_in_the_log_is_begun() 
         running, others = await full(it, others=3)
         first, second = ask(memory, **key), ask(memory, **key)
         await eventually(lambda: len(it.consumer.set_aside(0)) == 1, "both are set aside")
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in (*others, first):
-            await done(memory, request)
+        await serve_after(memory, running, (*others, first))
         await eventually(lambda: it.servings.serves(second.rid), "it was read")
         assert it.context.engine_slots.running == 0
         assert answer(memory, second.rid).kinds == []
@@ -224,10 +238,7 @@ async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.Monkey
         urgent = ask(memory, metadata=cues(1))
         await eventually(lambda: it.consumer.unserved(1).unread == 5, "no more than so many")
         await eventually(lambda: it.consumer.unserved(0) == ({whose: 19 * each}, 0), "but others")
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in [*many, *batch, urgent]:
-            await done(memory, request)
+        await serve_after(memory, running, [*many, *batch, urgent])
         await eventually(lambda: it.consumer.unserved(1) == ({}, 0), "all are read")
         assert it.consumer.unserved(0) == ({}, 0)
 
@@ -241,12 +252,8 @@ async def test_one_principals_batch_requests_hide_no_other_ones() -> None:
         flood = [ask(memory, BATCH, metadata=cues(1)) for _ in range(30)]
         other = ask(memory, BATCH, owner=records.Owner("test", "t1", "bob"), metadata=cues(1))
         await eventually(lambda: it.servings.serves(other.rid), "it is seen")
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in [*flood, other]:
-            await done(memory, request)
-    order = [r.key for r in memory.records(topics.TOKENS, 0)]
-    assert order.index(other.rid.encode()) < order.index(flood[5].rid.encode())
+        await serve_after(memory, running, [*flood, other])
+    assert goes_before(memory, other, flood[5])
 
 
 async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> None:
@@ -254,10 +261,7 @@ async def test_what_is_set_aside_goes_to_the_next_owner_of_the_partition() -> No
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 20)
     async with member(memory, time, capacity=2) as second:
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in many:
-            await done(memory, request)
+        await serve_after(memory, running, many)
         await eventually(lambda: second.committed[0] == 22, "all are committed")
     assert all(len(answer(memory, request.rid).claims) == 1 for request in many)
 
@@ -284,10 +288,7 @@ async def test_a_set_aside_request_that_the_log_no_longer_holds_is_finished() ->
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 10)
         memory.delete_below(REQUESTS, 0, 8)
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in (*many[:2], *many[6:]):
-            await done(memory, request)
+        await serve_after(memory, running, (*many[:2], *many[6:]))
         await eventually(lambda: it.committed[0] == 12, "all are committed")
 
 
@@ -300,12 +301,8 @@ async def test_batch_gets_its_share_while_interactive_requests_wait_all_the_time
         running, many = await full(it, 100)
         batch = ask(memory, BATCH, metadata=cues(1))
         await eventually(lambda: it.servings.serves(batch.rid), "it waits for a slot")
-        for request in running:
-            Foreign(memory, request).cancel()
-        for request in [*many, batch]:
-            await done(memory, request)
-    order = [r.key for r in memory.records(topics.TOKENS, 0)]
-    assert order.index(batch.rid.encode()) < order.index(many[50].rid.encode())
+        await serve_after(memory, running, [*many, batch])
+    assert goes_before(memory, batch, many[50])
 
 
 async def test_interactive_requests_go_before_batch_ones_that_were_read_before_them() -> None:
