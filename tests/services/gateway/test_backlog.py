@@ -61,8 +61,9 @@ async def test_who_would_wait_too_long_is_told_how_long_and_others_are_served(
 
         wait_s = await waiting.eventually(told_s, "the backlog is known")
         assert (await ask(alice, deadline_ms=600_000)).status_code == 200
-        # While no answer has ended, the rate is a guess: he is told to wait for seconds, too.
-        taken = await ask(bob, deadline_ms=500 * wait_s)
+        # Until an answer has ended, the rate is a guess, and even bob is told some seconds.
+        half_ms = 1_000 * wait_s // 2
+        taken = await ask(bob, deadline_ms=half_ms)
         assert taken.status_code == 200, "who has nothing waiting overtakes"
 
         async def status(client: httpx.AsyncClient, rid: str) -> str:
