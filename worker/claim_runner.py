@@ -78,6 +78,11 @@ class ClaimRunner:
             made = made // CHARACTERS_PER_TOKEN
         return len(self._prompt_ids) + made
 
+    @property
+    def paused(self) -> bool:
+        """Whether it has made way for others."""
+        return self._attempt.stopped is Stop.PAUSED
+
     def interrupt(self, reason: Stop) -> None:
         """Stop at the next token boundary."""
         self._attempt.interrupt(reason)
@@ -408,7 +413,7 @@ class ClaimRunner:
     async def _interrupted(self) -> None:
         if self._attempt.stopped in _RESUMABLE:
             self._attempt.flush()
-            if self._attempt.stopped is Stop.PAUSED:
+            if self.paused:
                 self._pause()
             await self._yield()
             return

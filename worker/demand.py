@@ -17,18 +17,37 @@ PART_MEMORY_S: Final = 300.0
 RATE_MEMORY_S: Final = 5.0
 # So many requests of a principal weigh as much as what is known of all others.
 FEW: Final = 30
+# What requests took more or less than they were charged with is chance up to so many standard
+# deviations of their sum.
+CHANCE: Final = 2.0
 LEAST: Final = 1.0  # tokens; what counts less is forgotten
 KEPT: Final = 2_000  # principals; above it those are forgotten that asked longest ago
 
 
 @dataclass(slots=True)
 class _Habit:
-    """Of one principal, in tokens: what requests that have ended asked for and took; what those
-    asked for that came, by rank of their class."""
+    """Of one principal, in tokens.
+
+    Attributes:
+        asked, used: what requests that have ended asked for and took.
+        came: what those asked for that came, by rank of their class.
+        ended: number of those that have ended.
+        squares: sum of the squares of what each of them took.
+        owed: what they took more than they were charged with, as far as that may be chance.
+    """
 
     asked: float = 0.0
     used: float = 0.0
     came: dict[int, float] = field(default_factory=dict)
+    ended: float = 0.0
+    squares: float = 0.0
+    owed: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """Of what one of them took; 0 while none has ended."""
+        mean = self.used / self.ended if self.ended else 0.0
+        return max(0.0, self.squares / self.ended - mean**2) if self.ended else 0.0
 
 
 @dataclass(slots=True)
@@ -68,6 +87,27 @@ class Demand:
             if habit is not None:
                 habit.asked += asked
                 habit.used += used
+                habit.ended += 1
+                habit.squares += used**2
+
+    def due(self, principal: str, difference: float) -> float:
+        """What to charge now that a request took so much more than it was charged with (less, if
+        negative): what the principal owes beyond chance.
+
+        Charged at once, each end would change the order of those that wait, and what they were told
+        of it would be wrong. In the long run nothing is lost: longer answers raise what is expected
+        of the next ones, and what is always more than expected is no chance.
+        """
+        habit = self._of.get(principal)
+        if habit is None:
+            return difference
+        habit.owed += difference
+        variance = FEW * self._all.variance + habit.ended * habit.variance
+        variance *= habit.ended / (FEW + habit.ended)
+        most = CHANCE * math.sqrt(variance)
+        due = habit.owed - max(-most, min(most, habit.owed))
+        habit.owed -= due
+        return due
 
     def rate(self, principal: str, rank: int) -> float:
         """Tokens per second that its requests of a class are expected to take."""
@@ -87,6 +127,8 @@ class Demand:
         self._s = self._s * rate + seconds
         for habit in (self._all, *self._of.values()):
             habit.asked, habit.used = habit.asked * part, habit.used * part
+            habit.ended, habit.squares = habit.ended * part, habit.squares * part
+            habit.owed *= part
             habit.came = {rank: tokens * rate for rank, tokens in habit.came.items()}
         self._of = {
             name: habit

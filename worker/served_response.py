@@ -162,10 +162,10 @@ class ServedResponse:
         for delivery in self.deliveries:
             delivery.tracker.finish(delivery.offset)
 
-    def release_slots(self, used: float | None = None) -> None:
-        """Give back all that an attempt held. `used`: tokens that it took, where that is known."""
+    def release_slots(self, used: float | None = None, *, paused: bool = False) -> None:
+        """Give back all that an attempt held. `used`, `paused`: as of `Slots.release`."""
         self.held_trial.release()
-        self.held_slots.release(used)
+        self.held_slots.release(used, paused=paused)
 
     def retry_pause_s(self) -> float | None:
         """Count a failure of the engine. Returns the pause before the next attempt, or None when

@@ -372,7 +372,7 @@ class Serving:
             await claim.run()
         finally:
             self._claim = None
-            self.response.release_slots(claim.used)
+            self.response.release_slots(claim.used, paused=claim.paused)
 
 
 def _lacks_beginning(state: fold.Fold) -> bool:

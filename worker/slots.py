@@ -86,6 +86,7 @@ class Slots:
         _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first.
         _asked: those of them that were asked to make way.
+        _paused: for how many seconds paused responses held a slot, by id, the last KEPT_HOLDS.
         _waiting: turns that wait, by rank, by their charges.
         _waiting_asked: what they ask for, by rank.
     """
@@ -118,6 +119,7 @@ class Slots:
         self._running: set[Turn] = set()
         self._pausable: dict[Turn, None] = {}
         self._asked: set[Turn] = set()
+        self._paused: dict[str, float] = {}
         self._waiting: dict[int, FairQueue[Turn]] = {}
         self._waiting_asked: dict[int, float] = defaultdict(float)
         self.demand = Demand()
@@ -129,9 +131,8 @@ class Slots:
 
     @property
     def ages(self) -> list[float]:
-        """For how many seconds each slot in use has been held."""
-        now = self._monotonic()
-        return [now - turn.since for turn in self._running]
+        """For how many seconds each response that has a slot has had one."""
+        return [self._held_s(turn) for turn in self._running]
 
     def asked(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
@@ -243,15 +244,20 @@ class Slots:
         self.bound = bound
         self._admit()
 
-    def release(self, turn: Turn, used: float | None = None) -> None:
-        """Give the slot of a turn back. `used`: tokens that it took, where that is known."""
+    def release(self, turn: Turn, used: float | None = None, *, paused: bool = False) -> None:
+        """Give the slot of a turn back.
+
+        Args:
+            used: tokens that it took, where that is known.
+            paused: its response will go on later.
+        """
         self.running -= 1
         self._running.discard(turn)
         self._pausable.pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
         if used:
-            self.holds.append(self._monotonic() - turn.since)
+            self._note_hold(turn, paused=paused)
         if used and not turn.again:
             self.ended += 1
             self.ended_asked += turn.cost
@@ -261,8 +267,24 @@ class Slots:
         if not self._held[turn.flow.principal]:
             del self._held[turn.flow.principal]
         if used is not None:
-            self._queue(turn.rank).settle(turn.flow, used - turn.charge)
+            more = used - turn.charge
+            due = more if paused or not used else self.demand.due(turn.flow.principal, more)
+            self._queue(turn.rank).settle(turn.flow, due)
         self._admit()
+
+    def _note_hold(self, turn: Turn, *, paused: bool) -> None:
+        """A response gives its slot back. All its parts count as one time."""
+        seconds = self._held_s(turn)
+        self._paused.pop(turn.rid, None)
+        if not paused:
+            self.holds.append(seconds)
+            return
+        self._paused[turn.rid] = seconds
+        if len(self._paused) > KEPT_HOLDS:
+            del self._paused[next(iter(self._paused))]
+
+    def _held_s(self, turn: Turn) -> float:
+        return self._paused.get(turn.rid, 0.0) + self._monotonic() - turn.since
 
     def withdraw(self, turn: Turn) -> None:
         """Give up waiting; a slot that was granted already is given back."""
@@ -382,8 +404,8 @@ class HeldSlots:
         else:
             pool.withdraw(turn)
 
-    def release(self, used: float | None = None) -> None:
-        """Give all slots back. `used`: tokens that were taken, where that is known."""
+    def release(self, used: float | None = None, *, paused: bool = False) -> None:
+        """Give all slots back. `used`, `paused`: as of `Slots.release`."""
         while self._turns:
             pool, turn = self._turns.popitem()
-            pool.release(turn, used)
+            pool.release(turn, used, paused=paused)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from worker import demand
@@ -60,6 +62,70 @@ def test_after_one_second_the_rate_is_that_of_the_second() -> None:
     known.came("alice", 0, 50.0)
     known.measure(1.0)
     assert known.rate("alice", 0) == pytest.approx(50.0, rel=0.2)
+
+
+class TestDue:
+    """One in thirty answers of each principal takes 600 tokens, the others 20."""
+
+    LENGTHS: ClassVar = [600.0 if number % 30 == 15 else 20.0 for number in range(3_000)]
+
+    def known(self) -> Demand:
+        known = Demand()
+        for name in ("alice", "bob"):
+            known.came(name, 0, 1.0)
+            for used in self.LENGTHS[:90]:
+                known.ended(name, 1_000.0, used)
+        return known
+
+    def charged(self, known: Demand, used: float) -> float:
+        """What alice is charged with now for an answer that takes so much, beyond the charge."""
+        charge = known.expected("alice", 1_000.0)
+        known.ended("alice", 1_000.0, used)
+        return known.due("alice", used - charge)
+
+    def test_a_long_answer_among_short_ones_is_chance(self) -> None:
+        known = self.known()
+        for used in (20.0, 600.0, 20.0, 600.0):
+            assert self.charged(known, used) == 0.0
+
+    def test_what_is_longer_again_and_again_is_charged(self) -> None:
+        known = self.known()
+        owed = [0.0]
+        for _ in range(60):
+            owed.append(owed[-1] + 600.0 - known.expected("alice", 1_000.0))
+            owed[-1] -= self.charged(known, 600.0)
+        assert owed[2] > 1_000.0, "all of the first ones"
+        assert owed[60] < 12 * 600.0
+        assert owed[60] - owed[50] < 0.1 * 10 * 600.0, "nearly all of the last ones is charged"
+
+    def test_what_is_shorter_again_and_again_is_given_back(self) -> None:
+        known = self.known()
+        found = [self.charged(known, 1.0) for _ in range(300)]
+        assert found[0] == 0.0
+        assert sum(found) < 0.0
+
+    def test_in_the_long_run_it_is_charged_with_what_it_takes(self) -> None:
+        known, charged = self.known(), 0.0
+        for used in self.LENGTHS:
+            charged += known.expected("alice", 1_000.0)
+            charged += self.charged(known, used)
+            known.measure(1.0)
+        assert charged == pytest.approx(sum(self.LENGTHS), rel=0.05)
+
+    def test_while_all_answers_are_alike_every_difference_is_charged(self) -> None:
+        known = Demand()
+        known.came("alice", 0, 1.0)
+        for _ in range(50):
+            known.ended("alice", 100.0, 20.0)
+        assert known.due("alice", -80.0) == -80.0
+        assert known.due("bob", 7.0) == 7.0, "of one that is not remembered, too"
+
+    def test_what_is_owed_is_forgotten(self) -> None:
+        known = self.known()
+        self.charged(known, 600.0)
+        assert known._of["alice"].owed > 400.0
+        known.measure(demand.PART_MEMORY_S)
+        assert known._of["alice"].owed < 300.0
 
 
 def test_what_a_principal_was_like_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
