@@ -33,7 +33,6 @@ from worker.slots import BATCH, STARTED, Slots, Turn
 from worker.told_waits import places_at
 from worker.workload import Workload
 
-POOL: Final = "pool"
 PACE_S: Final = waits.PACE_MS / 1000
 PROMPT: Final = 4  # tokens
 APPEND_S: Final = 0.02
@@ -91,7 +90,6 @@ class World:
         self._numbers = itertools.count()
         self._turns = itertools.count()
         self._lately = backlog.Lately()
-        self._placed = pool_workers.Placed()
         self._on: Counter[int] = Counter()
         for worker in self.workers:
             self.after(self.drawn.random() * BUSY_HEARTBEAT_S, worker.tell)
@@ -115,9 +113,10 @@ class World:
 
     def told_s(self, priority: topics.PriorityClass, flow: Flow) -> float | None:
         """The wait that a refusal would tell now."""
-        work, whose = backlog.of(self.beats), flow.principal
-        lately = self._lately.count(POOL, priority, whose, self.now, work.untold_s)
-        return work.wait_s(priority, whose, lately)
+        return backlog.of(self.beats).wait_s(self._new(priority, flow))
+
+    def _new(self, priority: topics.PriorityClass, flow: Flow) -> backlog.NewRequest:
+        return backlog.NewRequest(priority, flow.principal, self._lately, self.now)
 
     def ask(
         self,
@@ -129,18 +128,16 @@ class World:
         """One more request."""
         asked = Request(priority, flow, tokens, self.now, told_s)
         self.requests.append(asked)
-        seen = pool_workers.of(
-            *(self.beats, range(waits.WORKERS), self._placed, self.now, priority, flow.principal)
-        )
-        each = backlog.of(self.beats).each or waits.MOST
+        work, new = backlog.of(self.beats), self._new(priority, flow)
+        each = work.each or waits.MOST
+        seen = pool_workers.of(work, range(waits.WORKERS), new, each)
         chosen = placement.place(
             *(seen, range(waits.WORKERS), lambda partition: self._on[partition]),
             cached={},
             each=each,
             turn=next(self._turns),
         )
-        self._placed.add(chosen.incarnation, each, self.now, asked.rank)
-        self._lately.add(POOL, priority, flow.principal, self.now)
+        self._lately.add(chosen.incarnation, flow.principal, priority, self.now)
         worker = self.workers[chosen.partition]
         self.after(APPEND_S, lambda: worker.queue(asked, asked.rank))
         return asked
@@ -236,7 +233,7 @@ class Worker:
         if turn.pausable:
             world.after(BEGIN_S, may_make_way)
 
-    def _stop(self, asked: Request, turn: Turn) -> bool:
+    def _stop(self, asked: Request, turn: Turn, *, paused: bool = False) -> bool:
         """It gives its slot back, if it has it."""
         if asked not in self._running or asked.turn is not turn:
             return False
@@ -244,7 +241,7 @@ class Worker:
         self._running.remove(asked)
         self._made += made
         asked.left -= made
-        self._slots.release(turn, used=PROMPT + made)
+        self._slots.release(turn, used=PROMPT + made, paused=paused)
         return True
 
     def _end(self, asked: Request, turn: Turn) -> None:
@@ -253,7 +250,7 @@ class Worker:
             self._begin()
 
     def _pause(self, asked: Request, turn: Turn) -> None:
-        if not self._stop(asked, turn):
+        if not self._stop(asked, turn, paused=True):
             return
         asked.pauses += 1
         self._begin()

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from gateway.backlog import Backlog
 from gateway.parsing import command, conversation
 from tailrace.protocol import errors, images, records
 from tailrace.settings.shapes import Limits
@@ -24,7 +23,6 @@ BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactiv
 # in the queue, and after the load its length kept new requests waiting for two deadlines.
 SURE: Final = 0.6  # of the deadline
 
-NOTHING_KNOWN: Final = Backlog()
 
 K = TypeVar("K")
 
@@ -112,8 +110,7 @@ def check(
     *,
     refusing: bool,
     writable: bool,
-    work: Backlog = NOTHING_KNOWN,
-    lately: int = 0,
+    wait_s: float | None = None,
     elsewhere: int = 0,
 ) -> errors.ApiError | None:
     """Return the reason to refuse a request, or None.
@@ -121,8 +118,7 @@ def check(
     Args:
         refusing: this process drains and no longer takes requests.
         writable: the log can be appended to.
-        work: the pool's backlog. While nothing is known of it, the request may wait in the log.
-        lately: requests that go before it, and that `work` does not tell of yet.
+        wait_s: seconds until it would start. While that is not known, it may wait in the log.
         elsewhere: responses of the principal at other gateways.
     """
     if refusing:
@@ -137,8 +133,7 @@ def check(
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
     if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
-    wait_s = work.wait_s(create.priority, principal, lately) if create.generate else 0.0
-    if wait_s is not None and late(wait_s, create.deadline_ms / 1000):
+    if create.generate and wait_s is not None and late(wait_s, create.deadline_ms / 1000):
         return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
     return None
 

@@ -7,14 +7,12 @@ What waits behind a request's class, or makes way for it, is no load to it.
 
 from __future__ import annotations
 
-import collections
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway import backlog
-from tailrace.protocol import topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,88 +38,47 @@ class PoolWorker:
     wait_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Placed:
-    """Requests that this gateway placed, as far as the heartbeats may not tell of them.
-
-    Attributes:
-        _at: when, with how many tokens, and of which rank, by worker.
-    """
-
-    _at: dict[str, collections.deque[tuple[float, float, int]]] = field(default_factory=dict)
-
-    def add(self, incarnation: str, tokens: float, now: float, rank: int = 0) -> None:
-        """One more. `now`: monotonic seconds."""
-        self._at.setdefault(incarnation, collections.deque()).append((now, tokens, rank))
-
-    def of(self, incarnation: str, now: float, rank: int) -> tuple[int, float]:
-        """How many of this rank or a better one, and their tokens."""
-        found = self._at.get(incarnation)
-        while found and found[0][0] < now - backlog.UNTOLD_S:
-            found.popleft()
-        if not found:
-            self._at.pop(incarnation, None)
-            return 0, 0.0
-        ahead = [tokens for _, tokens, of in found if of <= rank]
-        return len(ahead), sum(ahead)
-
-
 def of(
-    beats: Sequence[Mapping[str, Any]],
-    among: Collection[int],
-    placed: Placed,
-    now: float,
-    priority: topics.PriorityClass,
-    principal: str = "",
+    work: backlog.Backlog, among: Collection[int], new: backlog.NewRequest, each: float
 ) -> list[PoolWorker]:
-    """The ready workers with a partition that may be chosen, as a request of this class and
-    principal finds them. `among`: those partitions."""
-    rank = topics.CLASSES.index(priority)
+    """The ready workers with a partition that may be chosen, as a request finds them.
+
+    Args:
+        work: of the pool.
+        among: those partitions.
+        each: tokens that a request makes.
+    """
     found = []
-    for beat in beats:
-        told = beat.get("partitions")
-        partitions = tuple(
-            p for p in (told if isinstance(told, list) else ()) if type(p) is int and p in among
-        )
-        if beat.get("state") != "ready" or not partitions:
+    for beat in work.ready:
+        chosen = tuple(p for p in backlog.partitions_of(beat) if p in among)
+        if not chosen:
             continue
-        incarnation = str(beat.get("incarnation", ""))
-        count, tokens = placed.of(incarnation, now, rank)
-        told_waiting = [_number(each) for each in _listed(beat.get("waiting_tokens"))]
-        waiting, all_waiting = sum(told_waiting[: rank + 1]), sum(told_waiting)
+        count = new.behind(beat, backlog.UNTOLD_S).all
+        told_waiting = [_number(tokens) for tokens in _listed(beat.get("waiting_tokens"))]
+        waiting, all_waiting = sum(told_waiting[: new.rank + 1]), sum(told_waiting)
         # Heartbeats do not tell the number of those that wait by class.
         queued = _number(beat.get("queued")) * (waiting / all_waiting if all_waiting else 1.0)
         running, load = _number(beat.get("running")), _number(beat.get("running_tokens"))
-        if priority == "interactive":
+        if new.priority == "interactive":
             running = max(0.0, running - _number(beat.get("pausable")))
             load = max(0.0, load - _number(beat.get("pausable_tokens")))
+        wait_s: float | None = 0.0
+        if running + count >= _number(beat.get("capacity")):
+            wait_s = work.wait_at(beat, new, crowd=True)
         found.append(
             PoolWorker(
-                incarnation,
-                partitions,
+                str(beat.get("incarnation", "")),
+                chosen,
                 max(1, int(_number(beat.get("capacity")))),
                 int(running + queued) + count,
-                load + waiting + tokens,
+                load + waiting + count * each,
                 waits=bool(queued or waiting),
-                wait_s=0.0
-                if running + count < _number(beat.get("capacity"))
-                else _wait_s(beat, priority, principal, tokens),
+                wait_s=math.inf if wait_s is None else wait_s,
             )
         )
     if any(math.isinf(worker.wait_s) for worker in found):
         return [replace(worker, wait_s=0.0) for worker in found]
     return found
-
-
-def _wait_s(
-    beat: Mapping[str, Any], priority: topics.PriorityClass, principal: str, untold: float
-) -> float:
-    """Infinite where the worker does not tell it. `untold`: tokens that it does not count yet."""
-    wait_s = backlog.wait_of(beat, priority, principal)
-    if wait_s is None:
-        return math.inf
-    rate = _number(beat.get("drain_rate"))
-    return wait_s + untold / rate if rate else math.inf
 
 
 def _listed(value: Any) -> list[Any]:

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway import (
     admission,
+    backlog,
     cache,
     canaries,
     context,
@@ -30,7 +31,7 @@ from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import equal_requests, errors, events, ids, records, seals, topics
+from tailrace.protocol import equal_requests, errors, events, ids, records, seals
 from tailrace.web import access
 
 _CLOSED: Final = (
@@ -45,7 +46,7 @@ class RequestBuilder:
     Attributes:
         searching: searches files; None where there are no vector stores. Set once all is wired.
         _turn: counts placements, so that equally loaded partitions take turns.
-        _placed: of which workers did not tell yet.
+        _lately: requests of which workers may not tell yet.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RequestBuilder:
         self._canaries = canary
         self._affinity = affinity
         self._monotonic = monotonic
-        self._placed = pool_workers.Placed()
+        self._lately = backlog.Lately()
 
     async def before(
         self,
@@ -292,6 +293,18 @@ class RequestBuilder:
         prefix: Sequence[str],
         messages: Sequence[dict[str, Any]] = (),
     ) -> int:
+        partition = await self._partition(create, principal, history, prefix, messages)
+        self.placed(create.pool, partition, create, principal)
+        return partition
+
+    async def _partition(
+        self,
+        create: command.Create,
+        principal: Principal,
+        history: context.History,
+        prefix: Sequence[str],
+        messages: Sequence[dict[str, Any]],
+    ) -> int:
         if create.idempotency_key is not None:
             return self.partition_of_key(principal, create.idempotency_key)
         weighed = frozenset[int]()
@@ -327,15 +340,13 @@ class RequestBuilder:
         if prefix:
             names = [str(beat.get("incarnation", "")) for beat in self._workers.workers(pool)]
             cached = await self._cache.held(pool, prefix, names) if names else {}
-        now = self._monotonic()
         among = frozenset(range(self._partitions)) & (weighed or self._workers.served(pool))
-        workers = pool_workers.of(
-            self._workers.workers(pool), among, self._placed, now, create.priority, principal.key
-        )
+        work = backlog.of(self._workers.workers(pool))
+        each = work.each or float(create.sampling.max_tokens)
+        workers = pool_workers.of(work, among, self._new(create, principal.key), each)
         if not workers:
             return None
-        each = self._workers.backlog(pool).each or float(create.sampling.max_tokens)
-        place = placement.place(
+        return placement.place(
             workers,
             self._delivery.preferred,
             self._running.on,
@@ -344,9 +355,25 @@ class RequestBuilder:
             sticky=sticky,
             turn=next(self._turn),
         )
-        rank = topics.CLASSES.index(create.priority)
-        self._placed.add(place.incarnation, each, now, rank)
-        return place
+
+    def placed(
+        self, pool: str, partition: int, create: command.Create, principal: Principal
+    ) -> None:
+        """Count a request that goes to a partition until the pool's workers may tell of it."""
+        for beat in self._workers.workers(pool):
+            if partition in backlog.partitions_of(beat):
+                incarnation = str(beat.get("incarnation", ""))
+                self._lately.add(incarnation, principal.key, create.priority, self._monotonic())
+
+    def wait_s(self, pool: str, create: command.Create, principal: str) -> float | None:
+        """Seconds until a pool would start a request of a principal, by its key; None while that is
+        not known."""
+        key = create.idempotency_key
+        partition = None if key is None else placement.of_key(principal, key, self._partitions)
+        return self._workers.backlog(pool).wait_s(self._new(create, principal), partition)
+
+    def _new(self, create: command.Create, principal: str) -> backlog.NewRequest:
+        return backlog.NewRequest(create.priority, principal, self._lately, self._monotonic())
 
     async def answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool has a former answer to this request (log rule §24)."""

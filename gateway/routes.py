@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway import admission, backlog, breaker, breakers, shortening, worker_registry
+from gateway import admission, breaker, breakers, shortening, worker_registry
 from gateway.parsing import command, conversation
 from tailrace import settings
-from tailrace.protocol import equal_requests, errors, features, records, topics
+from tailrace.protocol import equal_requests, errors, features, records
 from tailrace.settings.shapes import Pool
 
 UNAVAILABLE_S: Final = 1.0
@@ -41,14 +41,14 @@ class Routes:
         pools: settings.CurrentPools,
         broken: breakers.Breakers,
         workers: worker_registry.WorkerRegistry,
-        lately: Callable[[str, topics.PriorityClass, str], int],
+        wait_s: Callable[[str, command.Create, str], float | None],
     ) -> None:
-        """`lately`: requests that go before a new one of a pool, class and principal, and that the
-        heartbeats do not tell of yet."""
+        """`wait_s`: gives the seconds until a pool would start a request of a principal; None while
+        that is not known."""
         self._pools = pools
         self._breakers = broken
         self._workers = workers
-        self._lately = lately
+        self._wait_s = wait_s
 
     def gives_again(self, create: command.Create) -> bool:
         """Whether the pool that was asked may answer by a former answer, which its workers are
@@ -64,17 +64,16 @@ class Routes:
             and not self._broken(pool.name)
         )
 
-    def backlog(self, create: command.Create) -> backlog.Backlog:
-        """The work ahead of a request, as far as it decides whether it is refused before anything
-        else is known of it: none where another pool, or a former answer, may answer it."""
+    def wait_s(self, create: command.Create, principal: str) -> float | None:
+        """Seconds until a request would start, as far as that decides whether it is refused before
+        anything else is known of it: None where another pool, or a former answer, may answer it.
+        `principal`: as of `choose`."""
         name = create.pool
         chain = self._pools.catalog.chain(name)
         elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
         if len(chain) > 1 and (self._broken(name) or elsewhere):
-            return admission.NOTHING_KNOWN
-        if self.gives_again(create):
-            return admission.NOTHING_KNOWN
-        return self._workers.backlog(name)
+            return None
+        return None if self.gives_again(create) else self._wait_s(name, create, principal)
 
     def shortened(self, create: command.Create, principal: str) -> command.Create:
         """The request, with a shorter answer where its pool is too busy for the whole one.
@@ -169,11 +168,6 @@ class Routes:
         wait_s = self._wait_s(name, create, principal)
         deadline_s = create.deadline_ms / 1000
         return None if wait_s is None or not admission.late(wait_s, deadline_s) else wait_s
-
-    def _wait_s(self, name: str, create: command.Create, principal: str) -> float | None:
-        """Seconds until the pool would start it; None while unknown."""
-        lately = self._lately(name, create.priority, principal)
-        return self._workers.backlog(name).wait_s(create.priority, principal, lately)
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:

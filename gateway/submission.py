@@ -21,7 +21,6 @@ import msgspec
 
 from gateway import (
     admission,
-    backlog,
     breakers,
     busy,
     canaries,
@@ -108,8 +107,7 @@ class Submission:
         self._busy = waits
         self._tokens = tokens
         self.streams = streams
-        self._lately = backlog.Lately()
-        self._routes = routes.Routes(pools, broken, workers, self._lately_sent)
+        self._routes = routes.Routes(pools, broken, workers, builder.wait_s)
         self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed, late)
         self.hedges = late
         streams.on_end = self.rerouting.ended
@@ -284,7 +282,8 @@ class Submission:
                 self._rates.settle(charge.principal, charge.tokens, 0.0)
         if isinstance(appended, response_stream.ResponseStream):
             return appended
-        self._lately.add(pool, create.priority, principal.key, time.monotonic())
+        if pool != create.pool:
+            self._builder.placed(pool, partition, create, principal)
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         if create.shortened_from:
@@ -343,12 +342,6 @@ class Submission:
         elif pool != create.pool:
             rerouting.moved(request.rid, create.pool, pool)
 
-    def _lately_sent(self, pool: str, priority: topics.PriorityClass, principal: str) -> int:
-        """Requests that go before a new one of a pool, class and principal, and that the
-        heartbeats do not tell of yet."""
-        untold_s = self._workers.backlog(pool).untold_s
-        return self._lately.count(pool, priority, principal, time.monotonic(), untold_s)
-
     async def _place(
         self, create: command.Create, principal: Principal
     ) -> tuple[turns.Place | None, context.History | None]:
@@ -397,8 +390,7 @@ class Submission:
             self._limits,
             refusing=self.refusing,
             writable=self._writer.ready,
-            work=self._routes.backlog(create),
-            lately=self._lately_sent(create.pool, create.priority, principal.key),
+            wait_s=self._routes.wait_s(create, principal.key),
             elsewhere=self._counts.elsewhere(principal.key),
         )
         if refused is not None:

@@ -53,9 +53,8 @@ def served_partitions(workers: Sequence[Mapping[str, Any]]) -> frozenset[int]:
     return frozenset(
         p
         for worker in workers
-        if worker.get("state") == "ready" and isinstance(worker.get("partitions"), list)
-        for p in worker["partitions"]
-        if type(p) is int
+        if worker.get("state") == "ready"
+        for p in backlog.partitions_of(worker)
     )
 
 

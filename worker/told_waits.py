@@ -135,14 +135,14 @@ class Turns:
         found = self.tenants.get(tenant)
         return found.start + before / found.weight if found else self.now
 
-    def turn(self, tenant: str, principal: str, seconds: float = 0.0) -> float:
+    def turn(self, tenant: str, principal: str, seconds: float = 0.0, behind: int = 0) -> float:
         """The virtual time of a principal's next turn but for all that waits of it, if others of
-        its tenant ask on for so many seconds."""
+        its tenant ask on for so many seconds. `behind`: so many more of its requests."""
         found = self.tenants.get(tenant)
         if found is None:
-            return self.now
+            return self.now + behind * self.each
         share = found.principals.get(principal, _NEW._replace(start=found.now))
-        own = self._waits(principal, share)
+        own = self._waits(principal, share) + behind * self._each(share.cost, share.length)
         beside = self._beside(found, principal, share.start + own)
         return found.start + (own + sum(part.by(seconds) for part in beside)) / found.weight
 
@@ -294,12 +294,20 @@ class Curve:
         return self._queues.wait(self._rank, self._of.ahead(turn))
 
 
-class Told(NamedTuple):
-    """Waits in seconds, interactive and batch: `of` known principals and, for their others, of
-    tenants, by name; and of all `others`."""
+class Next(NamedTuple):
+    """How long a new request waits, in seconds. `behind_one`: so much longer does the one wait that
+    comes behind it."""
 
-    of: dict[str, tuple[float, float]]
-    others: tuple[float, float]
+    seconds: float
+    behind_one: float
+
+
+class Told(NamedTuple):
+    """The waits of both classes, interactive and batch: `of` known principals and, for their
+    others, of tenants, by name; and of all `others`."""
+
+    of: dict[str, tuple[Next, Next]]
+    others: tuple[Next, Next]
 
 
 def told(queues: Queues) -> Told:
@@ -308,12 +316,19 @@ def told(queues: Queues) -> Told:
     crowds = [(tenant, tenant) for turns in queues.turns for tenant in turns.crowds(MOST)]
     flows = [*dict.fromkeys(crowds), *list(dict.fromkeys(busy))[:MOST]]
 
-    def waits(rank: int, turns: Turns) -> list[float]:
-        curve = Curve(queues, rank, (turns.turn(*flow) for flow in flows))
-        found = [curve.at(turns.now).seconds]
+    def waits(rank: int, turns: Turns) -> list[Next]:
+        ends = [turns.turn(*flow, behind=behind) for flow in flows for behind in (0, 1)]
+        curve = Curve(queues, rank, ends)
+        each_s = queues.starts.seconds(queues.each)
+
+        def next_of(turn: float, behind_one: float) -> Next:
+            seconds, later = curve.at(turn).seconds, curve.at(behind_one).seconds
+            return Next(seconds, max(each_s, later - seconds) if later < math.inf else 0.0)
+
+        found = [next_of(turns.now, turns.now + turns.each)]
         for flow in flows:
             until = curve.at(turns.turn(*flow)).seconds
-            found.append(curve.at(turns.turn(*flow, until)).seconds)
+            found.append(next_of(*(turns.turn(*flow, until, behind) for behind in (0, 1))))
         return found
 
     interactive, batch = (waits(rank, turns) for rank, turns in enumerate(queues.turns))

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway import admission, backlog
-from gateway.backlog import Backlog
+from gateway import admission
 from gateway.parsing import command, responses_api
-from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Limits, Pool
@@ -34,8 +32,7 @@ def check(
     *,
     refusing: bool = False,
     writable: bool = True,
-    work: Backlog = admission.NOTHING_KNOWN,
-    lately: int = 0,
+    wait_s: float | None = None,
 ) -> errors.ApiError | None:
     return admission.check(
         create,
@@ -44,8 +41,7 @@ def check(
         LIMITS,
         refusing=refusing,
         writable=writable,
-        work=work,
-        lately=lately,
+        wait_s=wait_s,
     )
 
 
@@ -53,7 +49,7 @@ def asking(**fields: Any) -> command.Create:
     return responses_api.parse({"input": "x", **fields}, POOLS)
 
 
-WORK = Backlog(waiting=(30_000.0, 30_000.0), rate=1_000.0, each=100.0)
+WAIT_S = 60.0
 
 
 class TestCheck:
@@ -83,9 +79,9 @@ class TestCheck:
         assert check(INTERACTIVE, running(bob=10)) is not None
 
     def test_a_wait_longer_than_the_deadline_is_told(self) -> None:
-        assert check(BATCH, work=WORK) is None, "60 s of 600"
+        assert check(BATCH, wait_s=WAIT_S) is None, "60 s of 600"
         batch = asking(service_tier="flex", deadline_ms=59_000)
-        refused = check(batch, work=WORK)
+        refused = check(batch, wait_s=WAIT_S)
         assert refused is not None
         assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
         assert int(refused.headers["retry-after"]) == 60
@@ -95,38 +91,18 @@ class TestCheck:
         """Of those that were taken up to their deadline, one in four expired in the queue."""
         deadline_ms = 60_000 / admission.SURE
         batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) + 1)
-        assert check(batch, work=WORK) is None
+        assert check(batch, wait_s=WAIT_S) is None
         batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) - 1)
-        refused = check(batch, work=WORK)
+        refused = check(batch, wait_s=WAIT_S)
         assert refused is not None
         assert "60.0s, too close to its deadline of 99.999s" in refused.message
 
-    def test_each_principal_is_told_its_own_wait(self) -> None:
-        told = {"waits_s": [0.1, 0.1], "waits_of": [waits_of("alice"), waits_of("acme|x")]}
-        told |= {"interactive_waits_s": [10.4, 3.0], "batch_waits_s": [20.0, 5.0]}
-        work = backlog.of([{"state": "ready", "waiting_tokens": [9e9, 0], **told}])
-        for whose, wait_s in (("alice", 11), ("acme|x|bob", 3), ("acme||bob", None)):
-            refused = admission.check(
-                *(asking(deadline_ms=350), whose, admission.Running(), LIMITS),
-                refusing=False,
-                writable=True,
-                work=work,
-            )
-            found = int(refused.headers["retry-after"]) if refused else None
-            assert found == wait_s
-
-    def test_requests_of_the_last_moment_count(self) -> None:
-        batch = asking(service_tier="flex", deadline_ms=101_000)
-        assert check(batch, work=WORK) is None
-        assert check(batch, work=WORK, lately=11) is not None
-
     def test_a_warm_up_waits_for_no_engine(self) -> None:
         body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}
-        assert check(responses_api.parse(body, POOLS, websocket=True), work=WORK) is None
+        assert check(responses_api.parse(body, POOLS, websocket=True), wait_s=WAIT_S) is None
 
-    @pytest.mark.parametrize("work", [Backlog(), Backlog(waiting=(1e9, 1e9))])
-    def test_where_nothing_is_known_a_request_may_wait_in_the_log(self, work: Backlog) -> None:
-        assert check(asking(deadline_ms=1), work=work) is None
+    def test_where_nothing_is_known_a_request_may_wait_in_the_log(self) -> None:
+        assert check(asking(deadline_ms=1), wait_s=None) is None
 
 
 class TestRunning:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gateway import breaker, rerouting, response_stream, routes
+from gateway.backlog import NewRequest
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
 from tailrace import log, settings
@@ -454,7 +455,10 @@ async def test_while_a_pool_is_broken_the_wait_for_the_others_is_told() -> None:
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
         assert refused.value.status == 429
-        waits = [parts.workers.backlog(pool).wait_s("interactive") for pool in ("tiny", "small")]
+        waits = [
+            parts.workers.backlog(pool).wait_s(NewRequest("interactive"))
+            for pool in ("tiny", "small")
+        ]
         assert waits[0] is not None
         assert waits[0] < (waits[1] or 0)
         assert int(refused.value.headers["retry-after-ms"]) == pytest.approx(1000 * waits[0], abs=2)

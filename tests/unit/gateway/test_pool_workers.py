@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
-from gateway import backlog, pool_workers
-from gateway.pool_workers import Placed, PoolWorker
+from gateway import backlog, placement, pool_workers
+from gateway.backlog import Lately, NewRequest
+from gateway.pool_workers import PoolWorker
 from tailrace.fair_queue import waits_of
-from tailrace.protocol import errors, ids
+from tailrace.protocol import errors, ids, topics
 from tailrace.store.prefixes import name_of
 from tests.support import gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, create
@@ -30,6 +33,12 @@ def beat(name: str, partitions: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
+def seen(
+    beats: Sequence[dict[str, Any]], new: NewRequest, among: Collection[int] = (0, 1, 2)
+) -> list[PoolWorker]:
+    return pool_workers.of(backlog.of(beats), among, new, each=100.0)
+
+
 def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
     told = beat(
         *("a", [0, 1]),
@@ -38,13 +47,12 @@ def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
         running_tokens=150,
         waiting_tokens=[200, 50],
     )
-    placed = Placed()
-    placed.add("a/1", 100.0, NOW - 0.5)
-    placed.add("a/1", 100.0, NOW - 0.1)
-    placed.add("b/1", 100.0, NOW)
-    found = pool_workers.of([told], {0, 1, 2}, placed, NOW, "batch")
+    lately = Lately()
+    for name, at in (("a/1", NOW - 0.5), ("a/1", NOW - 0.1), ("b/1", NOW)):
+        lately.add(name, "bob", "interactive", at)
+    found = seen([told], NewRequest("batch", "", lately, NOW))
     assert found == [PoolWorker("a/1", (0, 1), 16, 7, 600.0, waits=True)]
-    later = pool_workers.of([told], {0, 1, 2}, placed, NOW + backlog.UNTOLD_S, "batch")
+    later = seen([told], NewRequest("batch", "", lately, NOW + backlog.UNTOLD_S))
     assert (later[0].requests, later[0].load) == (5, 400.0)
 
 
@@ -53,24 +61,23 @@ def test_a_wait_is_told_where_all_places_are_taken() -> None:
     ahead |= {"waits_s": [2.5, 5.0], "waits_of": [waits_of("alice")]}
     ahead |= {"interactive_waits_s": [7.0], "batch_waits_s": [8.0]}
     full, free = beat("a", [0], running=16, **ahead), beat("b", [1], running=15, **ahead)
-    placed = Placed()
-    placed.add("a/1", 100.0, NOW)
-    placed.add("b/1", 100.0, NOW)
+    lately = Lately()
+    for name in ("a/1", "b/1"):
+        lately.add(name, "carol", "interactive", NOW)
+    more_s = 1.0 - backlog.BUSY_UNTOLD_S
 
     def waits(*beats: dict[str, Any], principal: str = "bob") -> list[float]:
-        found = pool_workers.of(beats, {0, 1, 2}, placed, NOW, "interactive", principal)
+        found = seen(beats, NewRequest("interactive", principal, lately, NOW))
         return [worker.wait_s for worker in found]
 
-    assert waits(full) == [pytest.approx(3.5)]
-    assert waits(full, principal="alice") == [pytest.approx(8.0)]
-    [of_batch] = pool_workers.of([full], {0}, placed, NOW, "batch")
-    assert of_batch.wait_s == pytest.approx(6.0)
-    assert waits({**full, "pausable": 1}) == [pytest.approx(3.5)]  # for the one that was placed
+    assert waits(full) == [pytest.approx(2.5 + more_s)]
+    assert waits(full, principal="alice") == [pytest.approx(7.0 + more_s)]
+    [of_batch] = seen([full], NewRequest("batch", "", lately, NOW))
+    assert of_batch.wait_s == pytest.approx(5.0 + more_s)
+    assert waits({**full, "pausable": 1}) == [pytest.approx(2.5 + more_s)]  # for what was placed
     assert waits({**full, "pausable": 2}) == [0.0]
-    assert waits(free) == [pytest.approx(3.5)]
-    unknown: list[dict[str, Any]] = [{"drain_rate": 0}, {"waits_s": []}]
-    for silent in unknown:
-        assert waits(full, {**full, "incarnation": "c/1", **silent}) == [0.0, 0.0]
+    assert waits(free) == [pytest.approx(2.5 + more_s)]
+    assert waits(full, {**full, "incarnation": "c/1", "waits_s": []}) == [0.0, 0.0]
 
 
 def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> None:
@@ -84,15 +91,16 @@ def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> 
         queued=9,
         waiting_tokens=[0, 900],
     )
-    placed = Placed()
-    placed.add("a/1", 100.0, NOW, 0)
-    placed.add("a/1", 100.0, NOW, 1)
-    (found,) = pool_workers.of([told], {0}, placed, NOW, "interactive")
+    lately = Lately()
+    for priority in topics.CLASSES:
+        lately.add("a/1", "bob", priority, NOW)
+    interactive, batch = (NewRequest(each, "", lately, NOW) for each in topics.CLASSES)
+    (found,) = seen([told], interactive)
     assert found == PoolWorker("a/1", (0,), 16, 3, 200.0, waits=False)
-    (found,) = pool_workers.of([told], {0}, placed, NOW, "batch")
+    (found,) = seen([told], batch)
     assert found == PoolWorker("a/1", (0,), 16, 17, 1400.0, waits=True)
     told["waiting_tokens"] = [300, 600]
-    (found,) = pool_workers.of([told], {0}, placed, NOW, "interactive")
+    (found,) = seen([told], interactive)
     assert found == PoolWorker("a/1", (0,), 16, 6, 500.0, waits=True)
 
 
@@ -105,7 +113,7 @@ def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
         {"state": "ready", "partitions": "x"},
         beat("e", [2, "3", True], capacity=0, waiting_tokens="x", running=-5),
     ]
-    found = pool_workers.of(beats, {0, 2, 3}, Placed(), NOW, "batch")
+    found = seen(beats, NewRequest("batch"), {0, 2, 3})
     assert found == [PoolWorker("a/1", (0, 2), 16), PoolWorker("e/1", (2,), 1)]
 
 
@@ -198,6 +206,26 @@ async def test_what_a_principal_has_just_asked_for_makes_its_next_request_wait(
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(create(text="two", deadline_ms=10_000), ALICE)
         assert int(refused.value.headers["retry-after"]) == 19, "less what is done meanwhile"
+
+
+async def test_a_request_with_a_key_is_told_the_wait_of_its_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its key decides where it goes, and the other worker would have started it in time."""
+    async with four_partitions() as parts:
+        beats = [
+            beat(name, partitions, running=16, queued=9, waits_s=[seconds, 90.0])
+            for name, partitions, seconds in (("a", [0, 1], 1.0), ("b", [2, 3], 60.0))
+        ]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
+        keys = {placement.of_key(ALICE.key, str(n), 4) >= 2: str(n) for n in range(20)}
+        asked = create(text="hi", deadline_ms=30_000)
+        keyed = {there: dataclasses.replace(asked, idempotency_key=keys[there]) for there in keys}
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(keyed[True], ALICE)
+        assert int(refused.value.headers["retry-after"]) == 60
+        for other in (keyed[False], asked):
+            assert parts.builder.wait_s("default", other, ALICE.key) == 1.0
 
 
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(

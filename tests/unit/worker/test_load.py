@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from gateway import backlog
+from gateway.backlog import NewRequest
 from tailrace.fair_queue import Flow, waits_of
 from tests.support.memory_worker import Time
 from worker import load, told_waits
 from worker.load import Load
 from worker.read_ahead import Unserved
 from worker.slots import Slots
+from worker.told_waits import Next
 from worker.workload import Workload
 
 ALICE, BOB = (Flow(name, name) for name in ("alice", "bob"))
@@ -29,7 +31,7 @@ async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wai
     running = slots.acquire(0, ALICE, 100.0)
     turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
     assert told()["waits_s"] == [], "something waits, and how fast it begins is not known"
-    assert backlog.of([told()]).wait_s("interactive", "alice") is None
+    assert backlog.of([told()]).wait_s(NewRequest("interactive", "alice")) is None
     for turn in [running, *turns[:8]]:  # each holds the only slot for 5 s and makes 100 tokens
         time.advance(5.0)
         made += 100
@@ -43,7 +45,7 @@ async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wai
     waiting = slots.queued - 1
 
     def wait_s(priority: Any, principal: str) -> float:
-        seconds = work_ahead.wait_s(priority, principal)
+        seconds = work_ahead.wait_s(NewRequest(priority, principal))
         assert seconds is not None
         return seconds
 
@@ -52,6 +54,8 @@ async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wai
     assert wait_s("batch", "bob") == pytest.approx((waiting + 2) * 5.0, rel=0.3)
     assert 0 < wait_s("interactive", "carol") < 15.0
     assert told()["waits_of"] == [waits_of("alice"), waits_of("bob")]
+    for name in ("interactive_next_s", "batch_next_s", "next_s"):
+        assert told()[name] == [pytest.approx(5.0, rel=0.2)] * 2
 
 
 async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +65,7 @@ async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPa
     def told(_queues: object) -> told_waits.Told:
         computed.append(time())
         time.advance(0.02)
-        return told_waits.Told({}, (3.0, 4.0))
+        return told_waits.Told({}, (Next(3.0, 0.5), Next(4.0, 0.0)))
 
     monkeypatch.setattr(told_waits, "told", told)
     for _ in range(2):
@@ -71,5 +75,6 @@ async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPa
     began = time()
     for _ in range(100):
         assert found.told(slots, NONE)["waits_s"] == [3.0, 4.0]
+        assert found.told(slots, NONE)["next_s"] == [0.5, 0.0]
         time.advance(0.1)
     assert len(computed) == pytest.approx((time() - began) * load.MOST_TIME / 0.02, rel=0.3)

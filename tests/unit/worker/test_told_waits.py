@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pytest
 
@@ -46,7 +47,7 @@ def turns(
     return Turns(now, tenants, aside or {}, lambda p: coming.get(p, 0.0), EACH, times, unread)
 
 
-def told(
+def found_for(
     interactive: Turns | None = None,
     batch: Turns | None = None,
     *,
@@ -59,6 +60,19 @@ def told(
     starts = Starts(rate=rate)
     of_both = (interactive or nothing), (batch or nothing)
     return told_waits.told(Queues(first, of_both, share, per_s, EACH, starts))
+
+
+class Waits(NamedTuple):
+    """The seconds of a `Told`."""
+
+    of: dict[str, tuple[float, ...]]
+    others: tuple[float, ...]
+
+
+def told(interactive: Turns | None = None, batch: Turns | None = None, **more: float) -> Waits:
+    found = found_for(interactive, batch, **more)
+    of = {name: tuple(each.seconds for each in both) for name, both in found.of.items()}
+    return Waits(of, tuple(each.seconds for each in found.others))
 
 
 def begins_after(of: FairQueue[str], name: str, tenant: str = "") -> float:
@@ -94,6 +108,15 @@ def test_a_principal_that_was_given_much_waits_longer_than_one_that_was_not() ->
     assert waits["alice"][0] > 1.4 * waits["bob"][0]
     assert waits["bob"] == waits["carol"]
     assert waits["alice"][0] == pytest.approx((150 + 10) / RATE)
+
+
+@pytest.mark.parametrize("tenant", ["", "acme"])
+def test_a_second_request_waits_for_one_more_turn_of_those_that_wait(tenant: str) -> None:
+    """A gateway told the same wait to all that was asked before the next heartbeat."""
+    found = found_for(turns(queue({"alice": 6, "bob": 20, "carol": 20}, tenant=tenant)))
+    alice, bob = (found.of[name][0].behind_one for name in ("alice", "bob"))
+    assert alice == pytest.approx(2.5 * EACH / RATE, abs=0.5 * EACH / RATE + 0.01)
+    assert bob == pytest.approx(EACH / RATE), "nothing else is before it then"
 
 
 def test_heavier_tenants_wait_less() -> None:
@@ -175,6 +198,7 @@ def test_where_nothing_begins_no_wait_ends() -> None:
     found = told(turns(queue({"alice": 3, "bob": 1})), rate=0.0)
     assert found.of["alice"][0] == float("inf")
     assert found.others[0] == float("inf")
+    assert found_for(turns(queue({"alice": 3})), rate=0.0).others[0].behind_one == 0.0
 
 
 def test_of_many_principals_those_with_most_are_told() -> None:
