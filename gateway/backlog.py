@@ -58,6 +58,14 @@ class Lately:
         placed = self._placed.setdefault(incarnation, collections.deque())
         placed.append(_Placed(now, principal, topics.CLASSES.index(priority)))
 
+    def remove(self, incarnation: str, principal: str, priority: topics.PriorityClass) -> None:
+        """The last one of a principal and class is not asked after all."""
+        placed, rank = self._placed.get(incarnation, ()), topics.CLASSES.index(priority)
+        for at in reversed(range(len(placed))):
+            if placed[at].principal == principal and placed[at].rank == rank:
+                del self._placed[incarnation][at]
+                return
+
     def ahead(
         self, incarnation: str, principal: str, rank: int, now: float, within_s: float
     ) -> Untold:

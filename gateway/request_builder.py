@@ -360,10 +360,20 @@ class RequestBuilder:
         self, pool: str, partition: int, create: command.Create, principal: Principal
     ) -> None:
         """Count a request that goes to a partition until the pool's workers may tell of it."""
-        for beat in self._workers.workers(pool):
-            if partition in backlog.partitions_of(beat):
-                incarnation = str(beat.get("incarnation", ""))
-                self._lately.add(incarnation, principal.key, create.priority, self._monotonic())
+        for incarnation in self._takers(pool, partition):
+            self._lately.add(incarnation, principal.key, create.priority, self._monotonic())
+
+    def dropped(self, partition: int, create: command.Create, principal: Principal) -> None:
+        """What was built for a partition is not written after all."""
+        for incarnation in self._takers(create.pool, partition):
+            self._lately.remove(incarnation, principal.key, create.priority)
+
+    def _takers(self, pool: str, partition: int) -> list[str]:
+        return [
+            str(beat.get("incarnation", ""))
+            for beat in self._workers.workers(pool)
+            if partition in backlog.partitions_of(beat)
+        ]
 
     def wait_s(self, pool: str, create: command.Create, principal: str) -> float | None:
         """Seconds until a pool would start a request of a principal, by its key; None while that is

@@ -165,7 +165,8 @@ class Submission:
                     create = await self._decided(create, create.pending, before, principal)
                     if not self._tokens.able(create.pool):
                         return None
-                request, _ = await self._builder.build(create, principal, before=before)
+                request, partition = await self._builder.build(create, principal, before=before)
+                self._builder.dropped(partition, create, principal)
                 return await self._tokens.count(create, request)
         except busy.Busy:
             return None  # as long as it runs, nobody knows what it will say
@@ -230,7 +231,7 @@ class Submission:
         charged.add_done_callback(consume_exception)
         charge: rate_limits.Charge | None = None
         appended: delivery.Subscription | response_stream.ResponseStream | None = None
-        rid = ""
+        rid, placed = "", -1
         asked_ms = 0
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S) as preparing:
@@ -259,6 +260,7 @@ class Submission:
                 request, partition = await self._builder.build(
                     create, principal, remembered, before
                 )
+                placed = partition
                 charge = await charged
                 if looks_up:
                     await self._rates.charge_tokens(charge, admission.cost_of(request))
@@ -277,6 +279,8 @@ class Submission:
         finally:
             charged.cancel()
             asked_ms = self._writer.taken_at(rid)
+            if placed >= 0 and not isinstance(appended, delivery.Subscription):
+                self._builder.dropped(placed, create, principal)
             if charge is not None and not isinstance(appended, delivery.Subscription):
                 # Nothing was written, or an earlier request with the same key was charged.
                 self._rates.settle(charge.principal, charge.tokens, 0.0)

@@ -239,3 +239,15 @@ def test_batch_requests_of_the_last_second_delay_only_batch() -> None:
     lately.add("a", "alice", "interactive", 10.0)
     assert ahead(lately, "alice", 10.5).own == 1
     assert ahead(lately, "alice", 10.5, rank=1).own == 2
+
+
+def test_what_is_not_asked_after_all_does_not_count() -> None:
+    """What was refused made the next request of its principal wait longer."""
+    lately = Lately()
+    for at, whose in ((10.0, "alice"), (10.1, "bob"), (10.2, "alice")):
+        lately.add("a", whose, "interactive", at)
+    lately.remove("a", "alice", "interactive")
+    lately.remove("a", "alice", "batch")
+    lately.remove("b", "alice", "interactive")
+    assert ahead(lately, "alice", 10.3) == backlog.Untold(1, 1, 2)
+    assert ahead(lately, "alice", 10.3, 0.2).own == 0, "the last one"

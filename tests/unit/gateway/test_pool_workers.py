@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -226,6 +227,35 @@ async def test_a_request_with_a_key_is_told_the_wait_of_its_partition(
         assert int(refused.value.headers["retry-after"]) == 60
         for other in (keyed[False], asked):
             assert parts.builder.wait_s("default", other, ALICE.key) == 1.0
+
+
+async def test_what_was_refused_makes_no_later_request_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fallback chain is looked at once the request is built and placed."""
+    async with four_partitions() as parts:
+        told = {"waits_s": [50.0, 50.0], "next_s": [20.0, 20.0], "waiting_tokens": [900, 0]}
+        full = beat("a", [0, 1, 2, 3], running=16, queued=9, **told)
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: [full])
+        monkeypatch.setattr(parts.submission._routes, "wait_s", lambda *_of: None)
+
+        def refuse(*_of: Any) -> None:
+            raise errors.deadline_not_met(50.0, 1.0)
+
+        asked = create(text="hi", deadline_ms=1_000)
+        assert parts.builder.wait_s("default", asked, ALICE.key) == 50.0
+        with monkeypatch.context() as patched:
+            patched.setattr(parts.submission._routes, "choose", refuse)
+            for _ in range(3):
+                with pytest.raises(errors.ApiError):
+                    await parts.submission.submit(asked, ALICE)
+        monkeypatch.setattr(parts.token_counts, "able", lambda _pool: True)
+        monkeypatch.setattr(parts.token_counts, "count", AsyncMock(return_value=7))
+        assert await parts.submission.count(asked, ALICE) == 7
+        assert parts.builder.wait_s("default", asked, ALICE.key) == 50.0
+        await partition_of(parts, text="hi")
+        passed = backlog.BUSY_UNTOLD_S
+        assert parts.builder.wait_s("default", asked, ALICE.key) == 50.0 + 20.0 - passed
 
 
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(
