@@ -371,7 +371,7 @@ class RequestBuilder:
     def _takers(self, pool: str, partition: int) -> list[str]:
         return [
             str(beat.get("incarnation", ""))
-            for beat in self._workers.workers(pool)
+            for beat in self._workers.workers(pool) or self._workers.standing(pool)
             if partition in backlog.partitions_of(beat)
         ]
 

@@ -238,6 +238,7 @@ async def test_what_was_refused_makes_no_later_request_wait(
         full = beat("a", [0, 1, 2, 3], running=16, queued=9, **told)
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: [full])
         monkeypatch.setattr(parts.submission._routes, "wait_s", lambda *_of: None)
+        monkeypatch.setattr(parts.builder, "_monotonic", lambda: NOW)
 
         def refuse(*_of: Any) -> None:
             raise errors.deadline_not_met(50.0, 1.0)
@@ -256,6 +257,12 @@ async def test_what_was_refused_makes_no_later_request_wait(
         await partition_of(parts, text="hi")
         passed = backlog.BUSY_UNTOLD_S
         assert parts.builder.wait_s("default", asked, ALICE.key) == 50.0 + 20.0 - passed
+        # Redis is away: what the worker last told is believed for a while.
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: [])
+        monkeypatch.setattr(parts.workers, "standing", lambda _pool: [full])
+        monkeypatch.setitem(parts.workers._told_at, "default", parts.workers._clock())
+        await partition_of(parts, text="hi")
+        assert parts.builder.wait_s("default", asked, ALICE.key) == 50.0 + 2 * 20.0 - passed
 
 
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them(
