@@ -287,6 +287,7 @@ class Submission:
         if isinstance(appended, response_stream.ResponseStream):
             return appended
         if pool != create.pool:
+            self._builder.dropped(partition, create, principal)
             self._builder.placed(pool, partition, create, principal)
         seconds = time.monotonic() - started
         telemetry.REQUESTS.labels(outcome="accepted").inc()

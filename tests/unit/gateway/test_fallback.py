@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import breaker, rerouting, response_stream, routes
+from gateway import backlog, breaker, rerouting, response_stream, routes
 from gateway.backlog import NewRequest
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
@@ -92,6 +92,25 @@ async def test_a_broken_pool_gets_nothing_and_the_next_one_does() -> None:
         assert [e.response["model"] for e in seen if e.response] == ["m", "s", "s"]
         assert seen[-1].response is not None
         assert seen[-1].response["fallback"] == {"from": "m"}
+
+
+async def test_a_request_counts_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the heartbeats of the workers there tell of it."""
+    async with running() as parts:
+        figures = {"request_tokens": 9_000, "drain_rate": 100, "waits_s": [0.0, 0.0]}
+        told = {
+            pool: [beat(partitions=[0], incarnation=pool, **figures)]
+            for pool in ("default", "small")
+        }
+        monkeypatch.setattr(parts.workers, "workers", lambda pool: told.get(pool, []))
+        monkeypatch.setattr(parts.builder, "_monotonic", lambda: 1.0)
+        fail(parts, "default")
+        with await parts.submission.submit(create(), ALICE) as stream:
+            assert stream.pool == "small"
+            waits = [parts.builder.wait_s(pool, create(), ALICE.key) for pool in told]
+            assert waits == [0.0, 90.0 - backlog.UNTOLD_S]
+            answer(parts, parts_request(parts, "small"), served="s")
+            await gateway_parts.all_events(stream)
 
 
 async def test_the_first_pool_of_the_chain_that_can_answer_is_chosen() -> None:

@@ -117,6 +117,9 @@ def test_a_second_request_waits_for_one_more_turn_of_those_that_wait(tenant: str
     alice, bob = (found.of[name][0].behind_one for name in ("alice", "bob"))
     assert alice == pytest.approx(2.5 * EACH / RATE, abs=0.5 * EACH / RATE + 0.01)
     assert bob == pytest.approx(EACH / RATE), "nothing else is before it then"
+    interactive, batch = turns(queue({"alice": 6, "bob": 9})), turns(queue({"carol": 3}))
+    carol = found_for(interactive, batch).of["carol"][0]
+    assert carol.behind_one == pytest.approx(2 * EACH / RATE), "she is new among them"
 
 
 def test_heavier_tenants_wait_less() -> None:
