@@ -30,9 +30,6 @@ class Untold(NamedTuple):
     all: int
 
 
-NOTHING: Final = Untold(0, 0, 0)
-
-
 class _Placed(NamedTuple):
     """A request. `at`: monotonic seconds. `rank`: of its class."""
 
@@ -120,7 +117,6 @@ class Backlog:
         running: tokens left of what runs.
         waiting: tokens of what waits, by class.
         rate: tokens per second while requests wait; 0 while it is not known.
-        free: places in the engines that nothing waits for.
         each: tokens of one request; 0 while it is not known.
         ready: the heartbeats of ready workers.
     """
@@ -128,7 +124,6 @@ class Backlog:
     running: float = 0.0
     waiting: tuple[float, ...] = (0.0,) * len(topics.CLASSES)
     rate: float = 0.0
-    free: int = 0
     each: float = 0.0
     ready: Sequence[Mapping[str, Any]] = ()
 
@@ -219,7 +214,6 @@ def of(workers: Sequence[Mapping[str, Any]]) -> Backlog:
         running=sum(_figure(w, "running_tokens") for w in workers),
         waiting=tuple(waiting),
         rate=sum(rates) * len(ready) / len(rates) if rates else 0.0,
-        free=sum(map(_free, ready)),
         each=sum(sizes) / len(sizes) if sizes else 0.0,
         ready=ready,
     )

@@ -115,7 +115,7 @@ class TestWait:
     ) -> None:
         away = beat(1_000, state=state, running=0, queued=0, **waits((1.0, 1.0)))
         work = backlog.of([beat(1_000, **waits((6.0, 7.0))), away])
-        assert (work.rate, sum(work.waiting), work.free) == (100, 2_000, 0)
+        assert (work.rate, sum(work.waiting)) == (100, 2_000)
         assert work.wait_s(NewRequest("interactive")) == 6.0
 
     def test_what_a_principal_has_just_asked_for_goes_before_its_next_request(self) -> None:
@@ -163,7 +163,6 @@ class TestWait:
         """Each worker tells that one place is free."""
         told = {"running": 3, "queued": 0, **waits((0.0, 0.0))}
         work = backlog.of([beat(incarnation=name, **told) for name in "ab"])
-        assert work.free == 2
         for count, wait_s in ((0, 0.0), (1, 0.0), (2, 0.0), (4, 0.5), (6, 1.5)):
             lately = placed(a=["alice"] * count, b=["alice"] * count)
             assert work.wait_s(NewRequest("interactive", "alice", lately, NOW)) == wait_s

@@ -288,7 +288,8 @@ async def test_one_whose_answers_are_always_longer_gets_fewer_turns() -> None:
         used[turn.flow] += int(made)
         pool.release(turn, used=made)
     assert used[ALICE] < 2 * used[BOB]
-    assert len(turns[ALICE]) > 340 > 100 > len(turns[BOB]) - 100
+    assert len(turns[ALICE]) > 340
+    assert len(turns[BOB]) < 160
 
 
 async def test_whatever_was_expected_what_was_taken_is_charged_where_answers_are_alike() -> None:
@@ -490,7 +491,7 @@ async def test_the_parts_of_a_paused_response_count_as_one_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counted each for itself, slots seemed to come free sooner than they do, and waits were told
-    a fifth too short for minutes after."""
+    too short for minutes after."""
     now = [100.0]
     pool, ages = slots.Slots(1, monotonic=lambda: now[0]), list[float]()
     for seconds, paused in ((3.0, True), (4.0, True), (5.0, False)):
