@@ -12,9 +12,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-# Seconds until an old measurement counts e times less.
+from worker.arrival_rates import Arrivals, Spans
+
+# Seconds until what requests made of what they asked for counts e times less.
 PART_MEMORY_S: Final = 300.0
-RATE_MEMORY_S: Final = 5.0
 # So many requests of a principal weigh as much as what is known of all others.
 FEW: Final = 30
 # What requests took more or less than they were charged with is chance up to so many standard
@@ -30,7 +31,7 @@ class _Habit:
 
     Attributes:
         asked, used: what requests that have ended asked for and took.
-        came: what those asked for that came, by rank of their class.
+        came: the requests that came, by rank of their class.
         ended: number of those that have ended.
         squares: sum of the squares of what each of them took.
         owed: what they took more than they were charged with, as far as that may be chance.
@@ -38,7 +39,7 @@ class _Habit:
 
     asked: float = 0.0
     used: float = 0.0
-    came: dict[int, float] = field(default_factory=dict)
+    came: dict[int, Arrivals] = field(default_factory=dict)
     ended: float = 0.0
     squares: float = 0.0
     owed: float = 0.0
@@ -57,12 +58,12 @@ class Demand:
     Attributes:
         _all: of all principals.
         _of: of each that is remembered, the one that asked last at the end.
-        _s: seconds in which requests came.
+        _spans: the seconds in which requests came.
     """
 
     _all: _Habit = field(default_factory=_Habit)
     _of: dict[str, _Habit] = field(default_factory=dict)
-    _s: float = 0.0
+    _spans: Spans = field(default_factory=Spans)
 
     def expected(self, principal: str, asked: float) -> float:
         """Tokens that a request will take that asks for so many. All of them while nothing is
@@ -73,13 +74,13 @@ class Demand:
             asked_before, used = asked_before + habit.asked, used + habit.used
         return asked * min(1.0, used / asked_before) if asked_before else asked
 
-    def came(self, principal: str, rank: int, tokens: float) -> None:
-        """A request came that is expected to take so many."""
+    def came(self, principal: str, rank: int, asked: float) -> None:
+        """A request came that asks for so many tokens."""
         own = self._of[principal] = self._of.pop(principal, _Habit())  # now the newest
         if len(self._of) > KEPT:
             del self._of[next(iter(self._of))]
         for habit in (self._all, own):
-            habit.came[rank] = habit.came.get(rank, 0.0) + tokens
+            habit.came.setdefault(rank, Arrivals()).add(asked)
 
     def ended(self, principal: str, asked: float, used: float) -> None:
         """A request took so many of those that it asked for."""
@@ -112,26 +113,29 @@ class Demand:
     def rate(self, principal: str, rank: int) -> float:
         """Tokens per second that its requests of a class are expected to take."""
         habit = self._of.get(principal)
-        return self._rate(habit, rank) if habit is not None else 0.0
+        return self._rate(habit, principal, rank) if habit is not None else 0.0
 
     def rate_of_all(self, rank: int) -> float:
         """The same of all principals."""
-        return self._rate(self._all, rank)
+        return self._rate(self._all, "", rank)
 
-    def _rate(self, habit: _Habit, rank: int) -> float:
-        return habit.came.get(rank, 0.0) / self._s if self._s else 0.0
+    def _rate(self, habit: _Habit, principal: str, rank: int) -> float:
+        came = habit.came.get(rank)
+        if came is None:
+            return 0.0
+        return came.per_s(self._spans) * self.expected(principal, came.each)
 
     def measure(self, seconds: float) -> None:
         """Account for the seconds since the last call."""
-        part, rate = math.exp(-seconds / PART_MEMORY_S), math.exp(-seconds / RATE_MEMORY_S)
-        self._s = self._s * rate + seconds
+        part, fades = math.exp(-seconds / PART_MEMORY_S), self._spans.pass_by(seconds)
         for habit in (self._all, *self._of.values()):
             habit.asked, habit.used = habit.asked * part, habit.used * part
             habit.ended, habit.squares = habit.ended * part, habit.squares * part
             habit.owed *= part
-            habit.came = {rank: tokens * rate for rank, tokens in habit.came.items()}
+            for came in habit.came.values():
+                came.fade(fades)
         self._of = {
             name: habit
             for name, habit in self._of.items()
-            if habit.asked >= LEAST or sum(habit.came.values()) >= LEAST
+            if habit.asked >= LEAST or any(came.tokens >= LEAST for came in habit.came.values())
         }

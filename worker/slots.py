@@ -225,7 +225,7 @@ class Slots:
         turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
         turn.charge = self.demand.expected(flow.principal, cost)
         if not again:
-            self.demand.came(flow.principal, rank, turn.charge)
+            self.demand.came(flow.principal, rank, cost)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
         self._admit()

@@ -49,19 +49,33 @@ def test_what_comes_in_a_second_by_principal_and_class() -> None:
         known.came("alice", 1, 7.0)
         known.came("bob", 0, 40.0)
         known.measure(1.0)
-    assert known.rate("alice", 0) == pytest.approx(60.0, rel=0.2)
-    assert known.rate("alice", 1) == pytest.approx(7.0, rel=0.2)
-    assert known.rate_of_all(0) == pytest.approx(100.0, rel=0.2)
-    for _ in range(10):
+    assert known.rate("alice", 0) == pytest.approx(60.0, rel=0.01)
+    assert known.rate("alice", 1) == pytest.approx(7.0, rel=0.01)
+    assert known.rate_of_all(0) == pytest.approx(100.0, rel=0.01)
+    for _ in range(15):
         known.measure(1.0)
-    assert known.rate("alice", 0) < 10.0, "it asks no more"
+    assert known.rate("alice", 0) < 7.0, "it asks no more"
+
+
+def test_a_rate_counts_what_is_expected_now() -> None:
+    """The first requests were expected to take all that they asked for."""
+    known = Demand()
+    for _ in range(30):
+        known.came("alice", 0, 1_000.0)
+        known.measure(1.0)
+    before = known.rate("alice", 0), known.rate_of_all(0)
+    for _ in range(100):
+        known.ended("alice", 1_000.0, 100.0)
+    assert before == (pytest.approx(1_000.0), pytest.approx(1_000.0))
+    assert known.rate("alice", 0) == pytest.approx(100.0)
+    assert known.rate_of_all(0) == pytest.approx(100.0)
 
 
 def test_after_one_second_the_rate_is_that_of_the_second() -> None:
     known = Demand()
     known.came("alice", 0, 50.0)
     known.measure(1.0)
-    assert known.rate("alice", 0) == pytest.approx(50.0, rel=0.2)
+    assert known.rate("alice", 0) == pytest.approx(50.0, rel=0.01)
 
 
 class TestDue:

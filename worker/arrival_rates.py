@@ -1,0 +1,73 @@
+"""How often requests come (pure).
+
+A rate of the last seconds follows every change and is mostly chance; that of some minutes is exact
+and follows late. So several are kept. The longest is believed as far as each shorter one leaves
+room for it within one standard deviation of chance (the idea is Lepski's, 1991).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+# Seconds until an old arrival counts e times less, the shortest first.
+MEMORIES_S: Final = (5.0, 20.0, 80.0, 320.0)
+# The root of a Poisson count has this standard deviation, whatever the count.
+DEVIATION: Final = 0.5
+
+
+@dataclass(slots=True)
+class Spans:
+    """The seconds in which arrivals were counted, one number for each memory."""
+
+    seconds: list[float] = field(default_factory=lambda: [0.0] * len(MEMORIES_S))
+
+    def pass_by(self, seconds: float) -> list[float]:
+        """So many more. Returns by what the arrivals until now fade."""
+        fades = [math.exp(-seconds / memory) for memory in MEMORIES_S]
+        self.seconds = [(s + seconds) * fade for s, fade in zip(self.seconds, fades, strict=True)]
+        return fades
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Requests of one kind.
+
+    Attributes:
+        counts: how many came, one number for each memory.
+        tokens: what those asked for that the longest memory counts.
+    """
+
+    counts: list[float] = field(default_factory=lambda: [0.0] * len(MEMORIES_S))
+    tokens: float = 0.0
+
+    def add(self, tokens: float) -> None:
+        """One came that asks for so many."""
+        self.counts = [count + 1 for count in self.counts]
+        self.tokens += tokens
+
+    def fade(self, fades: list[float]) -> None:
+        """`fades`: as `Spans.pass_by` returns them."""
+        self.counts = [count * fade for count, fade in zip(self.counts, fades, strict=True)]
+        self.tokens *= fades[-1]
+
+    @property
+    def each(self) -> float:
+        """Tokens that one of them asks for."""
+        return self.tokens / self.counts[-1] if self.counts[-1] else 0.0
+
+    def per_s(self, spans: Spans) -> float:
+        """How many come in a second."""
+        rate = math.inf
+        for count, seconds in zip(reversed(self.counts), reversed(spans.seconds), strict=True):
+            if not seconds:
+                return 0.0
+            if math.isinf(rate):
+                rate = count / seconds
+                continue
+            # A count that fades is as exact as one of twice as many seconds.
+            root = math.sqrt(2 * count)
+            least, most = max(0.0, root - DEVIATION) ** 2, (root + DEVIATION) ** 2
+            rate = min(most / (2 * seconds), max(least / (2 * seconds), rate))
+        return rate
