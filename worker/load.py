@@ -51,6 +51,7 @@ class Load:
             totals,
             seconds,
             waited=waits and self._waited,
+            crowded=slots.asked(0) > 0,
             running=slots.running,
             holds=slots.holds,
         )

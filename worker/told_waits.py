@@ -32,8 +32,13 @@ MOST: Final = 64  # principals of which the waits are told
 TIMES: Final = 10
 FEWEST_TIMES: Final = 3
 LOOKS: Final = 5_000
-# Requests that come while one waits make the wait longer, and so more of them come.
-ROUNDS: Final = 6
+# A wait is found to within this part of it, and not looked for beyond so many seconds.
+EXACT: Final = 0.02
+LONGEST_S: Final = 3_600.0
+# Where interactive requests waited for the second of these parts of the last seconds, they will go
+# on waiting: what gateways refuse now comes as soon as there is room. Below the first part what
+# comes now is believed.
+CROWDED: Final = (0.8, 0.95)
 
 _NEW: Final = Share(0.0, 0.0, 0)
 
@@ -193,6 +198,8 @@ class Queues:
         per_s: tokens of interactive requests that come in a second.
         each: tokens of a request.
         starts: when what waits begins.
+        makes_way: tokens of interactive requests that can begin in the place of batch responses.
+        crowded: part of the last seconds in which interactive requests waited.
     """
 
     first: float
@@ -201,6 +208,8 @@ class Queues:
     per_s: float
     each: float
     starts: Starts
+    makes_way: float = 0.0
+    crowded: float = 0.0
 
     def wait(self, rank: int, ahead: Ahead) -> Wait:
         """How long a request of a class waits that has so much of it ahead."""
@@ -211,30 +220,51 @@ class Queues:
 
         def tokens(seconds: float) -> float:
             found = self.first + ahead.by(seconds)
-            return found + min(batch, found * self.batch_share / (1 - self.batch_share))
+            found += min(batch, found * self.batch_share / (1 - self.batch_share))
+            return found - self.makes_way
 
         return self._wait(tokens)
 
     def _batch(self, ahead: Ahead) -> Wait:
-        interactive, per_s = self.turns[0].waiting, self.per_s
+        interactive, per_s, share = self.turns[0].waiting, self.per_s, self.batch_share
 
-        def tokens(seconds: float) -> float:
-            batch = ahead.by(seconds)
-            left = self.first + interactive + per_s * seconds + batch
-            if not self.batch_share:
-                return left
-            return min(left, self.first + (batch + self.each) / self.batch_share)
+        def left(seconds: float) -> float:
+            return self.first + interactive + per_s * seconds + ahead.by(seconds)
 
-        return self._wait(tokens)
+        def shared(seconds: float) -> float:
+            return self.first + (ahead.by(seconds) + self.each) / share
+
+        if not share:
+            return self._wait(left)
+        at_least = self._wait(lambda seconds: min(left(seconds), shared(seconds)))
+        since, always = CROWDED
+        part = min(1.0, max(0.0, (self.crowded - since) / (always - since)))
+        return _between(at_least, self._wait(shared), part) if part else at_least
 
     def _wait(self, tokens: Callable[[float], float]) -> Wait:
-        """Until so many tokens have begun, which depends on when that is."""
-        without = seconds = self.starts.seconds(tokens(0.0) + self.each)
-        for _ in range(ROUNDS):
-            if math.isinf(seconds):
-                break
-            seconds = self.starts.seconds(tokens(seconds) + self.each)
-        return Wait(seconds, 0.0 if math.isinf(seconds) else seconds - without)
+        """Until so many tokens have begun, which depends on when that is: what comes meanwhile
+        makes the wait longer, and so more of it comes."""
+
+        def until(seconds: float) -> float:
+            return self.starts.seconds(tokens(seconds) + self.each)
+
+        without = low = high = until(0.0)
+        if math.isinf(without):
+            return Wait(without, 0.0)
+        while high < LONGEST_S and until(high) > high:
+            low, high = high, 2 * high
+        while high - low > EXACT * high:
+            middle = (low + high) / 2
+            if until(middle) > middle:
+                low = middle
+            else:
+                high = middle
+        seconds = (low + high) / 2
+        return Wait(seconds, seconds - without)
+
+
+def _between(one: Wait, other: Wait, part: float) -> Wait:
+    return Wait(*(a + (b - a) * part for a, b in zip(one, other, strict=True)))
 
 
 def queues(slots: Slots, work: Workload, unserved: Sequence[Unserved]) -> Queues:
@@ -261,6 +291,8 @@ def queues(slots: Slots, work: Workload, unserved: Sequence[Unserved]) -> Queues
         interactive.times * demand.rate_of_all(0),
         work.each,
         work.starts,
+        slots.making_way[0] * work.each,
+        work.crowded,
     )
 
 
@@ -288,7 +320,7 @@ class Curve:
         if math.isinf(after.seconds):
             return after
         part = (turn - since) / (until - since)
-        return Wait(*(a + (b - a) * part for a, b in zip(before, after, strict=True)))
+        return _between(before, after, part)
 
     def _exactly(self, turn: float) -> Wait:
         return self._queues.wait(self._rank, self._of.ahead(turn))

@@ -55,11 +55,13 @@ def found_for(
     share: float = 0.0,
     per_s: float = 0.0,
     rate: float = RATE,
+    makes_way: float = 0.0,
+    crowded: float = 0.0,
 ) -> told_waits.Told:
     nothing = turns(queue({}))
     starts = Starts(rate=rate)
     of_both = (interactive or nothing), (batch or nothing)
-    return told_waits.told(Queues(first, of_both, share, per_s, EACH, starts))
+    return told_waits.told(Queues(first, of_both, share, per_s, EACH, starts, makes_way, crowded))
 
 
 class Waits(NamedTuple):
@@ -186,7 +188,7 @@ def test_batch_waits_for_interactive_requests_and_for_those_that_come() -> None:
     assert coming == pytest.approx(2 * (40 + 60 + 10) / RATE, rel=0.05)
     # It has its share, whatever comes.
     shared = told(interactive, batch, per_s=1e6, share=0.25).of["bob"][1]
-    assert shared == pytest.approx(((60 + 10) / 0.25 + 10) / RATE)
+    assert shared == pytest.approx(((60 + 10) / 0.25 + 10) / RATE, rel=0.01)
     # And interactive requests wait for that, as far as there is any.
     assert told(interactive, batch, share=0.5).of["alice"][0] == pytest.approx(
         (40 + 40 + 10) / RATE
@@ -195,6 +197,44 @@ def test_batch_waits_for_interactive_requests_and_for_those_that_come() -> None:
     assert told(interactive, little, share=0.5).of["alice"][0] == pytest.approx(
         (40 + 10 + 10) / RATE
     )
+
+
+@pytest.mark.parametrize("part", [0.5, 0.9, 0.99])
+def test_what_comes_while_that_waits_which_came_makes_a_wait_longer(part: float) -> None:
+    """So much of the capacity is asked for meanwhile. After some rounds of an approximation half of
+    the wait was missing."""
+    batch = turns(queue({"bob": 6}))
+    wait_s = told(None, batch, per_s=part * RATE).of["bob"][1]
+    assert wait_s == pytest.approx((60 + 10) / RATE / (1 - part), rel=0.02)
+
+
+def test_no_wait_is_looked_for_beyond_an_hour() -> None:
+    endless = told(None, turns(queue({"bob": 6})), per_s=2 * RATE).of["bob"][1]
+    assert endless == pytest.approx(told_waits.LONGEST_S, rel=1.0)
+    assert told(turns(queue({"bob": 1}, cost=1e6))).of["bob"][0] == pytest.approx(1e4, rel=0.01)
+
+
+def test_interactive_requests_begin_in_the_place_of_batch_responses_that_make_way() -> None:
+    """What is told does not wait until a batch response has ended."""
+    few, batch = turns(queue({"alice": 2})), turns(queue({"bob": 6}))
+    assert told(few, batch, makes_way=3 * EACH).of["alice"][0] == 0.0
+    assert told(few, batch, makes_way=EACH).of["alice"][0] == pytest.approx(2 * EACH / RATE)
+    assert told(few, batch, makes_way=3 * EACH).of["bob"][1] == pytest.approx(9 * EACH / RATE)
+
+
+def test_where_interactive_requests_always_wait_batch_gets_its_share_and_no_more() -> None:
+    """Gateways refuse the others, so that fewer come than would."""
+    batch = turns(queue({"bob": 6}))
+
+    def wait_s(crowded: float, per_s: float = 0.3 * RATE, share: float = 0.1) -> float:
+        return told(None, batch, per_s=per_s, share=share, crowded=crowded).of["bob"][1]
+
+    at_least, shared = (60 + 10) / RATE / 0.7, ((60 + 10) / 0.1 + 10) / RATE
+    assert wait_s(0.0) == wait_s(0.7) == pytest.approx(at_least, rel=0.02)
+    assert wait_s(1.0) == wait_s(0.96) == pytest.approx(shared, rel=0.02)
+    assert at_least < wait_s(0.9) < shared
+    assert wait_s(1.0, share=0.0) == pytest.approx(at_least, rel=0.02), "it has none"
+    assert wait_s(1.0, per_s=5 * RATE) == pytest.approx(wait_s(0.0, per_s=5 * RATE), rel=0.02)
 
 
 def test_where_nothing_begins_no_wait_ends() -> None:
@@ -216,7 +256,7 @@ async def test_the_queues_of_a_worker() -> None:
     slots, work = Slots(1, batch_share=0.2), Workload()
     for _ in range(50):
         slots.release(slots.acquire(0, Flow("a", "a"), 100.0), used=20.0)
-    work.measure(Totals(1_000, 50, 5_000), 10.0, waited=True)
+    work.measure(Totals(1_000, 50, 5_000), 10.0, waited=True, crowded=True)
     slots.acquire(0, Flow("a", "a"), 100.0)
     for rank, count in ((STARTED, 1), (0, 3), (BATCH, 2)):
         for _ in range(count):
@@ -229,3 +269,16 @@ async def test_the_queues_of_a_worker() -> None:
     assert found.per_s == pytest.approx(slots.demand.rate_of_all(0))
     assert found.turns[0].per_s("b") > 0
     assert found.starts == Starts(rate=100.0)
+    assert (found.makes_way, found.crowded) == (0.0, work.crowded)
+    assert found.crowded > 0.5
+
+
+async def test_a_batch_response_that_makes_way_is_room_for_an_interactive_request() -> None:
+    slots, work = Slots(2), Workload()
+    work.measure(Totals(1_000, 50, 5_000), 10.0, waited=True)
+    for name in ("pauses", "runs", "waits"):
+        slots.acquire(BATCH, Flow("b", "b"), 100.0, name, pausable=name == "pauses")
+    found = told_waits.queues(slots, work, [Unserved({}, 0)] * 2)
+    assert found.makes_way == found.each == 20.0
+    assert told_waits.told(found).others[0].seconds == 0.0
+    assert told_waits.told(found).others[1].seconds > 0.0
