@@ -239,7 +239,10 @@ class Queues:
         at_least = self._wait(lambda seconds: min(left(seconds), shared(seconds)))
         since, always = CROWDED
         part = min(1.0, max(0.0, (self.crowded - since) / (always - since)))
-        return _between(at_least, self._wait(shared), part) if part else at_least
+        if not part:
+            return at_least
+        more = part * (self._wait(shared).seconds - at_least.seconds)
+        return Wait(at_least.seconds + more, at_least.more + more)
 
     def _wait(self, tokens: Callable[[float], float]) -> Wait:
         """Until so many tokens have begun, which depends on when that is: what comes meanwhile
@@ -261,10 +264,6 @@ class Queues:
                 high = middle
         seconds = (low + high) / 2
         return Wait(seconds, seconds - without)
-
-
-def _between(one: Wait, other: Wait, part: float) -> Wait:
-    return Wait(*(a + (b - a) * part for a, b in zip(one, other, strict=True)))
 
 
 def queues(slots: Slots, work: Workload, unserved: Sequence[Unserved]) -> Queues:
@@ -320,7 +319,7 @@ class Curve:
         if math.isinf(after.seconds):
             return after
         part = (turn - since) / (until - since)
-        return _between(before, after, part)
+        return Wait(*(a + (b - a) * part for a, b in zip(before, after, strict=True)))
 
     def _exactly(self, turn: float) -> Wait:
         return self._queues.wait(self._rank, self._of.ahead(turn))

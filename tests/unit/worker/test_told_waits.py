@@ -233,6 +233,13 @@ def test_where_interactive_requests_always_wait_batch_gets_its_share_and_no_more
     assert wait_s(0.0) == wait_s(0.7) == pytest.approx(at_least, rel=0.02)
     assert wait_s(1.0) == wait_s(0.96) == pytest.approx(shared, rel=0.02)
     assert at_least < wait_s(0.9) < shared
+    more = [
+        Queues(0.0, (turns(queue({})), batch), 0.1, 30.0, EACH, Starts(rate=RATE), 0.0, crowded)
+        .wait(BATCH, batch.ahead(60.0))
+        .more
+        for crowded in (0.0, 1.0)
+    ]
+    assert more[1] - more[0] == pytest.approx(shared - at_least, rel=0.03), "for a place, too"
     assert wait_s(1.0, share=0.0) == pytest.approx(at_least, rel=0.02), "it has none"
     assert wait_s(1.0, per_s=5 * RATE) == pytest.approx(wait_s(0.0, per_s=5 * RATE), rel=0.02)
 
