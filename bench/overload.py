@@ -6,8 +6,10 @@ what they can do: `large` has two workers of the scripted engine, whose capacity
 has one, and answers for `large` when that cannot. 3 % of the answers are 20 times as long as the
 others. In the first kind of run interactive requests take half of the capacity, and batch requests
 are what is too much; in the second kind both classes are. In each run Redis is emptied after a
-third of the load and killed after two thirds; the supervisor starts it again. After the load,
-interactive requests show how soon the pools are as quick as before.
+third of the load and killed after two thirds; the supervisor starts it again. Now and then one that
+was refused is asked again at once, with time to wait, by the same user: how long that waits is what
+the refusal should have told. After the load, interactive requests show how soon the pools are as
+quick as before.
 
 In the last run there is no more load than `small` can answer, and all workers of `large` are killed
 after a third of it, again and again until two thirds. At the end `tailrace verify` judges the log.
@@ -60,6 +62,11 @@ MOST: Final = 1000  # tokens that every request allows
 USERS: Final = 20
 DEADLINE_MS: Final[dict[Group, int]] = {"interactive": 5_000, "batch": 20_000}
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
+# Between two refused requests of a class and pool that are asked again: these are load, too. Only
+# those are that will begin in the first half of what is left of the load.
+AGAIN_S: Final[dict[Group, float]] = {"interactive": 2.0, "batch": 10.0}
+AGAIN_LEFT: Final = 2.0
+AGAIN_DEADLINE_MS: Final = 600_000
 IDLE_LOAD: Final = 0.5  # of the capacity, by interactive requests
 DYING_LOAD: Final = 0.25
 KILL_S: Final = 0.3  # between two looks for a worker that was started again
@@ -109,21 +116,25 @@ class Client:
             for n in range(USERS)
         ]
         self._numbers = itertools.count()
+        self._again: dict[tuple[Group, str], float] = {}
 
-    async def ask(self, group: Group, pool: str, tokens: int, due: float, began: float) -> Asked:
-        """One request, streamed to its end. `due`, `began`: by `time.perf_counter`."""
+    async def ask(
+        self, group: Group, pool: str, tokens: int, due: float, began: float, load_s: float = 0.0
+    ) -> Asked:
+        """One request, streamed to its end. `due`, `began`: by `time.perf_counter`. One that is
+        refused may be asked again before the load has lasted for `load_s`."""
         number = next(self._numbers)
-        answer = await load.stream(
-            self._side.urls[number % len(self._side.urls)],
-            "POST",
-            "/v1/responses",
-            self._headers[number % USERS],
-            self._body(group, pool, number, tokens),
-            due,
-        )
+        answer = await self._stream(group, pool, number, tokens, due, DEADLINE_MS[group])
         ended_s, due_s = answer.ended - began, due - began
         if answer.told_s is not None:
-            return Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
+            again = None
+            if ended_s + AGAIN_LEFT * answer.told_s < load_s:
+                again = await self._ask_again(group, pool, number)
+            if again is not None and again.error:
+                return Asked(group, due_s, "failed", ended_s, error=again.error, pool=pool)
+            again_s = again.started - again.due if again is not None else math.nan
+            told = Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
+            return msgspec.structs.replace(told, again_s=again_s)
         if answer.expired:
             return Asked(group, due_s, "expired", ended_s, pool=pool)
         if answer.error:
@@ -135,13 +146,30 @@ class Client:
             stood_in=answer.stood_in,
         )
 
+    async def _ask_again(self, group: Group, pool: str, refused: int) -> load.Answer | None:
+        """The answer; None where another one was asked again just before."""
+        now = time.perf_counter()
+        if now < self._again.get((group, pool), 0.0):
+            return None
+        self._again[group, pool] = now + AGAIN_S[group]
+        # Later numbers are other prompts of the same user at the same gateway.
+        number = refused + USERS * 1_000_000
+        return await self._stream(group, pool, number, SHORT, now, AGAIN_DEADLINE_MS)
+
+    async def _stream(
+        self, group: Group, pool: str, number: int, tokens: int, due: float, deadline_ms: int
+    ) -> load.Answer:
+        body = self._body(group, pool, number, tokens) | {"deadline_ms": deadline_ms}
+        url = self._side.urls[number % len(self._side.urls)]
+        headers = self._headers[number % USERS]
+        return await load.stream(url, "POST", "/v1/responses", headers, body, due)
+
     def _body(self, group: Group, pool: str, number: int, tokens: int) -> dict[str, Any]:
         return {
             **scripted.body(self._side, number, tokens, PACE_MS, stream=True),
             "model": pool,
             "max_output_tokens": MOST,
             "service_tier": TIERS[group],
-            "deadline_ms": DEADLINE_MS[group],
         }
 
 
@@ -205,7 +233,8 @@ async def perform(
             tasks.create_task(_disturb(side, load_s))
         for at, group, pool, tokens in arrivals(run, load_s, seed):
             await asyncio.sleep(began + at - time.perf_counter())
-            asked.append(tasks.create_task(client.ask(group, pool, tokens, began + at, began)))
+            due = began + at
+            asked.append(tasks.create_task(client.ask(group, pool, tokens, due, began, load_s)))
     return [task.result() for task in asked]
 
 

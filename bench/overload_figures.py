@@ -19,9 +19,7 @@ Group = Literal["interactive", "batch"]
 GROUPS: Final[tuple[Group, ...]] = ("interactive", "batch")
 Outcome = Literal["answered", "refused", "expired", "failed"]
 
-# The wait that a refused request would have had is read off requests of its class that were taken
-# within this time of it.
-NEAR_S: Final = 0.5
+LEAST_S: Final = 0.001
 # A first token is late when it is this much later than p99 of an idle pool.
 LATE: Final = 2.0
 LATE_S: Final = 0.2
@@ -37,6 +35,8 @@ class Asked(msgspec.Struct, frozen=True):
         tokens: of its answer; 0 if there is none.
         came_s: when they came, as far as the client saw it.
         told_s: the wait that a refusal told; NaN for others.
+        again_s: how long it waited when it was asked again at once, with time to wait; NaN where it
+            was not.
         error: what went wrong, for `failed`.
         pool: whose model was asked for.
         stood_in: another pool's model answered, and the response said so.
@@ -50,6 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
     tokens: int = 0
     came_s: tuple[float, ...] = ()
     told_s: float = math.nan
+    again_s: float = math.nan
     error: str = ""
     pool: str = ""
     stood_in: bool = False
@@ -80,9 +81,8 @@ def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, floa
             values[f"{group}_{outcome}"] = share
         firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
         values |= measure.spread(f"{group}_first", firsts)
-        pools = {each.pool for each in ours}
-        ratios = [r for pool in pools for r in told_over_true([a for a in ours if a.pool == pool])]
-        if ratios:
+        if ratios := told_over_true(ours):
+            values[f"{group}_told"] = float(len(ratios))
             values |= {
                 f"{group}_told_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)
             }
@@ -99,28 +99,9 @@ def came_until(each: Asked, end_s: float) -> float:
     return each.tokens * bisect.bisect_right(each.came_s, end_s) / len(each.came_s)
 
 
-def told_over_true(asked: Sequence[Asked]) -> list[float]:
-    """Of each refusal of one class and pool: the wait that it told over the wait that requests had
-    which were taken at nearly the same time. Refusals without such requests are left out.
-
-    One that expired has waited at least until then. Without these, a median would be of those that
-    were quick enough, and every told wait would seem too long.
-    """
-    waited = sorted(
-        (a.due_s, a.ended_s - a.due_s if a.outcome == "expired" else a.first_s)
-        for a in asked
-        if a.outcome == "expired" or not math.isnan(a.first_s)
-    )
-    ratios = []
-    for each in asked:
-        if math.isnan(each.told_s):
-            continue
-        low = bisect.bisect_left(waited, (each.due_s - NEAR_S, -math.inf))
-        high = bisect.bisect_right(waited, (each.due_s + NEAR_S, math.inf))
-        near = [wait for _, wait in waited[low:high]]
-        if near:
-            ratios.append(each.told_s / measure.percentile(near, 50))
-    return ratios
+def told_over_true(asked: Iterable[Asked]) -> list[float]:
+    """Of each refusal that was asked again: the wait that it told over the one that was."""
+    return [each.told_s / max(LEAST_S, each.again_s) for each in asked if each.again_s >= 0]
 
 
 def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:

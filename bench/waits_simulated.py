@@ -2,6 +2,10 @@
 
     python -m bench.waits_simulated [--seeds N]
 
+In the loads of `bench waits` nothing is refused, so queues grow for as long as they last. In two
+more loads here, as in `bench.overload`, what would start after its deadline is refused, and what
+has not started by then expires, so that queues stay as they are.
+
 The parts that judge are the real ones: a worker's slots and their order, what it measures and tells
 (`worker.load`), and the gateways' backlog and placement. Simulated are the clock, the engines,
 which make tokens at an even pace, and the time that a heartbeat takes. So a change of how waits are
@@ -22,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench import measure, places, places_figures, waits
-from gateway import backlog, placement, pool_workers
+from gateway import admission, backlog, placement, pool_workers
 from tailrace.fair_queue import Flow
 from tailrace.protocol import topics
 from worker.heartbeat import BUSY_HEARTBEAT_S, HEARTBEAT_S
@@ -40,6 +44,12 @@ APPEND_S: Final = 0.02
 BEGIN_S, STOP_S, PAUSE_S, PAUSES = 0.1, 0.03, 10.0, 8
 SECONDS: Final = 25.0
 ONE_USER: Final = "one user at twice the capacity"
+# Of the loads with deadlines: how much of the capacity, how long they last before waits are probed
+# and while they are, and how often that is. A probe waits for as long as it takes.
+OVERLOADS: Final = (2.0, 5.0)
+SETTLE_S, STEADY_S = 30.0, 150.0
+DEADLINE_S: Final[dict[topics.PriorityClass, float]] = {"interactive": 5.0, "batch": 20.0}
+STEADY_PROBE_S: Final[dict[topics.PriorityClass, float]] = {"interactive": 2.0, "batch": 10.0}
 NOTHING: Final = [Unserved({}, 0) for _ in topics.CLASSES]
 
 
@@ -187,6 +197,13 @@ class Worker:
         pause_s = BUSY_HEARTBEAT_S if self._slots.queued else HEARTBEAT_S
         self._world.after(pause_s, self.tell)
 
+    def expire(self, asked: Request) -> None:
+        """It has waited for too long."""
+        if asked in self._waiting and asked.turn is not None:
+            self._waiting.remove(asked)
+            self._slots.withdraw(asked.turn)
+            asked.done = True
+
     def tell_places(self) -> None:
         """Tell each request that waits when it will begin, again and again."""
         told, _ = places_at(self._slots, self._work, lambda _rank: {}, NOTHING)
@@ -324,6 +341,78 @@ class Arrivals:
             world.after(self.probe_s, lambda: self._probe(priority))
 
 
+@dataclass(slots=True)
+class Steady:
+    """More of both classes than can be done, for so long that queues do not grow any more.
+
+    Attributes:
+        part: of the capacity, seven tenths of it interactive.
+        refused, expired: numbers of requests of each class, while waits are probed.
+    """
+
+    world: World
+    part: float
+    users: Sequence[Flow]
+    asked: Counter[topics.PriorityClass] = field(default_factory=Counter)
+    refused: Counter[topics.PriorityClass] = field(default_factory=Counter)
+    expired: Counter[topics.PriorityClass] = field(default_factory=Counter)
+    _began: float = field(init=False)
+    _probes: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._began = self.world.now
+        self.world.requests.clear()
+
+    def run(self) -> list[Request]:
+        """Returns the probes. The load lasts until the last of them has begun."""
+        parts: dict[topics.PriorityClass, float] = {"interactive": 0.7, "batch": 0.3}
+        for priority, part in parts.items():
+            self._arrive(priority, part * self.part * waits.CAPACITY / waits.ANSWERS.mean)
+            self._probe(priority)
+        self.world.run(lambda: self._goes_on or not all(e.done for e in self.world.requests))
+        return self._probes
+
+    @property
+    def _passed(self) -> float:
+        return self.world.now - self._began
+
+    @property
+    def _goes_on(self) -> bool:
+        passed, most = self._passed, places.LONGEST * (SETTLE_S + STEADY_S)
+        waits_on = any(probe.begun is None for probe in self._probes)
+        return passed < SETTLE_S + STEADY_S or (waits_on and passed < most)
+
+    def _arrive(self, priority: topics.PriorityClass, per_s: float) -> None:
+        if not self._goes_on:
+            return
+        world, deadline_s = self.world, DEADLINE_S[priority]
+        flow, counts = world.drawn.choice(self.users), self._passed >= SETTLE_S
+        tokens, told_s = waits.ANSWERS.drawn(world.drawn), world.told_s(priority, flow)
+        self.asked[priority] += counts
+        if told_s is not None and admission.late(told_s, deadline_s):
+            self.refused[priority] += counts
+        else:
+            asked = world.ask(priority, flow, tokens)
+
+            def too_late() -> None:
+                if asked.begun is None:
+                    for worker in world.workers:
+                        worker.expire(asked)
+                    self.expired[priority] += counts
+
+            world.after(deadline_s, too_late)
+        world.after(world.drawn.expovariate(per_s), lambda: self._arrive(priority, per_s))
+
+    def _probe(self, priority: topics.PriorityClass) -> None:
+        if self._passed >= SETTLE_S + STEADY_S:
+            return
+        world, flow = self.world, self.world.drawn.choice(self.users)
+        told_s = world.told_s(priority, flow)
+        if self._passed >= SETTLE_S and told_s:
+            self._probes.append(world.ask(priority, flow, waits.SHORT, told_s))
+        world.after(STEADY_PROBE_S[priority], lambda: self._probe(priority))
+
+
 def flows(count: int) -> list[Flow]:
     """So many users, each of a tenant of its own."""
     return [Flow(f"user-{number}", f"user-{number}") for number in range(count)]
@@ -370,6 +459,22 @@ def ratios(seed: int) -> Iterator[tuple[str, float]]:
                 yield f"{case.name}: {what}", told_s / max(true_s, 0.001)
 
 
+def steady(seed: int) -> Iterator[tuple[Steady, list[tuple[str, float]]]]:
+    """Loads with deadlines, each with the same as of `ratios`."""
+    world = World(seed)
+    warm(world)
+    for part in OVERLOADS:
+        load = Steady(world, part, flows(places.USERS))
+        yield (
+            load,
+            [
+                (what, told_s / max(true_s, 0.001))
+                for what, told_s, true_s in _told(load.run())
+                if max(told_s, true_s) >= places_figures.LEAST_S
+            ],
+        )
+
+
 def _told(asked: Sequence[Request]) -> Iterator[tuple[str, float, float]]:
     """What was told, in words, with the seconds that it says and that were true: of refusals, and
     the first of each request that waited."""
@@ -386,14 +491,28 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6, help="draws of each load (default: 6)")
     found: dict[str, list[float]] = defaultdict(list)
+    asked, refused, expired = Counter[str](), Counter[str](), Counter[str]()
     for seed in range(parser.parse_args().seeds):
         for name, ratio in ratios(seed):
             found[name].append(ratio)
+        for load, of_load in steady(seed):
+            name = f"x{load.part:.0f} with deadlines"
+            for what, ratio in of_load:
+                found[f"{name}: {what}"].append(ratio)
+            for priority, count in load.asked.items():
+                asked[f"{name}: {priority}"] += count
+                refused[f"{name}: {priority}"] += load.refused[priority]
+                expired[f"{name}: {priority}"] += load.expired[priority]
     for name, all_ratios in sorted(found.items()):
         within = sum(0.8 <= ratio <= 1.2 for ratio in all_ratios) / len(all_ratios)
         told = ", ".join(f"p{p} {measure.percentile(all_ratios, p):.2f}" for p in (10, 50, 90))
         sys.stdout.write(
             f"{name}, waits {len(all_ratios)}; told over true {told}; ±20 %: {within:.0%}\n"
+        )
+    for name, count in sorted(asked.items()):
+        sys.stdout.write(
+            f"{name} requests {count}, refused {refused[name] / count:.1%}, "
+            f"expired {expired[name] / count:.1%}\n"
         )
 
 

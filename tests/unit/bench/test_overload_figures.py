@@ -50,38 +50,19 @@ def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
     assert "batch_told_over_true_p50" not in found
 
 
-def test_a_told_wait_is_compared_with_requests_that_were_taken_at_that_time() -> None:
+def test_a_told_wait_is_compared_with_that_of_the_same_user_asking_again() -> None:
     every = [
         asked(1.0, first_s=2.0),
-        asked(1.2, first_s=4.0),
-        asked(1.4, first_s=4.0),
-        asked(1.3, "refused", told_s=6.0),
-        asked(5.0, "refused", told_s=6.0),
-        asked(9.0, first_s=1.0),
+        asked(1.3, "refused", told_s=6.0, again_s=4.0),
+        asked(1.4, "refused", told_s=6.0),
+        asked(1.5, "refused", told_s=3.0, again_s=6.0),
+        asked(1.6, "refused", told_s=5.0, again_s=5.0),
+        asked(1.6, "refused", told_s=5.0, again_s=0.0),
     ]
-    assert figures.told_over_true(every) == [1.5]
-
-
-def test_those_that_expired_have_waited_too() -> None:
-    """The median of those that were taken is that of the quick ones."""
-    every = [
-        asked(1.0, first_s=2.0),
-        *(asked(1.1, "expired", ended_s=6.1) for _ in range(2)),
-        asked(1.2, "refused", told_s=6.0),
-    ]
-    assert figures.told_over_true(every) == [pytest.approx(1.2)]
-
-
-def test_told_waits_are_compared_within_a_pool() -> None:
-    every = [
-        asked(1.0, first_s=2.0, pool="large"),
-        asked(1.1, "refused", told_s=3.0, pool="large"),
-        asked(1.0, first_s=8.0, pool="small"),
-        asked(1.1, "refused", told_s=8.0, pool="small"),
-    ]
-    found = figures.of(every, load_s=10.0, capacity=1.0)
-    told = [found[f"interactive_told_over_true_p{p}"] for p in (10, 90)]
-    assert told == [1.0, 1.5]
+    assert figures.told_over_true(every) == [1.5, 0.5, 1.0, 5_000.0]
+    found = figures.of(every[:-1], load_s=10.0, capacity=1.0)
+    assert (found["interactive_told"], found["interactive_told_over_true_p50"]) == (3.0, 1.0)
+    assert found["interactive_told_within_a_fifth"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(
