@@ -132,9 +132,15 @@ class Client:
                 again = await self._ask_again(group, pool, number)
             if again is not None and again.error:
                 return Asked(group, due_s, "failed", ended_s, error=again.error, pool=pool)
-            again_s = again.started - again.due if again is not None else math.nan
             told = Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
-            return msgspec.structs.replace(told, again_s=again_s)
+            if again is None:
+                return told
+            return msgspec.structs.replace(
+                told,
+                again_s=again.started - again.due,
+                tokens=again.tokens,
+                came_s=tuple(stamp - began for stamp in again.stamps),
+            )
         if answer.expired:
             return Asked(group, due_s, "expired", ended_s, pool=pool)
         if answer.error:

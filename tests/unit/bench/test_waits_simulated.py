@@ -25,3 +25,16 @@ async def test_what_is_told_is_near_to_what_is_waited_for() -> None:
         ratios = found[name]
         assert 0.65 < statistics.median(ratios) < 1.3, name
         assert sum(0.8 <= ratio <= 1.2 for ratio in ratios) / len(ratios) > within, name
+
+
+async def test_in_steady_overload_what_is_taken_starts_in_time() -> None:
+    """By the rates of the last five seconds alone batch requests were told less than half of their
+    wait, and 17 % of those that were taken expired."""
+    for load, ratios in waits_simulated.steady(1):
+        for priority, asked in load.asked.items():
+            assert 0.2 < load.refused[priority] / asked < 0.97, priority
+            assert load.expired[priority] / asked < 0.03, priority
+            for what in ("refusals", "first etas"):
+                found = [ratio for name, ratio in ratios if name == f"{priority} {what}"]
+                assert len(found) >= 10, (load.part, priority)
+                assert 0.75 < statistics.median(found) < 1.3, (load.part, priority, what)
