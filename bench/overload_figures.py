@@ -32,7 +32,7 @@ class Asked(msgspec.Struct, frozen=True):
         due_s: when it was due.
         first_s: seconds from then to its first token; NaN without one.
         ended_s: when its answer, or its refusal, was complete.
-        tokens: of its answer, also of that which it got when it was asked again; 0 if there is none.
+        tokens: of its answer, also where it was asked again; 0 if there is none.
         came_s: when they came, as far as the client saw it.
         told_s: the wait that a refusal told; NaN for others.
         again_s: how long it waited when it was asked again at once, with time to wait; NaN where it
