@@ -13,7 +13,7 @@ from tests.support.memory_worker import Time
 from worker import load, told_waits
 from worker.load import Load
 from worker.read_ahead import Unserved
-from worker.slots import STARTED, Slots
+from worker.slots import BATCH, STARTED, Slots
 from worker.told_waits import Next
 from worker.workload import Workload
 
@@ -135,9 +135,34 @@ async def test_a_request_that_is_withdrawn_was_compared_if_it_waited_for_too_lon
     slots = Slots(1, monotonic=time)
     slots.expected_s = lambda rank, _principal: 10.0 * (rank + 1)
     running = slots.acquire(0, ALICE, 100.0)
-    turns = [slots.acquire(rank, ALICE, 100.0) for rank in (0, 1)]
+    turns = [slots.acquire(rank, ALICE, 100.0) for rank in (STARTED, 0, 1)]
+    assert [turn.expected_s for turn in turns] == [None, 10.0, 20.0]
     time.advance(15.0)
     for turn in turns:
         slots.withdraw(turn)
     slots.release(running, used=10)
     assert [each.waited_s for each in slots.calibrations] == [15.0, 0.0]
+
+
+async def test_what_is_expected_of_a_request_is_what_is_told_of_its_tenant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots, work = Slots(1), Workload()
+    found = Load(work, Time())
+    told = told_waits.Told({"issuer|acme": (Next(7.0, 0.0),) * 2}, (Next(4.0, 0.0), Next(4.0, 0.0)))
+    monkeypatch.setattr(told_waits, "told", lambda _queues: told)
+    turns = [slots.acquire(BATCH, BOB, 100.0) for _ in range(2)]
+    for made in (0, 100):
+        found.measure(slots, made, 1.0)
+    found.told(slots, NONE)
+    assert work.crowded == 0.0, "only batch waits"
+    of_acme, other = Flow("issuer|acme", "issuer|acme|ann"), Flow("issuer|b", "issuer|b|ben")
+    turns += [slots.acquire(0, flow, 100.0) for flow in (of_acme, other)]
+    assert [turn.expected_s for turn in turns] == [None, None, 7.0, 4.0]
+    found.measure(slots, 200, 1.0)
+    assert work.crowded > 0.0
+    for turn in turns:
+        slots.release(turn, used=10)
+    slots.acquire(0, BOB, 100.0)
+    found.told(slots, NONE)
+    assert slots.acquire(0, BOB, 100.0).expected_s is None, "nothing waited when it was told"
