@@ -19,7 +19,7 @@ LEAST_S: Final = 0.5  # shorter waits say nothing
 # Of one request the one counts for at most so many times the other. What is told is corrected
 # within these bounds.
 OUTLIER: Final = 4.0
-BOUNDS: Final = (0.5, 2.0)
+BOUNDS: Final = (0.7, 1.4)
 
 
 @dataclass(slots=True)
@@ -40,7 +40,9 @@ class Calibration:
 
     @property
     def factor(self) -> float:
-        """By which expected waits are to be multiplied."""
+        """By which expected waits are to be multiplied: the root of what was found. Requests that
+        are expected to wait for too long are refused, so more of those that are compared were
+        expected to wait too short."""
         least, most = BOUNDS
         found = (self.waited_s + PRIOR_S) / (self.expected_s + PRIOR_S)
-        return min(most, max(least, found))
+        return min(most, max(least, math.sqrt(found)))
