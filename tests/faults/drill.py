@@ -23,6 +23,8 @@ from tests.support import scripted_content, waiting
 REVIVE_EVERY_S = 0.3
 # The cold read compares offsets and usage with the log: one more commit of the workers.
 LAST_COMMIT_S = 1.5
+# A worker begins what is in its topic, also after an outage of the broker that it waited out.
+BEGIN_S = 15.0
 
 LATE_MS = 5_000.0
 # Figures of the report.
@@ -226,8 +228,9 @@ class Drill:
 
     async def ended(self, seconds: float) -> None:
         """Waits until every request in the log has an end, also those without a watcher, and those
-        of unknown outcome that were begun."""
-        give_up = time.monotonic() + seconds
+        of unknown outcome that are begun within BEGIN_S."""
+        began = time.monotonic()
+        give_up, begun_by = began + seconds, began + BEGIN_S
         waiting, read = {a.rid.encode() for a in self.crowd.asked}, dict[int, int]()
         unknown = {rid.encode() for rid in self.crowd.unknown if rid.startswith(ids.PREFIX)}
         for rid in waiting | unknown:
@@ -240,7 +243,10 @@ class Drill:
             log.Replays(self.stage.kafka.bootstrap),
         )
         try:
-            while waiting and time.monotonic() < give_up:
+            unknown = await self._written(unknown, offsets, replays)
+            while (now := time.monotonic()) < give_up:
+                if not waiting and (not unknown or now > begun_by):
+                    break
                 ends = await offsets.ends(topics.TOKENS, read)
                 for partition, end in ends.items():
                     async for batch in replays.read(topics.TOKENS, partition, read[partition], end):
@@ -250,13 +256,33 @@ class Drill:
                                 waiting.discard(r.key)
                                 unknown.discard(r.key)
                             elif isinstance(decoded, records.Claim) and r.key in unknown:
+                                unknown.discard(r.key)
                                 waiting.add(r.key)
                     read[partition] = end
-                if waiting:
+                if waiting or unknown:
                     await asyncio.sleep(0.5)
         finally:
             await offsets.stop()
             await replays.stop()
+
+    async def _written(
+        self, rids: Collection[bytes], offsets: log.Offsets, replays: log.Replays
+    ) -> set[bytes]:
+        """Those of them whose request is in the log: a worker begins it, unless it came too late to
+        count."""
+        found = set[bytes]()
+        partitions = {ids.parse(rid.decode()).partition: 0 for rid in rids}
+        for pool in self.stage.pools:
+            for priority in topics.CLASSES:
+                topic = topics.requests(pool, priority)
+                ends = await offsets.ends(topic, partitions) if partitions else {}
+                for partition, end in ends.items():
+                    async for batch in replays.read(topic, partition, 0, end):
+                        for r in batch:
+                            request = records.decode_request(r.value)
+                            if request is not None and request.rid.encode() in rids:
+                                found.add(request.rid.encode())
+        return found
 
 
 async def examine(
