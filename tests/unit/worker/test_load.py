@@ -84,8 +84,8 @@ async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_was_told_wrongly_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits are told as 4 s, and 4 s more for each that came since; they are half as long again, and
-    half of that is corrected."""
+    """Waits are told as 4 s, and 4 s more for each that came since; they are half as long again,
+    and half of that is corrected."""
     time = Time()
     slots = Slots(1, monotonic=time)
     found = Load(Workload(), time)
