@@ -15,7 +15,8 @@ async def test_what_is_told_is_near_to_what_is_waited_for() -> None:
             found[name].append(ratio)
     for name, within in {
         f"{waits_simulated.ONE_USER}: interactive refusals": 0.5,
-        f"{waits_simulated.ONE_USER}: interactive first etas": 0.5,
+        # Ten others stopped just before. Their requests are expected for some seconds more.
+        f"{waits_simulated.ONE_USER}: interactive first etas": 0.3,
         "interactive at twice the capacity: interactive refusals": 0.3,
         "interactive at twice the capacity: interactive first etas": 0.3,
         "interactive at 1.2 of it, batch at a fifth: interactive refusals": 0.3,
