@@ -6,8 +6,8 @@ what they can do: `large` has two workers of the scripted engine, whose capacity
 has one, and answers for `large` when that cannot. 3 % of the answers are 20 times as long as the
 others. In the first kind of run interactive requests take half of the capacity, and batch requests
 are what is too much; in the second kind both classes are. In each run Redis is emptied after a
-third of the load and killed after two thirds; the supervisor starts it again. Now and then one that
-was refused is asked again at once, with time to wait, by the same user: how long that waits is what
+third of the load and killed after two thirds; the supervisor starts it again. Sometimes a request
+that was refused is asked again at once, with time to wait, by the same user: how long that waits is what
 the refusal should have told. After the load, interactive requests show how soon the pools are as
 quick as before.
 
@@ -133,7 +133,7 @@ class Client:
             if again is not None and again.error:
                 return Asked(group, due_s, "failed", ended_s, error=again.error, pool=pool)
             told = Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
-            if again is None:
+            if again is None or not again.started:  # refused once more, for another reason
                 return told
             return msgspec.structs.replace(
                 told,
