@@ -4,11 +4,10 @@ of its heartbeat (`tailrace.store.workers`)."""
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tailrace.fair_queue import tenant_of, waits_of
+from tailrace.fair_queue import waits_of
 from tailrace.protocol import topics
 from tailrace.store.workers import MAX_FIGURE
 from worker import told_waits
@@ -30,8 +29,6 @@ class Load:
         _waited: requests waited for a slot at the last measurement.
         _waits: how long new requests would wait, as it was last computed.
         _due: when it is computed again (`clock`).
-        _unserved: what was not taken then, by class.
-        _since: requests that came since, by rank and principal.
     """
 
     def __init__(self, work: Workload, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,8 +38,6 @@ class Load:
         self._waited = False
         self._waits: told_waits.Told | None = None
         self._due = 0.0
-        self._unserved: Sequence[Unserved] = ()
-        self._since = Counter[tuple[int, str]]()
 
     def measure(self, slots: Slots, made: int, seconds: float) -> None:
         """Account for the seconds since the last call. `made`: tokens since the worker's start."""
@@ -56,7 +51,6 @@ class Load:
             totals,
             seconds,
             waited=waits and self._waited,
-            crowded=slots.asked(0) > 0,
             running=slots.running,
             holds=slots.holds,
         )
@@ -98,43 +92,18 @@ class Load:
         Nothing while it is not known."""
         self._work.look_ahead(waiting, slots.ages if slots else ())
         if slots is None or not waiting:
-            self._waits = None
             return _members({}, (_AT_ONCE, _AT_ONCE))
         if not self._work.starts.rate:
-            self._waits = None
             return _members({}, ())
         began = self._clock()
         if began >= self._due or self._waits is None:
             self._waits = told_waits.told(told_waits.queues(slots, self._work, unserved))
             self._due = began + (self._clock() - began) / MOST_TIME
-            self._unserved = unserved
-            self._since.clear()
-            slots.expected_s = self._expected_s
-        factors = [each.factor for each in slots.calibrations]
-
-        def corrected(both: Sequence[Next]) -> list[Next]:
-            return [
-                Next(each.seconds * factor, each.behind_one * factor)
-                for each, factor in zip(both, factors, strict=True)
-            ]
-
-        of = {whose: corrected(both) for whose, both in self._waits.of.items()}
-        return _members(of, corrected(self._waits.others))
-
-    def _expected_s(self, rank: int, principal: str) -> float | None:
-        """How long a request that comes now would wait, uncorrected. None while nothing waits, and
-        where something waits outside the slots: it may be this one."""
-        waits = self._waits
-        if waits is None or self._unserved[rank].unread or principal in self._unserved[rank].aside:
-            return None
-        found = waits.of.get(principal) or waits.of.get(tenant_of(principal)) or waits.others
-        since = self._since[rank, principal]
-        self._since[rank, principal] += 1
-        return found[rank].seconds + since * found[rank].behind_one
+        return _members(self._waits.of, self._waits.others)
 
 
 def _members(
-    of: Mapping[str, Sequence[Next]], others: Sequence[Next]
+    of: Mapping[str, tuple[Next, Next]], others: Sequence[Next]
 ) -> dict[str, list[str] | list[float]]:
     def seconds(waits: Iterable[float]) -> list[float]:
         return [round(min(each, MAX_FIGURE), 2) for each in waits]

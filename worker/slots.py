@@ -22,7 +22,6 @@ from typing import Final
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow, Standing, tenant_of
 from tailrace.protocol import topics
-from worker.calibration import Calibration
 from worker.demand import Demand
 
 KEPT_HOLDS: Final = 10_000
@@ -46,8 +45,6 @@ class Turn(asyncio.Future[None]):
             asked.
         shared: it got its slot before requests of a better class that waited.
         again: its response had a slot before, and made way.
-        came: when it began to wait (monotonic seconds).
-        expected_s: how long it was expected to wait then; None where that is not known.
         since: when it got its slot (monotonic seconds).
     """
 
@@ -64,8 +61,6 @@ class Turn(asyncio.Future[None]):
         self.make_way: Callable[[], None] | None = None
         self.shared = False
         self.again = again
-        self.came = 0.0
-        self.expected_s: float | None = None
         self.since = 0.0
 
 
@@ -83,9 +78,6 @@ class Slots:
             them; `Heartbeat.measure` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
         demand: what requests are expected to take.
-        expected_s: tells how long a request that comes now is expected to wait, by its rank and
-            principal; None where that is not known.
-        calibrations: how these waits compare with those that were, by rank.
         _share: slots that one principal may have while another one waits.
         _limit: slots that one principal may ever have.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
@@ -131,8 +123,6 @@ class Slots:
         self._waiting: dict[int, FairQueue[Turn]] = {}
         self._waiting_asked: dict[int, float] = defaultdict(float)
         self.demand = Demand()
-        self.expected_s: Callable[[int, str], float | None] = lambda _rank, _principal: None
-        self.calibrations = [Calibration() for _ in topics.CLASSES]
 
     @property
     def queued(self) -> int:
@@ -234,10 +224,7 @@ class Slots:
         """
         turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
         turn.charge = self.demand.expected(flow.principal, cost)
-        turn.came = self._monotonic()
         if not again:
-            if rank != STARTED:
-                turn.expected_s = self.expected_s(rank, flow.principal)
             self.demand.came(flow.principal, rank, cost)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
@@ -304,15 +291,8 @@ class Slots:
         if self._queue(turn.rank).remove(turn.flow, turn):
             self._waiting_asked[turn.rank] -= turn.cost
             turn.cancel()
-            self._compare(turn, ended=False)
         elif turn.done() and not turn.cancelled():
             self.release(turn, used=0)
-
-    def _compare(self, turn: Turn, *, ended: bool = True) -> None:
-        """Its wait with what was expected. `ended`: it has its slot."""
-        if turn.expected_s is not None:
-            waited_s = self._monotonic() - turn.came
-            self.calibrations[turn.rank].compare(turn.expected_s, waited_s, ended=ended)
 
     def _queue(self, rank: int) -> FairQueue[Turn]:
         found = self._waiting.get(rank)
@@ -325,7 +305,6 @@ class Slots:
             self.running += 1
             self._running.add(turn)
             turn.since = self._monotonic()
-            self._compare(turn)
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1
             self._account(turn)

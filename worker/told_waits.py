@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from tailrace.fair_queue import Share, Standing
 from tailrace.protocol.queue_place import Place
+from worker.ahead import Ahead, Part, part
 from worker.queue_places import MOST as MOST_PLACES
 from worker.queue_places import Waiting, places
 from worker.read_ahead import Unserved
@@ -29,37 +30,18 @@ from worker.workload import Workload
 MOST: Final = 64  # principals of which the waits are told
 # Waits are computed at so many virtual times, and those between are interpolated; at fewer of them
 # where so many tenants are looked at for all times together.
-TIMES: Final = 10
+TIMES: Final = 24
 FEWEST_TIMES: Final = 3
 LOOKS: Final = 5_000
 # A wait is found to within this part of it, and not looked for beyond so many seconds.
 EXACT: Final = 0.02
 LONGEST_S: Final = 3_600.0
-# Where interactive requests waited for the second of these parts of the last seconds, they will go
-# on waiting: what gateways refuse now comes as soon as there is room. Below the first part what
-# comes now is believed.
-CROWDED: Final = (0.8, 0.95)
+EARLIER: Final = 1e-3  # of a request: so much before its turn nothing goes before it but others
 
 _NEW: Final = Share(0.0, 0.0, 0)
 
 SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
 """Gives the requests of a class that were set aside (`RequestConsumer.set_aside`)."""
-
-
-class _Part(NamedTuple):
-    """What goes before of one tenant or principal, in tokens.
-
-    `gap`: at most. A request goes first that begins before its turn is over, so that is half of one
-    more than the turn, on average. `waits`: of that waits now. `per_s`: comes in a second.
-    """
-
-    gap: float
-    waits: float
-    per_s: float
-
-    def by(self, seconds: float) -> float:
-        """If so many seconds pass."""
-        return min(self.gap, self.waits + self.per_s * seconds)
 
 
 class _Sum(NamedTuple):
@@ -69,18 +51,6 @@ class _Sum(NamedTuple):
     waits: float
     each: float
     per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What goes before a request, in tokens. `sure`: whatever comes."""
-
-    sure: float
-    parts: Sequence[_Part]
-
-    def by(self, seconds: float) -> float:
-        """If it begins after so many seconds."""
-        return self.sure + sum(part.by(seconds) for part in self.parts)
 
 
 @dataclass(slots=True)
@@ -153,25 +123,25 @@ class Turns:
 
     def ahead(self, turn: float) -> Ahead:
         """What goes before a request whose turn comes at a virtual time."""
-        sure, parts = 0.0, list[_Part]()
+        sure, parts = 0.0, list[Part]()
         for name, tenant in self.tenants.items():
-            if tenant.start <= turn:
-                sums = self._sums[name]
-                gap = (turn - tenant.start) * tenant.weight
-                part = _Part(gap + sums.each / 2, sums.waits, sums.per_s)
-                if part.gap <= part.waits or not part.per_s:
-                    sure += part.by(0.0)
-                else:
-                    parts.append(part)
-        scaled = [_Part(*(self.times * value for value in part)) for part in parts]
-        return Ahead(self.unread + self.times * sure, scaled)
+            if tenant.start > turn:
+                continue
+            sums = self._sums[name]
+            gap, alone = (turn - tenant.start) * tenant.weight, len(tenant.principals) == 1
+            found = part(gap, sums.waits, sums.per_s, sums.each, alone=alone)
+            if found.is_sure:
+                sure += found.waits
+            else:
+                parts.append(Part(*(self.times * value for value in found)))
+        return Ahead(self.unread + self.times * sure, parts)
 
-    def _beside(self, tenant: Standing, principal: str, turn: float) -> Iterator[_Part]:
+    def _beside(self, tenant: Standing, principal: str, turn: float) -> Iterator[Part]:
         """What goes before of the others of a tenant."""
         for key, share in tenant.principals.items():
             if key != principal and share.start <= turn:
-                gap = turn - share.start + self._each(share.cost, share.length) / 2
-                yield _Part(gap, self._waits(key, share), self.per_s(key))
+                each = self._each(share.cost, share.length)
+                yield part(turn - share.start, self._waits(key, share), self.per_s(key), each)
 
     def _waits(self, principal: str, share: Share) -> float:
         return share.cost + self.aside.get(principal, 0.0)
@@ -199,7 +169,6 @@ class Queues:
         each: tokens of a request.
         starts: when what waits begins.
         makes_way: tokens of interactive requests that can begin in the place of batch responses.
-        crowded: part of the last seconds in which interactive requests waited.
     """
 
     first: float
@@ -209,7 +178,6 @@ class Queues:
     each: float
     starts: Starts
     makes_way: float = 0.0
-    crowded: float = 0.0
 
     def wait(self, rank: int, ahead: Ahead) -> Wait:
         """How long a request of a class waits that has so much of it ahead."""
@@ -236,13 +204,7 @@ class Queues:
 
         if not share:
             return self._wait(left)
-        at_least = self._wait(lambda seconds: min(left(seconds), shared(seconds)))
-        since, always = CROWDED
-        part = min(1.0, max(0.0, (self.crowded - since) / (always - since)))
-        if not part:
-            return at_least
-        more = part * (self._wait(shared).seconds - at_least.seconds)
-        return Wait(at_least.seconds + more, at_least.more + more)
+        return self._wait(lambda seconds: min(left(seconds), shared(seconds)))
 
     def _wait(self, tokens: Callable[[float], float]) -> Wait:
         """Until so many tokens have begun, which depends on when that is: what comes meanwhile
@@ -291,7 +253,6 @@ def queues(slots: Slots, work: Workload, unserved: Sequence[Unserved]) -> Queues
         work.each,
         work.starts,
         slots.making_way[0] * work.each,
-        work.crowded,
     )
 
 
@@ -392,6 +353,7 @@ def _order(slots: Slots, work: Workload, set_aside: SetAside, queues: Queues) ->
     for rid, flow, charge, rank in slots.order(set_aside):
         turn, of = 0.0, (rank, flow.tenant)
         if rank != STARTED:
-            turn = queues.turns[rank].behind(flow.tenant, before[of])
+            turns = queues.turns[rank]
+            turn = turns.behind(flow.tenant, before[of]) - EARLIER * turns.each
         yield Waiting(rid, rank, turn, charge * times[rank])
         before[of] += charge

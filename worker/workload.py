@@ -20,7 +20,6 @@ from worker.starts import Starts
 # make of what they ask needs more of them than the rate needs seconds.
 RATE_MEMORY_S: Final = 30.0
 PART_MEMORY_S: Final = 300.0
-CROWDED_MEMORY_S: Final = 10.0
 # How far and how finely is looked ahead: as far as the queue reaches and half as far again.
 AHEAD_S: Final = (8.0, 600.0)
 FURTHER: Final = 1.5
@@ -52,7 +51,6 @@ class Workload:
         _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
         _made, _begun, _asked: what came to the totals.
         _run_s: seconds of engine slots in use.
-        crowded: part of the last seconds in which interactive requests waited.
         _holds: how long slots were held.
         _starts: when what waits begins, as it was last looked at.
     """
@@ -64,7 +62,6 @@ class Workload:
     _begun: float = 0.0
     _asked: float = 0.0
     _run_s: float = 0.0
-    crowded: float = 0.0
     _holds: HoldTimes = field(default_factory=HoldTimes)
     _starts: Starts | None = None
 
@@ -74,7 +71,6 @@ class Workload:
         seconds: float,
         *,
         waited: bool,
-        crowded: bool = False,
         running: float = 0.0,
         holds: Iterable[float] = (),
     ) -> None:
@@ -82,7 +78,6 @@ class Workload:
 
         Args:
             waited: requests waited all the time.
-            crowded: interactive requests wait.
             running: engine slots in use.
             holds: for how many seconds each slot was held that came free.
         """
@@ -91,8 +86,6 @@ class Workload:
         if waited:
             self._busy_s = self._busy_s * kept + seconds
             self._busy_made = self._busy_made * kept + made
-        kept = math.exp(-seconds / CROWDED_MEMORY_S)
-        self.crowded = self.crowded * kept + crowded * (1 - kept)
         kept = math.exp(-seconds / PART_MEMORY_S)
         self._made = self._made * kept + made
         self._begun = self._begun * kept + now.begun - self._last.begun

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from worker.workload import CROWDED_MEMORY_S, RATE_MEMORY_S, Totals, Workload
+from worker.workload import RATE_MEMORY_S, Totals, Workload
 
 
 def after(*steps: tuple[int, float, float, bool]) -> Workload:
@@ -81,13 +81,3 @@ def test_it_looks_ahead_as_far_as_the_queue_reaches_and_half_as_far_again() -> N
         assert starts.seconds(50.0 * requests) == pytest.approx(seconds, abs=1.3)
     assert work.look_ahead(0.0, [4.0]).times == ()
     assert work.starts.seconds(400.0) == pytest.approx(10, rel=0.05)
-
-
-def test_how_much_of_the_last_seconds_interactive_requests_waited() -> None:
-    work = Workload()
-    for _ in range(round(4 * CROWDED_MEMORY_S)):
-        work.measure(Totals(0, 0, 0), 1.0, waited=True, crowded=True)
-    assert work.crowded > 0.95
-    for second in range(round(4 * CROWDED_MEMORY_S)):
-        work.measure(Totals(0, 0, 0), 1.0, waited=True, crowded=second % 2 == 0)
-    assert work.crowded == pytest.approx(0.5, abs=0.1)
