@@ -39,6 +39,7 @@ from gateway import (
     routes,
     stream_keeper,
     token_counts,
+    turned_away,
     turns,
     withdrawals,
     worker_registry,
@@ -90,6 +91,7 @@ class Submission:
         broken: breakers.Breakers,
         weighed: canaries.Canaries,
         late: hedging.Hedges,
+        turned: turned_away.TurnedAway,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
@@ -106,6 +108,7 @@ class Submission:
         self._turns = taken
         self._busy = waits
         self._tokens = tokens
+        self._turned_away = turned
         self.streams = streams
         self._routes = routes.Routes(pools, broken, workers, builder.wait_s)
         self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed, late)
@@ -155,7 +158,7 @@ class Submission:
         """
         if create.pending is None and not self._tokens.able(create.pool):
             return None
-        self._admit(create, principal)
+        self._admit(create, principal, counts=True)
         charge = await self._rates.charge(create, principal.key)
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S):
@@ -384,7 +387,8 @@ class Submission:
             return create
         return self._routes.shortened(create, principal.key)
 
-    def _admit(self, create: command.Create, principal: Principal) -> None:
+    def _admit(self, create: command.Create, principal: Principal, *, counts: bool = False) -> None:
+        """Raises ApiError, if it is refused. `counts`: its tokens are to be counted and no more."""
         if create.pending is not None:
             # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
             create = dataclasses.replace(create, priority="interactive", generate=False)
@@ -400,6 +404,8 @@ class Submission:
         )
         if refused is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()
+            if isinstance(refused, errors.DeadlineNotMet) and not counts:
+                self._note_turned_away(create, principal)
             raise refused
 
     async def _choose(
@@ -408,12 +414,22 @@ class Submission:
         """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
         in any."""
         try:
-            return self._routes.choose(create, request, principal.key)
+            found = self._routes.choose(create, request, principal.key)
         except errors.ApiError as refused:
             if refused.status == 429 and await self._answered(create, request):
                 return create.pool
             telemetry.REQUESTS.labels(outcome="refused").inc()
+            if isinstance(refused, errors.DeadlineNotMet):
+                self._note_turned_away(create, principal)
             raise
+        if found != create.pool:
+            self._note_turned_away(create, principal)
+        return found
+
+    def _note_turned_away(self, create: command.Create, principal: Principal) -> None:
+        """The pool that was asked does not get this request."""
+        tokens = admission.cost(create)
+        self._turned_away.note(create.pool, create.priority, principal.key, tokens, create.choices)
 
     async def _answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool's workers have a former answer, which needs no place in an engine."""

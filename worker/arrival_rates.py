@@ -42,9 +42,9 @@ class Arrivals:
     counts: list[float] = field(default_factory=lambda: [0.0] * len(MEMORIES_S))
     tokens: float = 0.0
 
-    def add(self, tokens: float) -> None:
-        """One came that asks for so many."""
-        self.counts = [count + 1 for count in self.counts]
+    def add(self, tokens: float, number: float = 1.0) -> None:
+        """So many came that ask for so many tokens together."""
+        self.counts = [count + number for count in self.counts]
         self.tokens += tokens
 
     def fade(self, fades: list[float]) -> None:

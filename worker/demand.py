@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from tailrace.fair_queue import waits_of
 from worker.arrival_rates import Arrivals, Spans
 
 # Seconds until what requests made of what they asked for counts e times less.
@@ -30,13 +31,15 @@ class _Habit:
     """Of one principal, in tokens.
 
     Attributes:
+        name: under which gateways tell of it.
         asked, used: what requests that have ended asked for and took.
-        came: the requests that came, by rank of their class.
+        came: the requests that came or would have come, by rank of their class.
         ended: number of those that have ended.
         squares: sum of the squares of what each of them took.
         owed: what they took more than they were charged with, as far as that may be chance.
     """
 
+    name: str = ""
     asked: float = 0.0
     used: float = 0.0
     came: dict[int, Arrivals] = field(default_factory=dict)
@@ -58,11 +61,13 @@ class Demand:
     Attributes:
         _all: of all principals.
         _of: of each that is remembered, the one that asked last at the end.
+        _named: those of them that gateways may tell of, by their names there.
         _spans: the seconds in which requests came.
     """
 
     _all: _Habit = field(default_factory=_Habit)
     _of: dict[str, _Habit] = field(default_factory=dict)
+    _named: dict[str, _Habit] = field(default_factory=dict)
     _spans: Spans = field(default_factory=Spans)
 
     def expected(self, principal: str, asked: float) -> float:
@@ -76,11 +81,26 @@ class Demand:
 
     def came(self, principal: str, rank: int, asked: float) -> None:
         """A request came that asks for so many tokens."""
-        own = self._of[principal] = self._of.pop(principal, _Habit())  # now the newest
+        own = self._of.pop(principal, None)
+        if own is None:
+            own = _Habit(waits_of(principal))
+            self._named[own.name] = own
+        self._of[principal] = own  # now the newest
         if len(self._of) > KEPT:
-            del self._of[next(iter(self._of))]
+            del self._named[self._of.pop(next(iter(self._of))).name]
         for habit in (self._all, own):
             habit.came.setdefault(rank, Arrivals()).add(asked)
+
+    def turned_away(self, rank: int, name: str, number: float, asked: float) -> None:
+        """So many requests of a class, which ask for so many tokens together, would have come here
+        but for a gateway.
+
+        Args:
+            name: of the principal (`fair_queue.waits_of`); empty: all principals together.
+        """
+        habit = self._named.get(name) if name else self._all
+        if habit is not None:
+            habit.came.setdefault(rank, Arrivals()).add(asked, number)
 
     def ended(self, principal: str, asked: float, used: float) -> None:
         """A request took so many of those that it asked for."""
@@ -139,3 +159,4 @@ class Demand:
             for name, habit in self._of.items()
             if habit.asked >= LEAST or any(came.tokens >= LEAST for came in habit.came.values())
         }
+        self._named = {habit.name: habit for habit in self._of.values()}

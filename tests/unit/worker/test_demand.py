@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 
+from tailrace.fair_queue import waits_of
 from worker import demand
 from worker.demand import Demand
 
@@ -55,6 +56,21 @@ def test_what_comes_in_a_second_by_principal_and_class() -> None:
     for _ in range(15):
         known.measure(1.0)
     assert known.rate("alice", 0) < 7.0, "it asks no more"
+
+
+def test_what_was_turned_away_comes_too() -> None:
+    known = Demand()
+    for _ in range(60):
+        known.came("alice", 0, 20.0)
+        for name in ("", waits_of("alice"), waits_of("stranger")):
+            known.turned_away(0, name, 2.5, 2.5 * 20.0)
+        known.turned_away(1, "", 0.5, 10.0)
+        known.measure(1.0)
+    assert known.rate("alice", 0) == pytest.approx(3.5 * 20.0, rel=0.01)
+    assert known.rate_of_all(0) == pytest.approx(3.5 * 20.0, rel=0.01)
+    assert known.rate_of_all(1) == pytest.approx(10.0, rel=0.01)
+    assert known.rate("stranger", 0) == 0.0, "it has no turns here"
+    assert list(known._of) == ["alice"]
 
 
 def test_a_rate_counts_what_is_expected_now() -> None:
@@ -149,10 +165,12 @@ def test_what_a_principal_was_like_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     for _ in range(20):
         known.measure(200.0)
     assert not known._of
+    assert not known._named
     monkeypatch.setattr(demand, "KEPT", 3)
     for name in "abcadea":
         known.came(name, 0, 5.0)
     assert list(known._of) == ["d", "e", "a"]
+    assert known._named.keys() == {waits_of(name) for name in "dea"}
     for name in "ddf":
         known.came(name, 0, 5.0)
     assert list(known._of) == ["a", "d", "f"], "who asked last is kept"
