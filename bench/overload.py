@@ -96,13 +96,14 @@ RUNS: Final = (
 
 class Overload(msgspec.Struct, frozen=True):
     """The content of the JSON file. `capacity`: tokens per second of all places. `verdict` is that
-    of `tailrace verify`."""
+    of `tailrace verify`. `seconds` and `waits` are by run."""
 
     machine: report.Machine
     capacity: float
     verdict: str
     rows: list[measure.Row]
     seconds: dict[str, dict[Group, list[overload_figures.Second]]]
+    waits: dict[str, list[overload_figures.Wait]]
 
 
 class Client:
@@ -388,6 +389,7 @@ def main() -> int:
     machine = report.machine(quick=arguments.seconds < 30, rounds=1)
     rows: list[measure.Row] = []
     seconds: dict[str, dict[Group, list[overload_figures.Second]]] = {}
+    waits: dict[str, list[overload_figures.Wait]] = {}
     idle_p99_s = math.nan
     with (
         tempfile.TemporaryDirectory(
@@ -409,6 +411,7 @@ def main() -> int:
             seconds[name] = {
                 group: overload_figures.by_second(asked, group) for group in overload_figures.GROUPS
             }
+            waits[name] = overload_figures.waits(asked)
             errors = {each.error for each in asked if each.outcome == "failed"}
             say(
                 f"{name}: {values}"
@@ -416,7 +419,7 @@ def main() -> int:
             )
         judged, _ = asyncio.run(verify.examine(side.kafka, list(WORKERS), [], checks.Options()))
     add_shares_of_peak(rows)
-    found = Overload(machine, CAPACITY, judged.verdict.value, rows, seconds)
+    found = Overload(machine, CAPACITY, judged.verdict.value, rows, seconds, waits)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "overload.json").write_bytes(msgspec.json.encode(found) + b"\n")
     (arguments.out / "overload.md").write_text(markdown(found))

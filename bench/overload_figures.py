@@ -99,9 +99,31 @@ def came_until(each: Asked, end_s: float) -> float:
     return each.tokens * bisect.bisect_right(each.came_s, end_s) / len(each.came_s)
 
 
+class Wait(msgspec.Struct, frozen=True):
+    """A refusal that was asked again.
+
+    `due_s`: when it was due. `told_s`: the wait that it told. `true_s`: the wait that was.
+    """
+
+    group: Group
+    pool: str
+    due_s: float
+    told_s: float
+    true_s: float
+
+
+def waits(asked: Iterable[Asked]) -> list[Wait]:
+    """Those of a run."""
+    return [
+        Wait(each.group, each.pool, each.due_s, each.told_s, each.again_s)
+        for each in asked
+        if each.again_s >= 0
+    ]
+
+
 def told_over_true(asked: Iterable[Asked]) -> list[float]:
     """Of each refusal that was asked again: the wait that it told over the one that was."""
-    return [each.told_s / max(LEAST_S, each.again_s) for each in asked if each.again_s >= 0]
+    return [each.told_s / max(LEAST_S, each.true_s) for each in waits(asked)]
 
 
 def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:
