@@ -171,16 +171,20 @@ class Backlog:
         else:
             more_s = max(0, untold.own + untold.others - _free(worker)) * each_s
         # As many as are made in that time may have started in it: heartbeats do not tell of that
-        # either.
+        # either. So the turn of one who has asked before is nearer by that time, too. Who has not
+        # begins behind what begins now, whenever that is.
+        if told.known and not crowd:
+            return max(0.0, told.seconds + more_s - self.untold_s)
         return told.seconds + max(0.0, more_s - self.untold_s)
 
 
 class Told(NamedTuple):
     """How long a new request would wait, in seconds. `behind_one`: so much longer would the one
-    behind it; 0 where that is not known."""
+    behind it; 0 where that is not known. `known`: it is that of its principal or tenant."""
 
     seconds: float
     behind_one: float
+    known: bool = False
 
 
 def told_of(
@@ -191,7 +195,8 @@ def told_of(
     names, waits = _listed(worker, "waits_of"), _listed(worker, f"{priority}_waits_s")
     for name in map(waits_of, (principal, tenant_of(principal))):
         if name in names[: len(waits)]:
-            return _told(waits, _listed(worker, f"{priority}_next_s"), names.index(name))
+            found = _told(waits, _listed(worker, f"{priority}_next_s"), names.index(name))
+            return found._replace(known=True)
     waits, rank = _listed(worker, "waits_s"), topics.CLASSES.index(priority)
     return _told(waits, _listed(worker, "next_s"), rank) if len(waits) > rank else None
 

@@ -10,16 +10,16 @@ from bench import waits_simulated
 
 async def test_what_is_told_is_near_to_what_is_waited_for() -> None:
     found: dict[str, list[float]] = defaultdict(list)
-    for seed in range(3):
+    for seed in range(2):
         for name, ratio in waits_simulated.ratios(seed):
             found[name].append(ratio)
     for name, within in {
         f"{waits_simulated.ONE_USER}: interactive refusals": 0.5,
         # Ten others stopped just before. Their requests are expected for some seconds more.
-        f"{waits_simulated.ONE_USER}: interactive first etas": 0.3,
-        "interactive at twice the capacity: interactive refusals": 0.3,
-        "interactive at twice the capacity: interactive first etas": 0.3,
-        "interactive at 1.2 of it, batch at a fifth: interactive refusals": 0.3,
+        f"{waits_simulated.ONE_USER}: interactive first etas": 0.4,
+        "interactive at twice the capacity: interactive refusals": 0.6,
+        "interactive at twice the capacity: interactive first etas": 0.6,
+        "interactive at 1.2 of it, batch at a fifth: interactive refusals": 0.6,
         "interactive at half of it, batch at one and a half: batch refusals": 0.2,
         "interactive at half of it, batch at one and a half: batch first etas": 0.2,
     }.items():
@@ -39,3 +39,5 @@ async def test_in_steady_overload_what_is_taken_starts_in_time() -> None:
                 found = [ratio for name, ratio in ratios if name == f"{priority} {what}"]
                 assert len(found) >= 10, (load.part, priority)
                 assert 0.75 < statistics.median(found) < 1.3, (load.part, priority, what)
+                within = sum(0.8 <= ratio <= 1.2 for ratio in found) / len(found)
+                assert within > (0.55 if priority == "interactive" else 0.25), what

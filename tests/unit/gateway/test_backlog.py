@@ -54,11 +54,20 @@ def placed(**whose: list[str]) -> Lately:
 class TestWait:
     def test_each_principal_has_a_wait_of_its_own(self) -> None:
         told = waits((1.5, 30.0), alice=(4.0, 50.0), bob=(9.0, 60.0))
-        work = backlog.of([beat(1_000, 5_000, **told)])
-        assert work.wait_s(NewRequest("interactive", "alice")) == 4.0
-        assert work.wait_s(NewRequest("batch", "bob")) == 60.0
+        work, passed = backlog.of([beat(1_000, 5_000, **told)]), backlog.BUSY_UNTOLD_S
+        assert work.wait_s(NewRequest("interactive", "alice")) == 4.0 - passed
+        assert work.wait_s(NewRequest("batch", "bob")) == 60.0 - passed
         assert work.wait_s(NewRequest("interactive", "carol")) == 1.5
         assert work.wait_s(NewRequest("batch")) == 30.0
+
+    def test_a_turn_is_nearer_by_how_old_the_heartbeat_is(self) -> None:
+        """But that of one who has not asked before, who begins behind what begins now."""
+        told = waits((0.1, 30.0), alice=(0.1, 50.0))
+        work = backlog.of([beat(1_000, 5_000, **told)])
+        assert work.wait_s(NewRequest("interactive", "alice")) == 0.0
+        assert work.wait_s(NewRequest("interactive", "carol")) == 0.1
+        alice = NewRequest("batch", "alice")
+        assert work.wait_at(work.ready[0], alice, crowd=True) == 50.0, "workers are compared"
 
     def test_a_request_waits_where_it_begins_first(self) -> None:
         work = backlog.of(
