@@ -87,7 +87,7 @@ class Demand:
             self._named[own.name] = own
         self._of[principal] = own  # now the newest
         if len(self._of) > KEPT:
-            del self._named[self._of.pop(next(iter(self._of))).name]
+            self._named.pop(self._of.pop(next(iter(self._of))).name, None)
         for habit in (self._all, own):
             habit.came.setdefault(rank, Arrivals()).add(asked)
 
