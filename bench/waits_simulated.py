@@ -7,7 +7,7 @@ more loads here, as in `bench.overload`, what would start after its deadline is 
 has not started by then expires, so that queues stay as they are.
 
 The pool is `bench.simulated_pool`, in which the parts that judge are the real ones. So a change of
-how waits are told is judged in a minute, by more requests than `bench waits` has in an hour.
+how waits are told is judged in minutes, by more requests than `bench waits` has in an hour.
 """
 
 from __future__ import annotations

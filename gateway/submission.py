@@ -427,9 +427,10 @@ class Submission:
         return found
 
     def _note_turned_away(self, create: command.Create, principal: Principal) -> None:
-        """The pool that was asked does not get this request."""
+        """The pool that was asked does not get this request, which is one choice of a completion
+        that has several."""
         tokens = admission.cost(create)
-        self._turned_away.note(create.pool, create.priority, principal.key, tokens, create.choices)
+        self._turned_away.note(create.pool, create.priority, principal.key, tokens)
 
     async def _answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool's workers have a former answer, which needs no place in an engine."""

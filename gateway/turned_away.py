@@ -50,13 +50,12 @@ class TurnedAway:
         priority: topics.PriorityClass,
         principal: str,
         tokens: float,
-        requests: int = 1,
     ) -> None:
-        """`requests` of a principal were turned away, each of which asks for so many `tokens`."""
+        """A request of a principal was turned away that asks for so many tokens."""
         counts, rank = self._counts.setdefault(pool, {}), topics.CLASSES.index(priority)
         for whose in (Whose(rank), Whose(rank, waits_of(principal))):
             before = counts.pop(whose, _NONE)
-            counts[whose] = Count(before.requests + requests, before.tokens + requests * tokens)
+            counts[whose] = Count(before.requests + 1, before.tokens + tokens)
         while len(counts) > len(topics.CLASSES) * (MOST + 1):
             del counts[next(whose for whose in counts if whose.name)]
         self._last[pool] = self._clock()

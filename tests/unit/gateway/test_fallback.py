@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import backlog, breaker, rerouting, response_stream, routes
+from gateway import backlog, breaker, choices, rerouting, response_stream, routes
 from gateway.backlog import NewRequest
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
@@ -508,6 +508,10 @@ async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> 
                 with pytest.raises(errors.ApiError):
                     parts.submission._admit(asked, ALICE, counts=True)
                 assert turned_away(parts) == {"default": 1}, "what was only counted is none"
+                for choice in choices.split(dataclasses.replace(asked, choices=3)):
+                    with pytest.raises(errors.ApiError):
+                        await parts.submission.submit(choice, ALICE)
+                assert turned_away(parts) == {"default": 4}
                 continue
             with await parts.submission.submit(asked, ALICE) as stream:
                 assert stream.pool == "small"

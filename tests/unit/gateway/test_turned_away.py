@@ -41,7 +41,8 @@ async def test_workers_are_told_of_each_principal_and_of_all() -> None:
     redis, time = memory_redis.MemoryRedis(), Time()
     async with telling(redis, time) as (gateway, workers):
         gateway.note("p", "interactive", "alice", 100.0)
-        gateway.note("p", "interactive", "bob", 50.0, requests=3)
+        for _ in range(3):
+            gateway.note("p", "interactive", "bob", 50.0)
         gateway.note("p", "batch", "alice", 7.0)
         gateway.note("other", "interactive", "bob", 1.0)
         await log_contract.until(lambda: len(redis.hashes) == 2, 5)

@@ -69,6 +69,7 @@ def test_what_was_turned_away_comes_too() -> None:
     assert known.rate("alice", 0) == pytest.approx(3.5 * 20.0, rel=0.01)
     assert known.rate_of_all(0) == pytest.approx(3.5 * 20.0, rel=0.01)
     assert known.rate_of_all(1) == pytest.approx(10.0, rel=0.01)
+    assert known._of["alice"].came[0].each == pytest.approx(20.0)
     assert known.rate("stranger", 0) == 0.0, "it has no turns here"
     assert list(known._of) == ["alice"]
 
