@@ -25,6 +25,7 @@ from bench import (
     cancel,
     fanout,
     gateway_cost,
+    gpu,
     handover,
     hedge,
     history,
@@ -55,6 +56,7 @@ SUITES: dict[str, ModuleType] = {
     for module in (
         whole_path,
         whole_path_alike,
+        gpu,
         beside,
         tags,
         scaling,
@@ -78,7 +80,7 @@ SUITES: dict[str, ModuleType] = {
         search,
     )
 }
-ON_REQUEST = {whole_path_alike.NAME, beside.NAME, page.NAME, search.NAME}
+ON_REQUEST = {whole_path_alike.NAME, gpu.NAME, beside.NAME, page.NAME, search.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
 NOT_QUICK = {
     scaling.NAME,

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +22,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import aiokafka.admin
 import httpx
@@ -60,6 +63,18 @@ ENGINE: Final = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
+}
+
+
+# Sizes of Llama 3 8B, but for the vocabulary.
+LARGE: Final = {
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
 }
 
 
@@ -292,12 +307,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def vllm_server(
-    scratch: Path, model: Path, name: str, *, alike: bool = False, tool_parser: str = ""
+    scratch: Path,
+    model: Path,
+    name: str,
+    *,
+    alike: bool = False,
+    tool_parser: str = "",
+    engine_args: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Side]:
     """Run vLLM's OpenAI-compatible server with the worker's engine settings.
 
     `alike`: also with the worker's arrangement of engine processes. `tool_parser`: it serves tools,
-    and its grammars are of the worker's kind.
+    and its grammars are of the worker's kind. `engine_args`: as a pool has them.
     """
     if not ENGINE_PYTHON.exists():
         raise NotHere("the engine environment (make install)")
@@ -317,11 +338,12 @@ def vllm_server(
         "127.0.0.1",
         "--port",
         str(port),
-        "--dtype",
-        "auto" if install_engine.has_gpu() else vllm_cpu.native_dtype(),
-        "--enforce-eager",
         "--enable-prefix-caching",
     ]
+    if not install_engine.has_gpu():
+        command += ["--dtype", vllm_cpu.native_dtype(), "--enforce-eager"]
+    for argument, value in engine_args.items():
+        command += [f"--{argument.replace('_', '-')}", str(value)]
     command += [
         "--max-num-seqs",
         str(SEQUENCES),
@@ -433,6 +455,19 @@ def model_folder() -> Path:
     folder = paths.model()
     if not (folder / "config.json").exists():
         raise NotHere(f"the model {paths.MODEL} (make install)")
+    return folder
+
+
+def large_model() -> Path:
+    """The folder of a model of eight billion parameters, with the tokenizer of the small model. It
+    has no weights: vLLM makes random ones (the engine argument `load_format: dummy`)."""
+    source, folder = model_folder(), paths.cache() / "models" / "large-llama"
+    folder.mkdir(exist_ok=True)
+    for file in source.iterdir():
+        if file.name.startswith("tokenizer") or file.suffix == ".jinja":
+            shutil.copy(file, folder)
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **LARGE}))
     return folder
 
 

@@ -78,9 +78,9 @@ def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
         if plan.early is not None and not alike
         else sides(plan, stacks.toy_model, alike=alike)
     )
-    yield from _compare(plan, TOY_QUICK if plan.quick else TOY, toy)
+    yield from in_turn(plan, TOY_QUICK if plan.quick else TOY, toy)
     if not plan.quick:
-        yield from _compare(plan, SMALL, sides(plan, stacks.model_folder, alike=alike))
+        yield from in_turn(plan, SMALL, sides(plan, stacks.model_folder, alike=alike))
 
 
 @contextlib.contextmanager
@@ -101,11 +101,13 @@ def sides(
         yield both
 
 
-def _compare(
+def in_turn(
     plan: measure.Plan,
     work: Work,
     both: contextlib.AbstractContextManager[tuple[stacks.Side, stacks.Side]],
+    name: str = NAME,
 ) -> Iterator[measure.Row]:
+    """Measure both sides in turn, the idle one frozen. `name`: of the suite."""
     with both as (ours, theirs):
         cases = _cases(work)
         for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
@@ -118,7 +120,7 @@ def _compare(
                             result = uvloop.run(asked(side))
                     if number >= 0:
                         yield measure.Row(
-                            NAME, f"{work.label}, {case}", side.name, number, _values(result, meter)
+                            name, f"{work.label}, {case}", side.name, number, _values(result, meter)
                         )
 
 

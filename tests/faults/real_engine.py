@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -164,14 +165,21 @@ class Run:
         return found
 
 
-async def run(kills: int, workers: int, seed: int, seconds: float, folder: Path) -> int:
+async def run(
+    kills: int, workers: int, seed: int, seconds: float, engine_args: dict[str, Any], folder: Path
+) -> int:
     """The exit code: 0 all well, 1 something failed, 2 not enough kills bit."""
     model = folder / "model"
     small = models.resolve("vllm", "").source
     command = [str(ENGINE_PYTHON), "-m", "tests.support.toy_tools", str(small), str(model)]
     await asyncio.to_thread(lambda: subprocess.run(command, cwd=stage.ROOT, check=True))
     pools = {
-        stage.POOL: {"models": [stage.MODEL], "max_model_len": 2048, "max_output_tokens": 1024}
+        stage.POOL: {
+            "models": [stage.MODEL],
+            "max_model_len": 2048,
+            "max_output_tokens": 1024,
+            "engine_args": engine_args,
+        }
     }
     on = stage.Stage(
         folder,
@@ -255,19 +263,29 @@ def main() -> None:
         "--seconds", type=float, default=7200.0, help="no kill later; fewer than KILLS: exit code 2"
     )
     parser.add_argument("--seed", type=int, default=None, help="default: drawn, and printed")
+    parser.add_argument(
+        "--engine-args",
+        type=json.loads,
+        default={},
+        help="the pool's engine_args, as JSON; on a GPU a share of its memory for each worker",
+    )
     chosen = parser.parse_args()
     seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage is taken down
     print(
         (
             f"python -m tests.faults.real_engine --kills {chosen.kills} --workers "
-            f"{chosen.workers} --seed {seed}"
+            f"{chosen.workers} --seed {seed} --engine-args '{json.dumps(chosen.engine_args)}'"
         ),
         flush=True,
     )
     folder = Path(tempfile.mkdtemp(prefix="tailrace-real-engine-"))
     print(f"logs and transcripts: {folder}", flush=True)
-    sys.exit(asyncio.run(run(chosen.kills, chosen.workers, seed, chosen.seconds, folder)))
+    sys.exit(
+        asyncio.run(
+            run(chosen.kills, chosen.workers, seed, chosen.seconds, chosen.engine_args, folder)
+        )
+    )
 
 
 if __name__ == "__main__":
