@@ -324,38 +324,10 @@ def vllm_server(
         raise NotHere("the engine environment (make install)")
     port = ports.free_port()
     module = "bench.alike_server" if alike else "vllm.entrypoints.openai.api_server"
-    command: list[str | Path] = [
-        ENGINE_PYTHON,
-        "-m",
-        module,
-        "--model",
-        model,
-        "--served-model-name",
-        name,
-    ]
-    command += [
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--enable-prefix-caching",
-    ]
-    if not install_engine.has_gpu():
-        command += ["--dtype", vllm_cpu.native_dtype(), "--enforce-eager"]
-    for argument, value in engine_args.items():
-        command += [f"--{argument.replace('_', '-')}", str(value)]
-    command += [
-        "--max-num-seqs",
-        str(SEQUENCES),
-        "--max-model-len",
-        "8192",
-        "--disable-log-stats",
-        "--disable-uvicorn-access-log",
-    ]
-    if tool_parser:
-        grammars = '{"backend": "xgrammar", "disable_any_whitespace": true}'
-        command += ["--structured-outputs-config", grammars]
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    command: list[str | Path] = [ENGINE_PYTHON, "-m"]
+    command += [module, "--model", model, "--served-model-name", name]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += server_options(tool_parser, engine_args, gpu=install_engine.has_gpu())
     log = scratch / f"vllm-{port}.log"
     server = _start(command, environment(), log)
     try:
@@ -363,6 +335,24 @@ def vllm_server(
         yield Side(THEIRS, f"http://127.0.0.1:{port}", name, {}, {"server": [server.pid]})
     finally:
         _end(server)
+
+
+def server_options(
+    tool_parser: str, engine_args: Mapping[str, Any], *, gpu: bool
+) -> list[str | Path]:
+    """Options of vLLM's server for an engine as the worker has it: compiled only on a GPU."""
+    options: list[str | Path] = ["--enable-prefix-caching"]
+    options += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", "8192"]
+    options += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    if not gpu:
+        options += ["--dtype", vllm_cpu.native_dtype(), "--enforce-eager"]
+    for argument, value in engine_args.items():
+        options += [f"--{argument.replace('_', '-')}", str(value)]
+    if tool_parser:
+        grammars = '{"backend": "xgrammar", "disable_any_whitespace": true}'
+        options += ["--structured-outputs-config", grammars]
+        options += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    return options
 
 
 @contextlib.contextmanager
