@@ -70,11 +70,16 @@ class Demand:
     _named: dict[str, _Habit] = field(default_factory=dict)
     _spans: Spans = field(default_factory=Spans)
 
+    _agreeing: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def part(self) -> float:
+        """Of what requests asked for, that which they took; 1 while nothing is known."""
+        return self._all.used / self._all.asked if self._all.asked and self._all.used else 1.0
     def expected(self, principal: str, asked: float) -> float:
         """Tokens that a request will take that asks for so many. All of them while nothing is
         known."""
-        part = self._all.used / self._all.asked if self._all.asked else 1.0
-        asked_before, used = FEW * asked, FEW * asked * part
+        asked_before, used = FEW * asked, FEW * asked * self.part
         if (habit := self._of.get(principal)) is not None:
             asked_before, used = asked_before + habit.asked, used + habit.used
         return asked * min(1.0, used / asked_before) if asked_before else asked

@@ -143,15 +143,18 @@ class Slots:
         return self._waiting[rank].cost if rank in self._waiting else 0.0
 
     def times(self, rank: int, aside: Mapping[str, float], part: float) -> float:
-        """What the waiting requests of a rank will take, over what is expected of each.
+        """What the waiting requests of a rank will make, over what they are charged with: charges
+        have prompts in them. Where none waits, that of all requests.
 
         Args:
             aside: what those ask for that wait elsewhere, by principal.
-            part: of what all of them ask for, that which they will take.
+            part: of what all of them ask for, that which they will make.
         """
         charged = sum(self.demand.expected(name, asked) for name, asked in aside.items())
         charged += self.charged(rank)
-        return part * (self.asked(rank) + sum(aside.values())) / charged if charged else 1.0
+        if not charged:
+            return part / self.demand.part
+        return part * (self.asked(rank) + sum(aside.values())) / charged
 
     def standing(self, rank: int) -> tuple[float, dict[str, Standing]]:
         """How principals stand in the queue of a rank, by charges (`FairQueue.standing`)."""

@@ -55,7 +55,7 @@ class _Sum(NamedTuple):
 
 @dataclass(slots=True)
 class Turns:
-    """The queue of one class, in tokens that its requests are expected to take.
+    """The queue of one class, in tokens that its requests are charged with.
 
     Attributes:
         now: virtual time at which a new tenant starts.
@@ -63,8 +63,8 @@ class Turns:
         aside: what waits beside `tenants`, by principal.
         per_s: gives what comes of a principal in a second.
         each: of a request.
-        times: of what is expected, that which is believed.
-        unread: what lies in the log before a new request, in tokens that are believed.
+        times: what the engine makes of that.
+        unread: what lies in the log before a new request, in tokens that the engine will make.
     """
 
     now: float
@@ -234,13 +234,14 @@ def queues(slots: Slots, work: Workload, unserved: Sequence[Unserved]) -> Queues
 
     def turns(rank: int, left: Unserved) -> Turns:
         now, tenants = slots.standing(rank)
+        times = slots.times(rank, left.aside, work.part)
         return Turns(
             now,
             tenants,
             {name: demand.expected(name, asked) for name, asked in left.aside.items()},
             lambda principal: demand.rate(principal, rank),
-            work.each,
-            slots.times(rank, left.aside, work.part),
+            work.each / times,
+            times,
             left.unread * work.each,
         )
 

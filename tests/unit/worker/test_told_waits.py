@@ -258,6 +258,25 @@ async def test_the_queues_of_a_worker() -> None:
     assert found.makes_way == 0.0
 
 
+async def test_prompts_that_are_charged_make_no_wait_longer() -> None:
+    """Interactive requests come of which none waits. Their prompts are nine tenths of what they are
+    charged with, and batch requests were told ten times what comes before them."""
+    slots, work = Slots(2, batch_share=0.0), Workload()
+    for _ in range(50):
+        slots.release(slots.acquire(0, Flow("a", "a"), 1_100.0), used=1_000.0)
+    slots.acquire(0, Flow("a", "a"), 1_100.0)
+    slots.acquire(0, Flow("b", "b"), 1_100.0)
+    slots.acquire(BATCH, Flow("b", "b"), 1_100.0)
+    work.measure(Totals(50 * 100, 50, 50 * 1_100.0), 10.0, waited=True)
+    slots.demand.measure(10.0)
+    found = told_waits.queues(slots, work, [Unserved({}, 0)] * 2)
+    assert found.each == 100.0
+    assert found.per_s == pytest.approx(5.2 * 100, rel=0.05)
+    assert found.turns[0].times * found.turns[0].each == pytest.approx(found.each)
+    of_one = found.turns[0].turn("a", "a", behind=1) - found.turns[0].turn("a", "a")
+    assert of_one == pytest.approx(1_000, rel=0.05), "turns are by what is charged"
+
+
 async def test_a_batch_response_that_makes_way_is_room_for_an_interactive_request() -> None:
     slots, work = Slots(2), Workload()
     work.measure(Totals(1_000, 50, 5_000), 10.0, waited=True)
