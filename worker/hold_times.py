@@ -57,7 +57,9 @@ class HoldTimes:
                 self._counts[bucket] *= left
                 self._seconds[bucket] *= left
 
-    def starts(self, ages: Sequence[float], step_s: float, steps: int) -> list[float]:
+    def starts(
+        self, ages: Sequence[float], step_s: float, steps: int, stopped: Sequence[float] = ()
+    ) -> list[float]:
         """How many requests can start in 1, 2, … `steps` steps from now, if always some wait.
 
         The expectation, by the renewal equation: a slot that comes free is taken at once, and comes
@@ -65,12 +67,10 @@ class HoldTimes:
 
         Args:
             ages: for how many seconds each slot in use has been held.
+            stopped: for how many seconds each response held one that goes on later.
         """
-        ends, left = self._ends(ages)
-        oldest = max((*ages, ends[-1].edge if ends else 0.0), default=0.0)
-        lengths = [(each.seconds, each.part) for each in ends]
-        # Of a longer one than any that ended, nothing is known but that it was as long as it is.
-        lengths.append((2 * max(oldest, LEAST_S), left))
+        ends, left = self._ends((*ages, *stopped))
+        lengths = _lengths(ends, left, (*ages, *stopped))
         freed = [0.0] * (steps + 1)
         for age in ages:
             for seconds, part in _left(age, ends, left):
@@ -92,11 +92,19 @@ class HoldTimes:
             before += count
         return sums[1:]
 
+    def mean(self, ages: Sequence[float]) -> float:
+        """For how many seconds a slot is held. `ages`: of all that have not ended."""
+        return sum(seconds * part for seconds, part in _lengths(*self._ends(ages), ages))
+
     def _ends(self, ages: Sequence[float]) -> tuple[list[_Ends], float]:
         """Which parts of all requests end when, and the part of which that is not known.
 
-        By Kaplan and Meier (1958): those that still run tell that they were not shorter. Without
-        them, an answer that is longer than all before would be taken for a short one until it ends.
+        By Kaplan and Meier (1958): those that have not ended tell that they were not shorter.
+        Without them, an answer that is longer than all before would be taken for a short one until
+        it ends.
+
+        Args:
+            ages: of all that have not ended.
         """
         ends, left = list[_Ends](), 1.0
         longer = sum(self._counts)
@@ -108,6 +116,15 @@ class HoldTimes:
                 left *= 1 - ending
                 longer -= count
         return ends, max(0.0, left)
+
+
+def _lengths(
+    ends: Sequence[_Ends], left: float, ages: Sequence[float]
+) -> list[tuple[float, float]]:
+    """For how many seconds slots are held, with probabilities."""
+    # Of a longer one than any that ended, nothing is known but that it was as long as it is.
+    oldest = max((*ages, ends[-1].edge if ends else 0.0), default=0.0)
+    return [*((each.seconds, each.part) for each in ends), (2 * max(oldest, LEAST_S), left)]
 
 
 def _left(age: float, ends: Sequence[_Ends], left: float) -> Iterator[tuple[float, float]]:

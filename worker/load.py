@@ -41,11 +41,7 @@ class Load:
 
     def measure(self, slots: Slots, made: int, seconds: float) -> None:
         """Account for the seconds since the last call. `made`: tokens since the worker's start."""
-        totals = Totals(
-            made,
-            slots.ended + slots.running / 2,
-            slots.ended_asked + slots.running_asked / 2,
-        )
+        totals = Totals(made, *slots.begun)
         waits = slots.queued > 0
         self._work.measure(
             totals,
@@ -90,7 +86,8 @@ class Load:
     ) -> dict[str, list[str] | list[float]]:
         """How long new requests would wait: of each class, of known principals and of others.
         Nothing while it is not known."""
-        self._work.look_ahead(waiting, slots.ages if slots else ())
+        if slots is not None:
+            self._work.look_ahead(waiting, slots.ages, slots.stopped_ages)
         if slots is None or not waiting:
             return _members({}, (_AT_ONCE, _AT_ONCE))
         if not self._work.starts.rate:

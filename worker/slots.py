@@ -18,7 +18,7 @@ import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow, Standing, tenant_of
 from tailrace.protocol import topics
@@ -64,6 +64,13 @@ class Turn(asyncio.Future[None]):
         self.since = 0.0
 
 
+class _Parts(NamedTuple):
+    """How long a response held slots, in seconds, and how many tokens it took in that time."""
+
+    seconds: float
+    used: float
+
+
 class Slots:
     """A pool of slots.
 
@@ -72,8 +79,7 @@ class Slots:
         bound: slots that may be in use now. Those in use above it are not taken away.
         running: slots in use.
         running_asked: what their requests asked for.
-        ended, ended_asked: requests that used a slot and gave it back, and what they asked for. One
-            that made way counts only the first time.
+        ended, ended_asked: requests that used a slot and do not go on, and what they asked for.
         holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
             them; `Heartbeat.measure` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
@@ -86,7 +92,8 @@ class Slots:
         _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first.
         _asked: those of them that were asked to make way.
-        _paused: for how many seconds paused responses held a slot, by id, the last KEPT_HOLDS.
+        _paused: the parts so far of responses that made way, by id, the last KEPT_HOLDS.
+        _stopped: turns that wait of those responses.
         _waiting: turns that wait, by rank, by their charges.
         _waiting_asked: what they ask for, by rank.
     """
@@ -119,7 +126,8 @@ class Slots:
         self._running: set[Turn] = set()
         self._pausable: dict[Turn, None] = {}
         self._asked: set[Turn] = set()
-        self._paused: dict[str, float] = {}
+        self._paused: dict[str, _Parts] = {}
+        self._stopped: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
         self._waiting_asked: dict[int, float] = defaultdict(float)
         self.demand = Demand()
@@ -130,9 +138,24 @@ class Slots:
         return sum(map(len, self._waiting.values()))
 
     @property
+    def begun(self) -> tuple[float, float]:
+        """How many requests have begun here, and what they asked for. One that has not ended counts
+        by half, because on average it is half done."""
+        stopped_asked = sum(turn.cost for turn in self._stopped)
+        return (
+            self.ended + (self.running + len(self._stopped)) / 2,
+            self.ended_asked + (self.running_asked + stopped_asked) / 2,
+        )
+
+    @property
     def ages(self) -> list[float]:
         """For how many seconds each response that has a slot has had one."""
-        return [self._held_s(turn) for turn in self._running]
+        return [self._parts(turn).seconds for turn in self._running]
+
+    @property
+    def stopped_ages(self) -> list[float]:
+        """For how many seconds each response had a slot that made way and waits."""
+        return [self._before(turn).seconds for turn in self._stopped]
 
     def asked(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
@@ -229,6 +252,8 @@ class Slots:
         turn.charge = self.demand.expected(flow.principal, cost)
         if not again:
             self.demand.came(flow.principal, rank, cost)
+        if again:
+            self._stopped.add(turn)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
         self._admit()
@@ -260,12 +285,7 @@ class Slots:
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
         if used:
-            self._note_hold(turn, paused=paused)
-        if used and not turn.again:
-            self.ended += 1
-            self.ended_asked += turn.cost
-        if used:
-            self.demand.ended(turn.flow.principal, 0.0 if turn.again else turn.cost, used)
+            self._note_parts(turn, used, paused=paused)
         self._held[turn.flow.principal] -= 1
         if not self._held[turn.flow.principal]:
             del self._held[turn.flow.principal]
@@ -275,23 +295,32 @@ class Slots:
             self._queue(turn.rank).settle(turn.flow, due)
         self._admit()
 
-    def _note_hold(self, turn: Turn, *, paused: bool) -> None:
-        """A response gives its slot back. All its parts count as one time."""
-        seconds = self._held_s(turn)
+    def _note_parts(self, turn: Turn, used: float, *, paused: bool) -> None:
+        """A response that used so much gives its slot back. All its parts count as one."""
+        parts = self._parts(turn, used)
         self._paused.pop(turn.rid, None)
         if not paused:
-            self.holds.append(seconds)
+            self.ended += 1
+            self.ended_asked += turn.cost
+            self.holds.append(parts.seconds)
+            self.demand.ended(turn.flow.principal, turn.cost, parts.used)
             return
-        self._paused[turn.rid] = seconds
+        self._paused[turn.rid] = parts
         if len(self._paused) > KEPT_HOLDS:
             del self._paused[next(iter(self._paused))]
 
-    def _held_s(self, turn: Turn) -> float:
-        return self._paused.get(turn.rid, 0.0) + self._monotonic() - turn.since
+    def _parts(self, turn: Turn, used: float = 0.0) -> _Parts:
+        """With the part that has its slot now, of which so much is used."""
+        before = self._before(turn)
+        return _Parts(before.seconds + self._monotonic() - turn.since, before.used + used)
+
+    def _before(self, turn: Turn) -> _Parts:
+        return self._paused.get(turn.rid, _Parts(0.0, 0.0))
 
     def withdraw(self, turn: Turn) -> None:
         """Give up waiting; a slot that was granted already is given back."""
         if self._queue(turn.rank).remove(turn.flow, turn):
+            self._stopped.discard(turn)
             self._waiting_asked[turn.rank] -= turn.cost
             turn.cancel()
         elif turn.done() and not turn.cancelled():
@@ -307,6 +336,7 @@ class Slots:
         while self.running < min(self.capacity, self.bound) and (turn := self._next()) is not None:
             self.running += 1
             self._running.add(turn)
+            self._stopped.discard(turn)
             turn.since = self._monotonic()
             self.running_asked += turn.cost
             self._held[turn.flow.principal] += 1

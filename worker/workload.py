@@ -31,7 +31,7 @@ class Totals(NamedTuple):
     """Since the worker's start.
 
     `made`: tokens the engine made. `begun` and `asked`: requests begun in the engine, and what they
-    asked for; one that still runs counts by half, because on average it is half done.
+    asked for, as `Slots.begun` counts them.
     """
 
     made: int
@@ -96,23 +96,27 @@ class Workload:
             self._holds.add(hold)
         self._last = now
 
-    def look_ahead(self, waiting: float, ages: Sequence[float]) -> Starts:
+    def look_ahead(
+        self, waiting: float, ages: Sequence[float], stopped: Sequence[float] = ()
+    ) -> Starts:
         """When what waits begins.
 
         Args:
             waiting: tokens that all of it makes.
             ages: for how many seconds each slot in use has been held.
+            stopped: for how many seconds each response held one that has made way.
         """
         if not (waiting and self.rate and self.each and self._holds and ages):
             self._starts = None
             return self.starts
         least, most = AHEAD_S
         step_s = min(most, max(least, FURTHER * waiting / self.rate)) / STEPS
-        counts = self._holds.starts(ages, step_s, STEPS)
+        counts = self._holds.starts(ages, step_s, STEPS, stopped)
         told = range(STEPS // TOLD_STEPS, STEPS + 1, STEPS // TOLD_STEPS)
         times = tuple(step * step_s for step in told)
         tokens = tuple(counts[step - 1] * self.each for step in told)
-        self._starts = Starts(times, tokens, self.rate)
+        hold_s = self._holds.mean((*ages, *stopped))
+        self._starts = Starts(times, tokens, self.each * len(ages) / hold_s)
         return self.starts
 
     @property

@@ -51,12 +51,25 @@ def test_those_that_still_run_tell_that_long_ones_are_frequent() -> None:
     assert beside[-1] == pytest.approx(2, rel=0.1)  # 1 + 1/2 + 1/4 + …
 
 
+def test_those_that_made_way_tell_that_long_ones_are_frequent() -> None:
+    """They hold no slot, and so they make none come free."""
+    holds = known(*[1.0] * 20)
+    running, stopped = (
+        holds.starts([0.0], step_s=0.5, steps=20, stopped=others) for others in ((), [20.0] * 20)
+    )
+    assert running[-1] == pytest.approx(10, rel=0.1)
+    assert stopped[-1] == pytest.approx(2, rel=0.1)
+    assert holds.mean([]) == pytest.approx(1.0)
+    assert holds.mean([20.0] * 20) == pytest.approx((1.0 + 40.0) / 2)
+
+
 @pytest.mark.parametrize("step_s", [0.05, 1.0, 10.0])
 def test_in_the_long_run_it_is_the_number_of_slots_over_the_mean(step_s: float) -> None:
     holds = known(*[0.5] * 900, *[5.5] * 100)
     starts = holds.starts([0.2] * 7 + [3.0], step_s=step_s, steps=400)
     rate = (starts[-1] - starts[199]) / (200 * step_s)
     assert rate == pytest.approx(8 / 1.0, rel=0.02)
+    assert holds.mean([]) == pytest.approx(1.0)
 
 
 def test_it_is_the_mean_of_what_happens() -> None:

@@ -172,8 +172,32 @@ async def test_a_response_that_made_way_counts_once() -> None:
     and waits were told too short."""
     pool = slots.Slots(1)
     for again in (False, True, True):
-        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0)
+        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0, paused=True)
+        assert (pool.ended, pool.begun) == (0, (0.0, 0.0))
+    pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=True), used=40.0)
     assert (pool.ended, pool.ended_asked) == (1, 100.0)
+
+
+async def test_what_has_begun_and_not_ended_counts_by_half_also_where_it_made_way() -> None:
+    now = [100.0]
+    pool = slots.Slots(1, monotonic=lambda: now[0])
+    turn = pool.acquire(slots.BATCH, BOB, 100.0, "r")
+    assert pool.begun == (0.5, 50.0)
+    now[0] = 103.0
+    held = pool.acquire(0, ALICE, 10.0)
+    pool.release(turn, used=40.0, paused=True)
+    again, another = (
+        pool.acquire(slots.BATCH, BOB, 100.0, rid, again=True) for rid in ("r", "elsewhere")
+    )
+    assert pool.begun == (1.5, 105.0)
+    assert sorted(pool.stopped_ages) == [0.0, 3.0]
+    pool.withdraw(another)
+    assert pool.begun == (1.0, 55.0)
+    pool.release(held, used=10.0)
+    assert (again.done(), pool.stopped_ages) == (True, [])
+    assert pool.begun == (1.5, 60.0)
+    pool.release(again, used=5.0)
+    assert pool.begun == (2.0, 110.0)
 
 
 class TestBatchShare:
@@ -313,7 +337,7 @@ async def test_what_one_that_makes_way_has_not_used_yet_is_given_back_at_once() 
 
 async def test_what_made_way_counts_as_one_request() -> None:
     pool = slots.Slots(1)
-    pool.release(pool.acquire(0, ALICE, 100.0), used=20.0)
+    pool.release(pool.acquire(0, ALICE, 100.0), used=20.0, paused=True)
     pool.release(pool.acquire(0, ALICE, 100.0, again=True), used=30.0)
     assert pool.demand.expected("alice", 100.0) == pytest.approx(50.0)
 
