@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.fair_queue import waits_of
-from worker.arrival_rates import Arrivals, Spans
+from worker.arrival_rates import Arrivals, Spans, agreeing
 
 # Seconds until what requests made of what they asked for counts e times less.
 PART_MEMORY_S: Final = 300.0
@@ -63,19 +63,20 @@ class Demand:
         _of: of each that is remembered, the one that asked last at the end.
         _named: those of them that gateways may tell of, by their names there.
         _spans: the seconds in which requests came.
+        _agreeing: how far the rates of principals move, by rank (`arrival_rates.agreeing`).
     """
 
     _all: _Habit = field(default_factory=_Habit)
     _of: dict[str, _Habit] = field(default_factory=dict)
     _named: dict[str, _Habit] = field(default_factory=dict)
     _spans: Spans = field(default_factory=Spans)
-
     _agreeing: dict[int, float] = field(default_factory=dict)
 
     @property
     def part(self) -> float:
         """Of what requests asked for, that which they took; 1 while nothing is known."""
         return self._all.used / self._all.asked if self._all.asked and self._all.used else 1.0
+
     def expected(self, principal: str, asked: float) -> float:
         """Tokens that a request will take that asks for so many. All of them while nothing is
         known."""
@@ -138,17 +139,16 @@ class Demand:
     def rate(self, principal: str, rank: int) -> float:
         """Tokens per second that its requests of a class are expected to take."""
         habit = self._of.get(principal)
-        return self._rate(habit, principal, rank) if habit is not None else 0.0
+        came = habit.came.get(rank) if habit is not None else None
+        if came is None:
+            return 0.0
+        per_s = came.rate(self._spans).moved(self._agreeing.get(rank, 0.0))
+        return per_s * self.expected(principal, came.each)
 
     def rate_of_all(self, rank: int) -> float:
         """The same of all principals."""
-        return self._rate(self._all, "", rank)
-
-    def _rate(self, habit: _Habit, principal: str, rank: int) -> float:
-        came = habit.came.get(rank)
-        if came is None:
-            return 0.0
-        return came.per_s(self._spans) * self.expected(principal, came.each)
+        came = self._all.came.get(rank)
+        return came.rate(self._spans).per_s * self.expected("", came.each) if came else 0.0
 
     def measure(self, seconds: float) -> None:
         """Account for the seconds since the last call."""
@@ -165,3 +165,6 @@ class Demand:
             if habit.asked >= LEAST or any(came.tokens >= LEAST for came in habit.came.values())
         }
         self._named = {habit.name: habit for habit in self._of.values()}
+        for rank, came in self._all.came.items():
+            rates = (h.came[rank].rate(self._spans) for h in self._of.values() if rank in h.came)
+            self._agreeing[rank] = agreeing(came.rate(self._spans).per_s, rates)

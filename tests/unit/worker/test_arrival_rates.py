@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from worker.arrival_rates import MEMORIES_S, Arrivals, Spans
+from worker.arrival_rates import MEMORIES_S, Arrivals, Rate, Spans, agreeing
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
                 self._arrivals.add(100.0)
                 at += self._drawn.expovariate(per_s)
             self._arrivals.fade(self._spans.pass_by(1.0))
-            told.append(self._arrivals.per_s(self._spans))
+            told.append(self._arrivals.rate(self._spans).per_s)
         return told
 
     def of_last_seconds(self) -> float:
@@ -36,9 +36,9 @@ class Clock:
 
 def test_nothing_is_known_before_time_passes() -> None:
     arrivals = Arrivals()
-    assert (arrivals.per_s(Spans()), arrivals.each) == (0.0, 0.0)
+    assert (arrivals.rate(Spans()).per_s, arrivals.each) == (0.0, 0.0)
     arrivals.add(7.0)
-    assert (arrivals.per_s(Spans()), arrivals.each) == (0.0, 7.0)
+    assert (arrivals.rate(Spans()).per_s, arrivals.each) == (0.0, 7.0)
 
 
 def test_what_comes_evenly_is_told_as_it_is() -> None:
@@ -47,7 +47,7 @@ def test_what_comes_evenly_is_told_as_it_is() -> None:
         for _ in range(3):
             arrivals.add(10.0)
         arrivals.fade(spans.pass_by(1.0))
-        assert arrivals.per_s(spans) == pytest.approx(3.0, rel=0.001), second
+        assert arrivals.rate(spans).per_s == pytest.approx(3.0, rel=0.001), second
     assert arrivals.each == pytest.approx(10.0)
 
 
@@ -89,3 +89,22 @@ def test_who_asks_no_more_counts_for_less_and_less() -> None:
 
 def test_memories_grow() -> None:
     assert list(MEMORIES_S) == sorted(MEMORIES_S)
+
+
+@pytest.mark.parametrize(
+    ("total", "found"),
+    [
+        (3.0, [1.0, 2.0]),
+        (4.0, [1.25, 2.75]),
+        (99.0, [2.0, 5.0]),  # as near as they can
+        (2.0, [0.5, 1.5]),
+        (0.5, [0.0, 1.0]),
+    ],
+)
+def test_rates_move_within_their_bounds_until_their_sum_is_that_of_all(
+    total: float, found: list[float]
+) -> None:
+    rates = [Rate(1.0, 0.0, 2.0), Rate(2.0, 1.0, 5.0)]
+    by = agreeing(total, rates)
+    assert [rate.moved(by) for rate in rates] == pytest.approx(found)
+    assert agreeing(total, []) == agreeing(total, [Rate(1.0, 1.0, 1.0)]) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import ClassVar
 
 import pytest
@@ -175,3 +176,37 @@ def test_what_a_principal_was_like_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     for name in "ddf":
         known.came(name, 0, 5.0)
     assert list(known._of) == ["a", "d", "f"], "who asked last is kept"
+
+
+class TestOfMany:
+    """Principals of which each asks rarely."""
+
+    NAMES: ClassVar = [f"user-{number}" for number in range(10)]
+
+    def rates(self, *seconds_and_per_s: tuple[int, float]) -> float:
+        """The sum of their rates at last, in requests a second."""
+        known, drawn = Demand(), random.Random(5)
+        for seconds, per_s in seconds_and_per_s:
+            for _ in range(seconds):
+                for name in self.NAMES:
+                    if drawn.random() < per_s / len(self.NAMES):
+                        known.came(name, 0, 100.0)
+                known.measure(1.0)
+        return sum(known.rate(name, 0) for name in self.NAMES) / 100.0
+
+    def test_when_all_stop_their_rates_fall_as_that_of_all(self) -> None:
+        """Each by itself fell more slowly, to more than twice as much together."""
+        assert self.rates((120, 5.0), (20, 0.0)) < 0.25
+
+    def test_when_all_ask_more_their_rates_rise_as_that_of_all(self) -> None:
+        assert self.rates((120, 1.0), (12, 8.0)) == pytest.approx(8.0, rel=0.2)
+
+    def test_one_that_asks_much_keeps_its_rate_where_many_ask_once(self) -> None:
+        known = Demand()
+        for second in range(60):
+            for _ in range(5):
+                known.came("busy", 0, 100.0)
+            for number in range(20):
+                known.came(f"{second} {number}", 0, 100.0)
+            known.measure(1.0)
+        assert known.rate("busy", 0) == pytest.approx(5.0 * 100.0, rel=0.1)
