@@ -21,7 +21,9 @@ USERS: Final = 10
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
 WARM_EACH: Final = 8
 PROBE_S: Final = 0.5
-# Interactive requests come for at most so many times as long as batch requests do.
+# What comes in the first seconds of a load does not count: nobody knows yet how much comes.
+SETTLE_S: Final = 10.0
+# A load goes on for at most so many times as long as what it asks counts.
 LONGEST: Final = 3.0
 
 
@@ -54,14 +56,14 @@ class Client:
     """Asks as one of many users.
 
     Attributes:
-        waited: requests whose answer has ended.
-        _batch: answers to batch requests, ended or not.
+        waited: requests whose answer has ended, of those that count.
+        _counted: answers to those that count, ended or not.
     """
 
     side: stacks.Side
     answers: Answers
     waited: list[Waited] = field(default_factory=list)
-    _batch: list[load.Answer] = field(default_factory=list)
+    _counted: list[load.Answer] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(2_000_000))
     _users: list[dict[str, str]] = field(default_factory=list)
 
@@ -76,19 +78,27 @@ class Client:
         ]
 
     async def ask(
-        self, group: Group, tokens: int, user: int, refusal_s: float | None = None
+        self,
+        group: Group,
+        tokens: int,
+        user: int,
+        refusal_s: float | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
         """One request, streamed to its end. Raises Failed."""
         body = {**self._body(group, tokens), "stream": True}
         answer = load.Answer(time.perf_counter())
-        if group == "batch":
-            self._batch.append(answer)
+        if counts:
+            self._counted.append(answer)
         await load.stream(
             *(self.side.url, "POST", "/v1/responses", self._users[user], body, answer.due),
             answer=answer,
         )
         if answer.error:
             raise load.Failed(answer.error)
+        if not counts:
+            return
         told = [
             Told(at, place["position"], place.get("eta_s"), "at_least" in place)
             for at, place in answer.places
@@ -96,9 +106,9 @@ class Client:
         self.waited.append(Waited(group, answer.due, answer.started, told, refusal_s))
 
     @property
-    def batch_waits(self) -> bool:
-        """Whether a batch request waits for a worker."""
-        return any(not answer.started and not answer.ended for answer in self._batch)
+    def waits(self) -> bool:
+        """Whether a request that counts waits for a worker."""
+        return any(not answer.started and not answer.ended for answer in self._counted)
 
     async def probe(self, group: Group, user: int, http: httpx.AsyncClient) -> None:
         """Ask what cannot wait, and after a refusal the same with time to wait."""
@@ -107,6 +117,11 @@ class Client:
         if refused.status_code == 429:
             told_s = int(refused.headers["retry-after-ms"]) / 1000
             await self.ask(group, self.answers.short, user, told_s)
+
+    def clear(self) -> None:
+        """Forget what was asked."""
+        self.waited.clear()
+        self._counted.clear()
 
     def _body(self, group: Group, tokens: int) -> dict[str, object]:
         return {
@@ -134,19 +149,23 @@ CASES: Final = (
 async def measured(
     client: Client, case: Case, capacity: float, seconds: float, seed: int
 ) -> dict[str, float]:
-    """One load and its figures. Batch requests come for so many seconds; interactive ones come for
-    as long, and then while batch requests wait: what is told counts on them.
+    """One load and its figures. After SETTLE_S, what is asked for so many seconds counts. The load
+    goes on while any of that waits: what is told counts on what comes.
 
     Args:
         capacity: tokens per second.
     """
-    client.waited.clear()
+    client.clear()
     began = time.perf_counter()
 
-    def comes(group: Group) -> bool:
-        passed = time.perf_counter() - began
-        goes_on = group == "interactive" and client.batch_waits and passed < LONGEST * seconds
-        return passed < seconds or goes_on
+    def passed() -> float:
+        return time.perf_counter() - began - SETTLE_S
+
+    def counts() -> bool:
+        return 0 <= passed() < seconds
+
+    def goes_on() -> bool:
+        return passed() < seconds or (client.waits and passed() < LONGEST * seconds)
 
     drawn = random.Random(seed)
     parts: dict[Group, float] = {"interactive": case.interactive, "batch": case.batch}
@@ -156,15 +175,15 @@ async def measured(
         async def arrive(group: Group) -> None:
             rate = parts[group] * capacity / client.answers.mean
             at = time.perf_counter()
-            while comes(group):
-                tasks.create_task(
-                    client.ask(group, client.answers.drawn(drawn), drawn.randrange(USERS))
-                )
+            while goes_on():
+                tokens, user = client.answers.drawn(drawn), drawn.randrange(USERS)
+                tasks.create_task(client.ask(group, tokens, user, counts=counts()))
                 at += drawn.expovariate(rate)
                 await asyncio.sleep(at - time.perf_counter())
 
         async def probe(group: Group) -> None:
-            while comes(group):
+            await asyncio.sleep(SETTLE_S)
+            while counts():
                 tasks.create_task(client.probe(group, drawn.randrange(USERS), http))
                 await asyncio.sleep(PROBE_S)
 
@@ -193,4 +212,4 @@ async def warm(client: Client, slots: int) -> None:
             await client.ask("interactive", tokens, number % USERS)
 
     await asyncio.gather(*map(one, range(clients)))
-    client.waited.clear()
+    client.clear()

@@ -18,6 +18,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from bench import measure, places, places_figures, waits
@@ -25,9 +26,9 @@ from bench.simulated_pool import PACE_S, Request, World
 from gateway import admission
 from tailrace.fair_queue import Flow
 from tailrace.protocol import topics
-from worker.slots import BATCH
 
 SECONDS: Final = 25.0
+REST_S: Final = 30.0  # after ten users have warmed workers up, before one of them asks alone
 ONE_USER: Final = "one user at twice the capacity"
 # Of the loads with deadlines: how much of the capacity, how long they last before waits are probed
 # and while they are, and how often that is. A probe waits for as long as it takes.
@@ -44,6 +45,7 @@ class Arrivals:
     Attributes:
         parts: of the capacity, by class.
         even: requests come at equal distances.
+        _counted: those that were asked for SECONDS, after `places.SETTLE_S`.
     """
 
     world: World
@@ -52,46 +54,51 @@ class Arrivals:
     probe_s: float
     even: bool = False
     _began: float = field(init=False)
+    _counted: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._began = self.world.now
         self.world.requests.clear()
 
     def run(self) -> list[Request]:
-        """Ask for SECONDS, interactive requests for as long as batch requests wait, too."""
+        """What counts. The load goes on while any of that waits."""
         world = self.world
         for priority, part in self.parts.items():
             if part:
                 self._arrive(priority, part * waits.CAPACITY / waits.ANSWERS.mean)
-                self._probe(priority)
-        world.run(
-            lambda: self._comes("interactive") or not all(each.done for each in world.requests)
-        )
-        return [*world.requests]
-
-    def _comes(self, priority: topics.PriorityClass) -> bool:
-        passed = self.world.now - self._began
-        late = priority == "interactive" and passed < places.LONGEST * SECONDS
-        return passed < SECONDS or (late and self._batch_waits)
+                world.after(places.SETTLE_S, partial(self._probe, priority))
+        world.run(lambda: self._goes_on or not all(each.done for each in world.requests))
+        return self._counted
 
     @property
-    def _batch_waits(self) -> bool:
-        return any(each.rank == BATCH and each.begun is None for each in self.world.requests)
+    def _passed(self) -> float:
+        return self.world.now - self._began - places.SETTLE_S
+
+    @property
+    def _counts(self) -> bool:
+        return 0 <= self._passed < SECONDS
+
+    @property
+    def _goes_on(self) -> bool:
+        waits_on = any(each.begun is None for each in self._counted)
+        return self._passed < SECONDS or (waits_on and self._passed < places.LONGEST * SECONDS)
 
     def _arrive(self, priority: topics.PriorityClass, per_s: float) -> None:
-        if self._comes(priority):
+        if self._goes_on:
             world = self.world
             tokens = waits.ANSWERS.drawn(world.drawn)
-            world.ask(priority, world.drawn.choice(self.users), tokens)
+            asked = world.ask(priority, world.drawn.choice(self.users), tokens)
+            if self._counts:
+                self._counted.append(asked)
             pause_s = 1 / per_s if self.even else world.drawn.expovariate(per_s)
             world.after(pause_s, lambda: self._arrive(priority, per_s))
 
     def _probe(self, priority: topics.PriorityClass) -> None:
-        if self._comes(priority):
+        if self._counts:
             world, flow = self.world, self.world.drawn.choice(self.users)
             told_s = world.told_s(priority, flow)
             if told_s:
-                world.ask(priority, flow, waits.SHORT, told_s)
+                self._counted.append(world.ask(priority, flow, waits.SHORT, told_s))
             world.after(self.probe_s, lambda: self._probe(priority))
 
 
@@ -199,6 +206,8 @@ def ratios(seed: int) -> Iterator[tuple[str, float]]:
     """Load, and told over true wait, of waits that count in `bench waits`."""
     world = World(seed)
     warm(world)
+    over = world.now + REST_S
+    world.run(lambda: world.now < over)
     one = Arrivals(world, {"interactive": 2.0}, flows(places.USERS + 1)[-1:], waits.PROBE_S, True)
     for what, told_s, true_s in _told(one.run()):
         if true_s >= waits.LEAST_WAIT_S:
