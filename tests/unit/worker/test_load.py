@@ -13,7 +13,7 @@ from tests.support.memory_worker import Time
 from worker import load, told_waits
 from worker.load import Load
 from worker.read_ahead import Unserved
-from worker.slots import Slots
+from worker.slots import BATCH, Slots
 from worker.told_waits import Next
 from worker.workload import Workload
 
@@ -60,6 +60,24 @@ async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wai
     assert told()["waits_of"] == [waits_of("alice"), waits_of("bob")]
     for name in ("interactive_next_s", "batch_next_s", "next_s"):
         assert told()[name] == [pytest.approx(5.0, rel=0.2)] * 2
+
+
+async def test_what_made_way_says_how_long_slots_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, seen = Time(), list[tuple[float, ...]]()
+
+    def look_ahead(_work: Workload, _waiting: float, *ages: list[float]) -> None:
+        seen.append(tuple(age for each in ages for age in each))
+
+    monkeypatch.setattr(Workload, "look_ahead", look_ahead)
+    found, slots = Load(Workload(), time), Slots(1, monotonic=time)
+    first = slots.acquire(BATCH, BOB, 100.0, "r")
+    slots.acquire(0, ALICE, 100.0)
+    time.advance(3.0)
+    slots.release(first, used=10, paused=True)
+    time.advance(1.0)
+    slots.acquire(BATCH, BOB, 100.0, "r", again=True)
+    found.told(slots, NONE)
+    assert seen == [(1.0, 3.0)]
 
 
 async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
