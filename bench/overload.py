@@ -1,8 +1,8 @@
 """`python -m bench.overload`: far more requests than there is capacity for, and what each class
 feels of it (docs/performance.md). Each of `--seeds` draws other arrivals.
 
-Two gateways get an open loop of streamed requests of many users for two pools, in proportion to
-what they can do: `large` has two workers of the scripted engine, whose capacity is known, `small`
+Two gateways get an open loop of streamed requests for two pools, in proportion to what they can
+do, each of one of many users by chance: `large` has two workers of the scripted engine, whose capacity is known, `small`
 has one, and answers for `large` when that cannot. 3 % of the answers are 20 times as long as the
 others. In the first kind of run interactive requests take half of the capacity, and batch requests
 are what is too much; in the second kind both classes are. In each run Redis is emptied after a
@@ -117,6 +117,7 @@ class Client:
             for n in range(USERS)
         ]
         self._numbers = itertools.count()
+        self._drawn = random.Random(0)  # whose turn it is
         self._again: dict[tuple[Group, str], float] = {}
 
     async def ask(
@@ -124,7 +125,7 @@ class Client:
     ) -> Asked:
         """One request, streamed to its end. `due`, `began`: by `time.perf_counter`. One that is
         refused may be asked again before the load has lasted for `load_s`."""
-        number = next(self._numbers)
+        number = USERS * next(self._numbers) + self._drawn.randrange(USERS)
         answer = await self._stream(group, pool, number, tokens, due, DEADLINE_MS[group])
         ended_s, due_s = answer.ended - began, due - began
         if answer.told_s is not None:
@@ -192,10 +193,7 @@ def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, str
         at = begin
         while part > 0 and (at := at + drawn.expovariate(part * CAPACITY / MEAN)) < end:
             found.append((at, group, LONG if drawn.random() < LONG_SHARE else SHORT))
-    return [
-        (at, group, POOLS[number % ALL_WORKERS], tokens)
-        for number, (at, group, tokens) in enumerate(sorted(found))
-    ]
+    return [(at, group, drawn.choice(POOLS), tokens) for at, group, tokens in sorted(found)]
 
 
 async def warm(client: Client, each: int) -> None:
