@@ -1,15 +1,15 @@
 """`python -m bench.overload`: far more requests than there is capacity for, and what each class
 feels of it (docs/performance.md). Each of `--seeds` draws other arrivals.
 
-Two gateways get an open loop of streamed requests for two pools, in proportion to what they can
-do, each of one of many users by chance: `large` has two workers of the scripted engine, whose capacity is known, `small`
-has one, and answers for `large` when that cannot. 3 % of the answers are 20 times as long as the
-others. In the first kind of run interactive requests take half of the capacity, and batch requests
-are what is too much; in the second kind both classes are. In each run Redis is emptied after a
-third of the load and killed after two thirds; the supervisor starts it again. Sometimes a request
-that was refused is asked again at once, with time to wait, by the same user: how long that waits is
-what the refusal should have told. After the load, interactive requests show how soon the pools are
-as quick as before.
+Two gateways get an open loop of streamed requests for two pools, in proportion to what they can do,
+each of one of many users by chance: `large` has two workers of the scripted engine, whose capacity
+is known, `small` has one, and answers for `large` when that cannot. 3 % of the answers are 20 times
+as long as the others. In the first kind of run interactive requests take half of the capacity, and
+batch requests are what is too much; in the second kind both classes are. In each run Redis is
+emptied after a third of the load and killed after two thirds; the supervisor starts it again.
+Sometimes a request that was refused is asked again at once, with time to wait, by the same user:
+how long that waits is what the refusal should have told. After the load, interactive requests show
+how soon the pools are as quick as before.
 
 In the last run there is no more load than `small` can answer, and all workers of `large` are killed
 after a third of it, again and again until two thirds. At the end `tailrace verify` judges the log.
