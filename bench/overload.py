@@ -403,8 +403,11 @@ def main() -> int:
             values = overload_figures.of(asked, arguments.seconds, CAPACITY)
             if run is ALONE:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
-            values["recovery_s"] = overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s)
-            values["ideal_recovery_s"] = ideal(run, arguments.seconds, seed, idle_p99_s)
+            if not math.isnan(idle_p99_s):  # else nobody knows how quick idle pools are
+                values |= {
+                    "recovery_s": overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s),
+                    "ideal_recovery_s": ideal(run, arguments.seconds, seed, idle_p99_s),
+                }
             rows.append(measure.Row("overload", name, "tailrace", 0, values))
             seconds[name] = {
                 group: overload_figures.by_second(asked, group) for group in overload_figures.GROUPS
