@@ -175,9 +175,10 @@ class Slots:
         """
         charged = sum(self.demand.expected(name, asked) for name, asked in aside.items())
         charged += self.charged(rank)
-        if not charged:
+        asked = self.asked(rank) + sum(aside.values())
+        if not (asked > 0 and charged > 0):  # sums of an empty queue are 0 but for rounding
             return part / self.demand.part
-        return part * (self.asked(rank) + sum(aside.values())) / charged
+        return part * asked / charged
 
     def standing(self, rank: int) -> tuple[float, dict[str, Standing]]:
         """How principals stand in the queue of a rank, by charges (`FairQueue.standing`)."""
@@ -250,10 +251,10 @@ class Slots:
         """
         turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
         turn.charge = self.demand.expected(flow.principal, cost)
-        if not again:
-            self.demand.came(flow.principal, rank, cost)
         if again:
             self._stopped.add(turn)
+        else:
+            self.demand.came(flow.principal, rank, cost)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
         self._admit()

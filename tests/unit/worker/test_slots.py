@@ -532,3 +532,11 @@ async def test_the_parts_of_a_paused_response_count_as_one_hold(
         now[0] += 1.0
         pool.release(turn, used=5.0, paused=True)
     assert list(pool._paused) == ["b", "c"], "others may go on elsewhere"
+
+
+async def test_rounding_in_an_empty_queue_is_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what was left of sums, requests made nothing of what they are charged with."""
+    pool = slots.Slots(1)
+    pool.release(pool.acquire(0, ALICE, 100.0), used=50.0)
+    monkeypatch.setattr(pool, "charged", lambda _rank: 1e-14)
+    assert pool.times(0, {}, 0.25) == pytest.approx(0.25 / 0.5)
