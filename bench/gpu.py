@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from bench import measure, stacks, whole_path
-from tailrace.local import install_engine
+from tailrace.local import install_engine, paths
 
 NAME: Final = "gpu"
 OVER, UNDER = whole_path.OVER, whole_path.UNDER
@@ -28,6 +30,16 @@ WORK: Final = whole_path.Work(
     40,
     3,
 )
+# Sizes of Llama 3 8B, but for the vocabulary.
+SIZES: Final = {
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
+}
 POOL: Final = "default"
 CONTEXT: Final = 8192
 ENGINE_ARGS: Final[dict[str, Any]] = {
@@ -51,7 +63,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 
 @contextlib.contextmanager
 def _sides(plan: measure.Plan) -> Iterator[tuple[stacks.Side, stacks.Side]]:
-    folder = stacks.large_model()
+    folder = large_model()
     pool = {
         "models": [folder.name],
         "max_model_len": CONTEXT,
@@ -68,3 +80,16 @@ def _sides(plan: measure.Plan) -> Iterator[tuple[stacks.Side, stacks.Side]]:
         stacks.vllm_server(plan.scratch, folder, folder.name, engine_args=ENGINE_ARGS),
     ) as both:
         yield both
+
+
+def large_model() -> Path:
+    """The folder of a model of eight billion parameters, with the tokenizer of the small model. It
+    has no weights: vLLM makes random ones (the engine argument `load_format: dummy`)."""
+    source, folder = stacks.model_folder(), paths.cache() / "models" / "large-llama"
+    folder.mkdir(exist_ok=True)
+    for file in source.iterdir():
+        if file.name.startswith("tokenizer") or file.suffix == ".jinja":
+            shutil.copy(file, folder)
+    config = json.loads((source / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **SIZES}))
+    return folder

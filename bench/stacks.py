@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -63,18 +61,6 @@ ENGINE: Final = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_OFFLINE": "1",
-}
-
-
-# Sizes of Llama 3 8B, but for the vocabulary.
-LARGE: Final = {
-    "hidden_size": 4096,
-    "intermediate_size": 14_336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "tie_word_embeddings": False,
 }
 
 
@@ -445,19 +431,6 @@ def model_folder() -> Path:
     folder = paths.model()
     if not (folder / "config.json").exists():
         raise NotHere(f"the model {paths.MODEL} (make install)")
-    return folder
-
-
-def large_model() -> Path:
-    """The folder of a model of eight billion parameters, with the tokenizer of the small model. It
-    has no weights: vLLM makes random ones (the engine argument `load_format: dummy`)."""
-    source, folder = model_folder(), paths.cache() / "models" / "large-llama"
-    folder.mkdir(exist_ok=True)
-    for file in source.iterdir():
-        if file.name.startswith("tokenizer") or file.suffix == ".jinja":
-            shutil.copy(file, folder)
-    config = json.loads((source / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **LARGE}))
     return folder
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
 from bench import stacks
-from tailrace.local import paths
 
 
 def side(name: str, roles: dict[str, list[int]] | None = None) -> stacks.Side:
@@ -122,26 +119,3 @@ def test_vllms_server_is_compiled_on_a_gpu_and_takes_the_pools_engine_arguments(
     assert options[options.index("--load-format") + 1] == "dummy"
     assert options[options.index("--kv-cache-memory-bytes") + 1] == "5"
     assert "--enforce-eager" in stacks.server_options("", {}, gpu=False)
-
-
-def test_the_large_model_has_its_own_sizes_and_the_small_ones_tokenizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = tmp_path / "models" / "small"
-    small.mkdir(parents=True)
-    (small / "config.json").write_text('{"hidden_size": 64, "vocab_size": 100}')
-    for file in (
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "chat_template.jinja",
-        "model.safetensors",
-    ):
-        (small / file).write_text("{}")
-    monkeypatch.setattr(stacks, "model_folder", lambda: small)
-    monkeypatch.setattr(paths, "cache", lambda: tmp_path)
-    folder = stacks.large_model()
-    assert {file.name for file in folder.iterdir()} == {
-        "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-    }  # fmt: skip
-    config = json.loads((folder / "config.json").read_text())
-    assert (config["hidden_size"], config["vocab_size"]) == (4096, 100)
