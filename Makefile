@@ -15,6 +15,7 @@
 #   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
 #   make test                    every tier, or TIERS="unit services"; `make check` is the quick one, for every save
+#   make nightly                 the tests that take too long for that: every fault alone, more engines, browsers, attacks and sizes; TIERS as above
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -24,7 +25,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test fmt clean lock load attacks clients clients-lock faults faults-long services-long bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
+.PHONY: help install up down check test nightly fmt clean lock load attacks clients clients-lock faults bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -47,6 +48,9 @@ check: install
 test: install bench-tools
 	@$(BIN)/python scripts/test.py $(TIERS)
 
+nightly: install bench-tools
+	@$(BIN)/python scripts/test.py --nightly $(TIERS)
+
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
 faults: install
 	@$(BIN)/python -m tests.faults --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),1800) $(if $(SEED),--seed $(SEED))
@@ -62,18 +66,6 @@ clients: install
 # Anew from what tests/clients asks for; versions of JavaScript packages stand in package.json.
 clients-lock: install
 	@$(BIN)/python -m tests.clients --lock
-
-# The long scenarios one by one, and the planted bugs.
-faults-long: install
-	@$(BIN)/python scripts/test_tools.py faults
-	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest tests/faults -q -s --durations=0
-
-# Real engines behind services (images, embeddings, vLLM's own server), and what `make test` runs with less.
-services-long: install
-	@$(BIN)/python scripts/test_tools.py services
-	@TAILRACE_TEST_LONG=1 $(BIN)/python -m pytest -q -s --durations=0 tests/services/test_worker_images.py \
-	  tests/services/test_worker_embeddings.py tests/services/test_worker_openai_vllm.py tests/services/test_archive_rebuilt.py \
-	  tests/services/gateway/test_many_passages.py tests/services/gateway/test_outlived.py
 
 # Workers with the real engine, killed in mid-answer KILLS times (about 40 s each: an engine starts after every one).
 faults-engine: install

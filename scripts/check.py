@@ -117,15 +117,15 @@ def perform(gate: Gate) -> Outcome:
     )
 
 
-def run(*, tests: bool) -> list[Outcome]:
-    """Run every gate and say what each found.
+def run(*, tests: bool, at_once: int = max(2, os.cpu_count() or 2)) -> list[Outcome]:
+    """Run every gate and say what each found. `at_once`: so many at the same time.
 
     Returns:
         Those that failed.
     """
     began = time.monotonic()
     failed: list[Outcome] = []
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2)) as pool:
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         for running in as_completed([pool.submit(perform, gate) for gate in gates(tests=tests)]):
             outcome = running.result()
             print(

@@ -1,17 +1,24 @@
-"""Runs every tier (`make test`): gates, then unit, contract, services, attacks, faults, journey.
+"""Runs the gates and the tests (`make test`), or what takes too long for that (`make nightly`).
 
-The summary has one line for everything that was skipped, with the reason.
+All tests are one run of pytest on several processes (`tests/support/scheduling.py`); the gates run
+beside it. The summary counts by tier, and has one line for everything that was skipped, with the
+reason. `test-results/durations.json` keeps how long each file took. A file that takes longer than
+its budget (`tests/budgets.json`) fails the run.
 
-python scripts/test.py [TIER …] [-- PYTEST OPTIONS]
+python scripts/test.py [--nightly] [TIER ...] [-- PYTEST OPTIONS]
 """
 
 from __future__ import annotations
 
+import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,27 +28,15 @@ from scripts import check, test_tools
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 RESULTS = ROOT / "test-results"
+BUDGETS = ROOT / "tests" / "budgets.json"
 TIERS = ("unit", "contract", "services", "attacks", "faults", "journey")
 
-# A tier that hangs must end with a message before CI ends the job.
-TIER_S = {
-    "unit": 900,
-    "contract": 2100,
-    "services": 2100,
-    "attacks": 1200,
-    "faults": 1200,
-    "journey": 2100,
-}
-# A third of the time of unit tests is waiting, so a core has more than one process. Tests of
-# services, faults and journeys wait for starts, deadlines and rebalances, and each file has its own
-# servers. The real engine takes half of the contract tier.
-PROCESSES = {
-    "unit": ("-n", str(min(4, 1 + (os.cpu_count() or 1)))),
-    "contract": ("-n", "2", "--dist", "loadfile"),
-    "services": ("-n", "3", "--dist", "loadfile"),
-    "faults": ("-n", "2", "--dist", "loadfile"),
-    "journey": ("-n", "2", "--dist", "loadfile"),
-}
+# A run that hangs must end with a message before CI ends the job (90 minutes).
+LIMIT_S = 4_200
+NIGHTLY_LIMIT_S = 4 * 3600
+# More than the cores: tests of services, faults and journeys wait for starts, deadlines and
+# rebalances.
+PROCESSES = 2 * (os.cpu_count() or 1)
 
 
 @dataclass(slots=True)
@@ -49,89 +44,126 @@ class Result:
     """The result of one tier.
 
     Attributes:
-        code: pytest's exit code.
         failures: names of the tests that failed.
         skips: reason -> number of tests.
-        left_out: why none of it ran; empty if it ran.
     """
 
     tier: str
-    code: int = 0
     elapsed_s: float = 0.0
     passed: int = 0
     failures: list[str] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
-    left_out: str = ""
 
     @property
     def line(self) -> str:
         """The summary line."""
-        if self.left_out:
-            return f"tier {self.tier:<9} SKIPPED: {self.left_out}"
         skipped = sum(self.skips.values())
-        outcome = "ok" if self.code == 0 else "FAILED"
+        if not self.passed and not self.failures:
+            return f"tier {self.tier:<9} SKIPPED: {'; '.join(self.skips) or 'no test of it'}"
+        outcome = "FAILED" if self.failures else "ok"
         return (
             f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {len(self.failures)} "
-            f"failed, {skipped} skipped in {self.elapsed_s:.0f} s"
+            f"failed, {skipped} skipped; {self.elapsed_s:.0f} s of tests"
         )
 
 
-def read_report(result: Result, text: str) -> None:
-    """Add counts and skip reasons from pytest's JUnit report."""
+@dataclass(slots=True)
+class Report:
+    """What pytest reported. `seconds` and `count`: of the tests of a file."""
+
+    tiers: dict[str, Result]
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    count: Counter[str] = field(default_factory=Counter)
+
+
+def file_of(classname: str) -> str:
+    """The path of the test module that JUnit's `classname` names."""
+    parts = classname.split(".")
+    for end in range(len(parts), 0, -1):
+        path = Path(*parts[:end]).with_suffix(".py")
+        if (ROOT / path).is_file():
+            return path.as_posix()
+    return classname  # a module that could not be imported
+
+
+def read_report(text: str) -> Report:
+    """Counts, skip reasons and seconds of pytest's JUnit report."""
+    report = Report({tier: Result(tier) for tier in TIERS})
     for case in ElementTree.fromstring(text).iter("testcase"):  # noqa: S314 - pytest wrote it
+        classname = case.get("classname") or case.get("name") or ""
+        file, seconds = file_of(classname), float(case.get("time") or 0)
+        report.seconds[file] += seconds
+        report.count[file] += 1
+        tier = next((t for t in TIERS if file.startswith((f"tests/{t}/", f"tests.{t}."))), "unit")
+        result = report.tiers[tier]
+        result.elapsed_s += seconds
         skipped = case.find("skipped")
         if skipped is not None:
             result.skips[skipped.get("message") or "no reason given"] += 1
         elif case.find("failure") is not None or case.find("error") is not None:
-            result.failures.append(f"{case.get('classname')}.{case.get('name')}")
+            result.failures.append(f"{classname}.{case.get('name')}")
         else:
             result.passed += 1
+    return report
 
 
-def perform(tier: str, options: list[str]) -> Result:
-    """Run one tier."""
-    result = Result(tier)
-    folder = ROOT / "tests" / tier
-    if not list(folder.rglob("test_*.py")):
-        result.left_out = "there are no tests in it"
-        return result
-    report = RESULTS / f"{tier}.xml"
-    report.unlink(missing_ok=True)
+def over_budget(
+    seconds: Mapping[str, float], budgets: Mapping[str, float], default_s: float
+) -> list[str]:
+    """One line for each file that took longer than its budget in seconds."""
+    return [
+        f"{file} took {taken:.0f} s; its budget is {budget:.0f} s (tests/budgets.json)"
+        for file, taken in sorted(seconds.items())
+        if taken > (budget := budgets.get(file, default_s))
+    ]
+
+
+def run_pytest(tiers: Iterable[str], options: list[str], *, nightly: bool) -> tuple[int, Report]:
+    """Run the tests of these tiers. Returns pytest's exit code, 124 when it took too long, and
+    what it reported."""
+    junit = RESULTS / ("nightly.xml" if nightly else "test.xml")
+    junit.unlink(missing_ok=True)
     command = [
-        str(PYTHON),
-        "-m",
-        "pytest",
-        str(folder.relative_to(ROOT)),
-        "-q",
-        "--durations=5",
-        f"--junitxml={report}",
-        *PROCESSES.get(tier, ()),
+        *(str(PYTHON), "-m", "pytest", *(f"tests/{tier}" for tier in tiers)),
+        *("-m", "nightly" if nightly else "not nightly"),
+        *("-q", "--durations=15", f"--junitxml={junit}"),
+        *("-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder"),
         *options,
     ]
-    began = time.monotonic()
+    limit_s = NIGHTLY_LIMIT_S if nightly else LIMIT_S
     try:
-        result.code = subprocess.run(
-            command, cwd=ROOT, env=environment(), timeout=TIER_S[tier], check=False
+        code = subprocess.run(
+            command, cwd=ROOT, env=environment(nightly=nightly), timeout=limit_s, check=False
         ).returncode
     except subprocess.TimeoutExpired:
-        print(f"the tier did not end within {TIER_S[tier]} s")
-        result.code = 124
-    result.elapsed_s = time.monotonic() - began
-    if report.exists():
-        read_report(result, report.read_text())
-    if result.code == 5:  # pytest: nothing was collected
-        result.left_out, result.code = "no test of it was selected", 0
-    elif not result.passed and not result.failures and result.skips:
-        result.left_out = "; ".join(result.skips)
-    return result
+        print(f"the tests did not end within {limit_s} s")
+        code = 124
+    text = junit.read_text() if junit.exists() else "<testsuites/>"
+    return code, read_report(text)
 
 
-def environment() -> dict[str, str]:
+def environment(*, nightly: bool) -> dict[str, str]:
     """The caller's environment with Node and the development environment on PATH."""
     from tailrace.local import install_page
 
     path = install_page.node_path() or os.environ.get("PATH", "")
-    return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}"}
+    more = {"TAILRACE_TEST_LONG": "1"} if nightly else {}
+    return {**os.environ, "PATH": f"{PYTHON.parent}{os.pathsep}{path}", **more}
+
+
+class Gates(threading.Thread):
+    """The gates of `make check` but for the unit tests, one after the other beside the tests.
+
+    Attributes:
+        failed: those that failed; complete when the thread has ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="gates")
+        self.failed: list[check.Outcome] = []
+
+    def run(self) -> None:
+        self.failed = check.run(tests=False, at_once=1)
 
 
 def header(text: str) -> None:
@@ -143,6 +175,8 @@ def main(arguments: list[str]) -> int:
     """Returns an exit code."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     chosen, options = arguments[:split], arguments[split + 1 :]
+    nightly = "--nightly" in chosen
+    chosen = [each for each in chosen if each != "--nightly"]
     unknown = set(chosen) - set(TIERS)
     if unknown:
         print(
@@ -153,41 +187,58 @@ def main(arguments: list[str]) -> int:
     tiers = [tier for tier in TIERS if tier in chosen or not chosen]
     began = time.monotonic()
     RESULTS.mkdir(exist_ok=True)
-    gates: list[check.Outcome] = []
-    if not chosen:
-        header("gates")
-        gates = check.run(tests=False)
-    missing = test_tools.prepare(tiers)
-    results = []
-    for tier in tiers:
-        if tier == "faults" and not (ROOT / "tests" / tier).is_dir():
-            continue
-        header(f"tier {tier}")
-        results.append(perform(tier, options))
-    summarise(results, gates, missing)
+    missing = test_tools.prepare([*tiers, "nightly"] if nightly else tiers)
+    header(f"{'nightly ' if nightly else ''}tests: {', '.join(tiers)}")
+    gates = None if chosen or nightly else Gates()
+    if gates is not None:
+        gates.start()
+    code, report = run_pytest(tiers, options, nightly=nightly)
+    if gates is not None:
+        gates.join()
+    known = json.loads(BUDGETS.read_text())
+    over = [] if nightly else over_budget(report.seconds, known["files"], known["default_s"])
+    wall_s = time.monotonic() - began
+    keep_durations(report, wall_s, nightly=nightly)
+    failed_gates = gates.failed if gates is not None else []
+    summarise([report.tiers[tier] for tier in tiers], failed_gates, [*missing, *over])
+    results = report.tiers.values()
     failed = sum(len(result.failures) for result in results)
     counts = [f"{failed} failed"] if failed else []
     counts += [
         f"{sum(result.passed for result in results)} passed",
         f"{sum(sum(result.skips.values()) for result in results)} skipped",
     ]
-    bad = bool(gates) or any(result.code != 0 for result in results)
-    print(
-        f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in "
-        f"{time.monotonic() - began:.2f}s ====="
-    )
+    bad = bool(failed_gates or over or code)
+    print(f"{'FAILED' if bad else 'OK'}\n===== {', '.join(counts)} in {wall_s:.2f}s =====")
     return 1 if bad else 0
 
 
-def summarise(results: list[Result], gates: list[check.Outcome], missing: list[str]) -> None:
+def keep_durations(report: Report, wall_s: float, *, nightly: bool) -> None:
+    """Write seconds and tests by file, the longest first, with those of the run: `cpu_s` of all
+    processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    files = {
+        file: {"seconds": round(seconds, 1), "tests": report.count[file]}
+        for file, seconds in sorted(report.seconds.items(), key=lambda each: -each[1])
+    }
+    run = {
+        "wall_s": round(wall_s, 1),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1),
+        "files": files,
+    }
+    name = "nightly-durations.json" if nightly else "durations.json"
+    (RESULTS / name).write_text(json.dumps(run, indent=1) + "\n")
+
+
+def summarise(results: list[Result], gates: list[check.Outcome], notes: list[str]) -> None:
     """Say what failed and what was left out. CI shows the end of the output, so all of it is here.
 
     Args:
         gates: those that failed.
-        missing: tools that could not be installed, a sentence for each.
+        notes: a sentence for each tool that could not be installed, and each file over its budget.
     """
     header("summary")
-    for line in missing:
+    for line in notes:
         print(line)
     for outcome in gates:
         print(f"gate {outcome.gate.name:<9} FAILED")
@@ -197,9 +248,8 @@ def summarise(results: list[Result], gates: list[check.Outcome], missing: list[s
         print(result.line)
         for name in result.failures:
             print(f"     failed: {name}")
-        if not result.left_out:
-            for reason, count in result.skips.most_common():
-                print(f"     {count} skipped: {reason}")
+        for reason, count in result.skips.most_common():
+            print(f"     {count} skipped: {reason}")
 
 
 if __name__ == "__main__":

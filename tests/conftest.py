@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import hypothesis
 import pytest
 
 from scripts.test_tools import CHROMIUM, FIREFOX
-
-if TYPE_CHECKING:
-    from tests.support import local
+from tests.support import scheduling
 
 # Shared test classes: a failed assertion in them shows its values, like one in a test module.
 pytest.register_assert_rewrite("tests.support.log_contract")
@@ -55,8 +54,9 @@ def _missing(marker: str) -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a test needs of the machine is said by its markers; what is not there is skipped with
-    the reason."""
+    """What takes longest comes first. What a test needs of the machine is said by its markers; what
+    is not there is skipped with the reason."""
+    items.sort(key=lambda item: scheduling.rank(item.nodeid))
     needs = {
         name
         for item in items
@@ -101,28 +101,96 @@ def _scrubbed_environment() -> Iterator[None]:
         yield
 
 
+# ---- Servers that the run's processes share ------------------------------------------------------
+
+
+_SERVERS = pytest.StashKey[contextlib.ExitStack]()
+_ADDRESSES = pytest.StashKey[dict[str, str]]()
+_WITHOUT = ("tests/unit", "tests/model")  # no test below these asks for a server
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The controller of several processes starts the shared servers, unless it was asked for tests
+    that need none."""
+    config = session.config
+    controls = config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")
+    if not controls or all(argument.startswith(_WITHOUT) for argument in config.args):
+        return
+    from tests.support import shared_servers
+
+    servers = config.stash[_SERVERS] = contextlib.ExitStack()
+    config.stash[_ADDRESSES] = servers.enter_context(shared_servers.started())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the addresses to a worker."""
+    node.workerinput["servers"] = node.config.stash.get(_ADDRESSES, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The servers end after the last worker."""
+    if (servers := config.stash.get(_SERVERS, None)) is not None:
+        servers.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, as `tests/support/scheduling.py` says."""
+    return scheduling.Scheduling(config, log)
+
+
+def _worker(config: pytest.Config) -> dict[str, Any]:
+    """What the controller gave this process; nothing in a run of one process."""
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    return given
+
+
 @pytest.fixture(scope="session")
-def local_kafka() -> Iterator[local.LocalKafka]:
-    """The run's one broker, topics applied. Tests that kill a broker start a `LocalKafka` of their
-    own."""
+def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Bootstrap address of a real broker with all topics, 8 partitions. Other tests use it at the
+    same time: use response ids, pools and topics of your own."""
+    if servers := _worker(request.config).get("servers"):
+        yield servers["kafka"]
+        return
     from tests.support import local
 
     with local.LocalKafka() as broker:
         broker.apply_topics()
-        yield broker
+        yield broker.bootstrap
 
 
 @pytest.fixture(scope="session")
-def kafka(local_kafka: local.LocalKafka) -> str:
-    """Bootstrap address of a real broker with all topics, 8 partitions. Shared: use response ids of
-    your own."""
-    return local_kafka.bootstrap
+def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a real Redis: a database of this process. Shared by its tests: use keys of your
+    own."""
+    if servers := (worker := _worker(request.config)).get("servers"):
+        from tests.support import shared_servers
 
-
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """URL of a real Redis. Shared: use keys of your own."""
+        yield shared_servers.redis_of(servers["redis"], worker["workerid"])
+        return
     from tests.support import local
 
     with local.LocalRedis() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a real PostgreSQL, for `postgres.new_database`. Skips where it is not installed."""
+    from tests.support import postgres
+
+    servers = _worker(request.config).get("servers")
+    if servers and servers["postgres"]:
+        yield servers["postgres"]
+        return
+    if not postgres.installed():
+        pytest.skip("PostgreSQL is NOT tested: it is not installed (make test)")
+    with postgres.LocalPostgres() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def process_name(request: pytest.FixtureRequest) -> str:
+    """`gw0`, `gw1`, ... for names on the shared broker that two processes must not both use."""
+    return str(_worker(request.config).get("workerid", "gw0"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,20 +17,11 @@ __all__ = ["model"]
 KINDS = ("sqlite", "postgresql")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[postgres.LocalPostgres]:
-    if not postgres.installed():
-        pytest.skip("PostgreSQL is NOT tested: it is not installed (make test)")
-    with postgres.LocalPostgres() as running:
-        yield running
-
-
 @pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-    running: postgres.LocalPostgres = request.getfixturevalue("server")
-    return running.new_database()
+    return await postgres.new_database(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults import drill, stage
-from tests.support import long_runs
 
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "1"))
 ATTEMPTS = 3
-LONG = long_runs.only_by("faults-long")
+LONG = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,11 @@ from typing import Any
 import httpx
 import pytest
 from playwright import sync_api
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from bench.browser import ARGUMENTS
 from tailrace.local import ports
 from tests.journey.chat_page import DESKTOP, RECORD, Chat, Opener
-from tests.support import waiting
+from tests.support import scheduling, waiting
 
 ROOT = Path(__file__).resolve().parents[2]
 TAILRACE = Path(sys.executable).with_name("tailrace")
@@ -36,41 +35,19 @@ TEST_DEADLINE_S = 600  # the first test of a stack also waits for its start
 MODEL = "smollm2-135m-instruct"
 
 
-# Where the tests of the fixture `stack` are, by how their ids begin.
-OF_STACK = (
-    "tests/journey/test_page.py::TestRealModel::",
-    "tests/journey/test_sdk_node.py::",
-    "tests/journey/test_sdk_python.py::",
-)
-
-
-class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """The tests of a file go to one process, and those with the real model to one, too: it starts
-    once."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "stack" if nodeid.startswith(OF_STACK) else str(super()._split_scope(nodeid))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
-    return Scheduling(config, log)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Journeys share slow stacks: their default deadline includes one start. Those with the real
-    model come last, so that it starts once without other processes, too."""
+    """Journeys share slow stacks: their default deadline includes one start."""
     for item in items:
         if "journey" not in item.path.parts:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
         if "stack" in getattr(item, "fixturenames", ()) and not _is_of_stack(item):
-            raise pytest.UsageError(f"{item.nodeid} uses the stack, and is not one of OF_STACK")
-    items.sort(key=_is_of_stack)
+            raise pytest.UsageError(f"{item.nodeid} uses the stack: add it to scheduling.GROUPS")
 
 
 def _is_of_stack(item: pytest.Item) -> bool:
-    return item.nodeid.startswith(OF_STACK)
+    return "journey" in item.path.parts and scheduling.group(item.nodeid) == "real model"
 
 
 @pytest.hookimpl(trylast=True)

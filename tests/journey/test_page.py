@@ -911,8 +911,8 @@ class TwoPools:
 
 
 @pytest.fixture
-def two_pools(tmp_path: Path, local_kafka: local.LocalKafka, redis_url: str) -> Iterator[TwoPools]:
-    of_large, of_small = "page-large", "page-small"
+def two_pools(tmp_path: Path, kafka: str, redis_url: str, process_name: str) -> Iterator[TwoPools]:
+    of_large, of_small = f"page-large-{process_name}", f"page-small-{process_name}"
     pools = {
         of_large: {
             "models": ["large"],
@@ -921,8 +921,8 @@ def two_pools(tmp_path: Path, local_kafka: local.LocalKafka, redis_url: str) -> 
         },
         of_small: {"models": ["small"]},
     }
-    more, kafka = {"TAILRACE_POOLS": json.dumps(pools)}, local_kafka.bootstrap
-    local_kafka.apply_topics(pools)
+    more = {"TAILRACE_POOLS": json.dumps(pools)}
+    local.apply_topics(kafka, pools)
     keys = gp.Keys.make(tmp_path)
     port, credential = ports.free_port(), tmp_path / "credential"
     credential.write_text(keys.token("dev"))

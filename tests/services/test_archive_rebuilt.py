@@ -1,5 +1,8 @@
-"""How fast the archive's process builds an archive from a real topic. With TAILRACE_TEST_LONG=1 of
-20,000 responses; `-s` shows the figures of docs/history.md."""
+"""How fast the archive's process builds an archive from a real topic.
+
+`make nightly` (TAILRACE_TEST_LONG=1) has 20,000 responses; `-s` shows the figures of
+docs/history.md.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from tailrace.archive import database, tables
 from tailrace.protocol import history, ids, topics
 from tests.support import gateway_process as gp
 from tests.support import histories, local, postgres
-from tests.support.long_runs import LONG
+from tests.support.long_runs import LARGER, LONG
+
+pytestmark = LARGER
 
 RESPONSES = 20_000 if LONG else 400
 TEXT = " ".join(f"word{n}" for n in range(60))
@@ -61,14 +66,10 @@ async def _fill(bootstrap: str) -> int:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-        return
-    if not postgres.installed():
-        pytest.skip("PostgreSQL is not installed (make install)")
-    with postgres.LocalPostgres() as server:
-        yield server.new_database()
+        return f"sqlite:///{tmp_path / 'archive.sqlite3'}"
+    return await postgres.new_database(request.getfixturevalue("postgres_url"))
 
 
 @pytest.mark.timeout(BUILT_S + 200)

@@ -112,6 +112,20 @@ class _Local:
         self.close()
 
 
+def apply_topics(
+    kafka: str, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS
+) -> None:
+    """What `tailrace topics apply` does."""
+
+    def apply() -> None:
+        applying = wire_log.apply_topics(kafka, tuple(pools), partitions=partitions, replication=1)
+        asyncio.run(applying)
+
+    # Aside, because a browser that a test drives has a loop in the test's thread.
+    with futures.ThreadPoolExecutor(1) as aside:
+        aside.submit(apply).result()
+
+
 class LocalKafka(_Local):
     """One real broker. `settings` are added to its server.properties; its log stays over kill() and
     start()."""
@@ -154,15 +168,7 @@ class LocalKafka(_Local):
     def apply_topics(
         self, pools: Iterable[str] = ("default",), partitions: int = PARTITIONS
     ) -> None:
-        def apply() -> None:
-            applying = wire_log.apply_topics(
-                self.bootstrap, tuple(pools), partitions=partitions, replication=1
-            )
-            asyncio.run(applying)
-
-        # Aside, because a browser that a test drives has a loop in the test's thread.
-        with futures.ThreadPoolExecutor(1) as aside:
-            aside.submit(apply).result()
+        apply_topics(self.bootstrap, pools, partitions)
 
 
 class LocalRedis(_Local):

@@ -1,4 +1,4 @@
-"""What takes too long for `make test`, or is larger in runs of its own."""
+"""Larger sizes of some tests in `make nightly`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,5 @@ from typing import Final
 import pytest
 
 LONG: Final = os.environ.get("TAILRACE_TEST_LONG") == "1"
-
-
-def only_by(target: str) -> pytest.MarkDecorator:
-    """A mark for tests that run with TAILRACE_TEST_LONG=1 only, as this target of make does."""
-    return pytest.mark.skipif(not LONG, reason=f"runs with TAILRACE_TEST_LONG=1 (make {target})")
+# For modules with a larger size: `make nightly` runs them, too.
+LARGER: Final = [pytest.mark.nightly] if LONG else []

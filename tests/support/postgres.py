@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -16,11 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import asyncpg
+
 from scripts import test_tools
 from tailrace.local import ports
 
 START_S = 30.0
-SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=50")
+SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
 
 
 def _as_user() -> tuple[list[str], str]:
@@ -46,14 +49,13 @@ def installed() -> bool:
 
 
 class LocalPostgres:
-    """The server, with a database for each test that asks for one."""
+    """The server. `new_database` makes a database for each test that asks for one."""
 
     def __init__(self) -> None:
         self._before, self._user = _as_user()
         self._folder = Path(tempfile.mkdtemp(prefix="tailrace-postgres-"))
         self._data = self._folder / "data"
         self._port = ports.free_port()
-        self._count = 0
         self._server: subprocess.Popen[bytes] | None = None
 
     def _program(self, name: str) -> str:
@@ -135,12 +137,18 @@ class LocalPostgres:
                 self._server.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def new_database(self) -> str:
-        """The URL of a new, empty database."""
-        self._count += 1
-        name = f"archive{self._count}"
-        self._run(
-            self._program("createdb"),
-            *("-h", "127.0.0.1", "-p", str(self._port), "-U", "tailrace", name),
-        )
-        return f"postgresql://tailrace@127.0.0.1:{self._port}/{name}"
+    @property
+    def url(self) -> str:
+        """Of the server, without a database."""
+        return f"postgresql://tailrace@127.0.0.1:{self._port}"
+
+
+async def new_database(url: str) -> str:
+    """The URL of a new, empty database of a server (`LocalPostgres.url`)."""
+    name = f"archive_{secrets.token_hex(8)}"
+    connection = await asyncpg.connect(f"{url}/postgres")
+    try:
+        await connection.execute(f"CREATE DATABASE {name}")
+    finally:
+        await connection.close()
+    return f"{url}/{name}"

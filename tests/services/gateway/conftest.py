@@ -13,11 +13,10 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tailrace import log
 from tailrace.protocol.events import TERMINAL_TYPES
 from tests.support import gateway_process as gp
+from tests.support import local
 
-POOL = "gateway-tests"
 PAGE = "<!doctype html><title>page</title>"
 
 
@@ -32,9 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pool(kafka: str) -> str:
-    asyncio.run(log.apply_topics(kafka, [POOL]))
-    return POOL
+def pool(kafka: str, process_name: str) -> str:
+    name = f"gateway-tests-{process_name}"
+    local.apply_topics(kafka, [name])
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -39,8 +39,9 @@ def parts(
     tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys, database: postgres.LocalPostgres
 ) -> Iterator[archive_parts.Parts]:
     folder = tmp_path_factory.mktemp("postgres")
+    url = asyncio.run(postgres.new_database(database.url))
     with (
-        archive_parts.parts(folder, keys, "postgres-tests", database.new_database()) as made,
+        archive_parts.parts(folder, keys, "postgres-tests", url) as made,
         made.worker(),
         made.archive(),
     ):

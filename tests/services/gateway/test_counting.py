@@ -58,7 +58,7 @@ async def tell(redis_url: str, gateway: gp.Gateway, **told: Any) -> None:
     detail = f"told {id(told)}"
     try:
         beat = {"state": "ready", "max_model_len": LENGTH, "detail": detail, **told}
-        await Workers(store).heartbeat(POOL, "w", beat, ttl_s=60)
+        await Workers(store).heartbeat(POOL, "w", beat, ttl_s=3_600)
         async with gateway.client() as client:
 
             async def heard() -> bool:

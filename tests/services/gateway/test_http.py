@@ -15,7 +15,7 @@ import pytest
 from gateway.parsing import images as parsed_images
 from tailrace import log
 from tailrace.protocol import ids, images, records, topics
-from tests.services.gateway.conftest import PAGE, POOL, events_of, text_of
+from tests.services.gateway.conftest import PAGE, events_of, text_of
 from tests.support import gateway_process as gp
 from tests.support import pictures, waiting
 from worker.engines import base, openai_credentials
@@ -764,10 +764,10 @@ class TestErrors:
 
 class TestRevoked:
     async def test_whoever_was_revoked_is_told_nothing_else_and_nothing_is_written(
-        self, gateway: gp.Gateway, kafka: str
+        self, gateway: gp.Gateway, kafka: str, pool: str
     ) -> None:
         offsets = log.Offsets(kafka)
-        names = [topics.requests(POOL, priority) for priority in topics.CLASSES]
+        names = [topics.requests(pool, priority) for priority in topics.CLASSES]
 
         async def written() -> list[dict[int, int]]:
             return [

@@ -1,0 +1,56 @@
+"""Which process of a test run gets which tests, and in which order.
+
+A file's tests go to one process, so that they share what the file starts. Some files share more: a
+deployment, a browser, a real model. These are one group and start it once. What takes longest
+comes first, and the unit tests, which are many and short, fill the gaps at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+# Group -> how the ids of its tests begin.
+GROUPS: Final = {
+    "real model": (
+        "tests/journey/test_page.py::TestRealModel::",
+        "tests/journey/test_sdk_node.py::",
+        "tests/journey/test_sdk_python.py::",
+    ),
+    "attacks": ("tests/attacks/",),
+}
+# The groups and folders that come first, the longest first.
+FIRST: Final = (
+    "real model",
+    "attacks",
+    "tests/contract/test_engine_environment.py",
+    "tests/faults/",
+    "tests/journey/",
+    "tests/services/",
+    "tests/contract/",
+)
+
+
+def group(node_id: str) -> str:
+    """The group of a test: its file, or one of GROUPS."""
+    for name, beginnings in GROUPS.items():
+        if node_id.startswith(beginnings):
+            return name
+    return node_id.split("::", 1)[0]
+
+
+def rank(node_id: str) -> int:
+    """Where the test's group comes, the first ones first."""
+    name = group(node_id)
+    for number, beginning in enumerate(FIRST):
+        if name.startswith(beginning):
+            return number
+    return len(FIRST)
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Groups in the order in which they were collected (`--no-loadscope-reorder`)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
