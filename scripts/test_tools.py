@@ -23,7 +23,7 @@ class Tool:
     Attributes:
         package: the Debian package that has it.
         tests: what is skipped without it.
-        tiers: the tiers with these tests.
+        tiers: the tiers with these tests, or "nightly".
         present: whether the machine has it.
     """
 
@@ -51,13 +51,13 @@ TOOLS = (
     Tool(
         "firefox-esr",
         "browser tests in Firefox",
-        frozenset({"journey"}),
+        frozenset({"nightly"}),
         lambda: any(shutil.which(name) for name in FIREFOX),
     ),
     Tool(
         "postgresql",
         "tests of the archive on PostgreSQL",
-        frozenset({"contract"}),
+        frozenset({"contract", "services"}),
         lambda: postgres("initdb") is not None,
     ),
     Tool(

@@ -1,5 +1,5 @@
 """Scenarios that take long or hurt the stage for good: each has a stage of its own. They run with
-TAILRACE_TEST_LONG=1 (`make faults-long`)."""
+`make nightly`."""
 
 from __future__ import annotations
 

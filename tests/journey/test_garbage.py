@@ -78,6 +78,7 @@ def test_bad_bodies(client: httpx.Client, body: bytes, status: int, param: str |
         assert error["param"] == param
 
 
+@pytest.mark.nightly
 def test_a_huge_body_is_refused_and_the_next_one_is_served(client: httpx.Client) -> None:
     answer = client.post(
         "/v1/responses",
@@ -101,6 +102,7 @@ def test_wrong_credentials(scripted_stack: Stack, service: str, credential: str)
     assert error_of(answer)["code"] == "invalid_api_key"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("service", ["url", "push_url"])
 @pytest.mark.parametrize(
     "rid",
@@ -124,6 +126,7 @@ def test_malformed_ids_are_404(scripted_stack: Stack, service: str, rid: str) ->
     error_of(answer)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("service", ["url", "push_url"])
 def test_a_bad_position_is_400(scripted_stack: Stack, service: str) -> None:
     rid = httpx.post(
@@ -240,6 +243,7 @@ async def test_handshakes_that_must_be_refused(scripted_stack: Stack, path: str)
     assert e.value.response.status_code == 401
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
 async def test_a_message_too_big_closes_1009(scripted_stack: Stack, path: str) -> None:
     async with connect(
@@ -253,6 +257,7 @@ async def test_a_message_too_big_closes_1009(scripted_stack: Stack, path: str) -
         assert e.value.rcvd is None or e.value.rcvd.code == 1009
 
 
+@pytest.mark.nightly
 async def test_a_ticket_opens_one_socket_once(scripted_stack: Stack) -> None:
     origin = scripted_stack.url
     async with httpx.AsyncClient(
@@ -317,6 +322,7 @@ def garbage(rid: str) -> list[tuple[bytes | None, bytes | None]]:
     ]
 
 
+@pytest.mark.nightly
 async def test_garbage_in_every_topic_stalls_nothing_and_changes_no_answer(
     scripted_stack: Stack,
 ) -> None:

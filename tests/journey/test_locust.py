@@ -21,7 +21,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.journey.conftest import Stack
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
 Event = dict[str, Any]

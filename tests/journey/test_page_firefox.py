@@ -18,7 +18,7 @@ from tests.journey.test_page_server import in_step
 from tests.journey.test_page_text import RIGHT_TO_LEFT, TEXT, Shown
 from tests.support import accessibility, firefox_relay
 
-pytestmark = [pytest.mark.firefox, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.firefox, pytest.mark.nightly, pytest.mark.timeout(400)]
 
 # Firefox does not show its driver what a request posts, so a route cannot add to it.
 CUES = """

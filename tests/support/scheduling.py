@@ -11,22 +11,24 @@ from typing import Final
 
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-# Group -> how the ids of its tests begin.
+# Group -> how the ids of its tests begin. The first group that fits is it.
 GROUPS: Final = {
     "real model": (
         "tests/journey/test_page.py::TestRealModel::",
         "tests/journey/test_sdk_node.py::",
         "tests/journey/test_sdk_python.py::",
+        "tests/contract/test_engine_environment.py::",
     ),
     "attacks": ("tests/attacks/",),
+    # One stack of the scripted engine, and one browser.
+    "scripted stack": ("tests/journey/",),
 }
 # The groups and folders that come first, the longest first.
 FIRST: Final = (
     "real model",
-    "attacks",
-    "tests/contract/test_engine_environment.py",
+    "scripted stack",
     "tests/faults/",
-    "tests/journey/",
+    "attacks",
     "tests/services/",
     "tests/contract/",
 )

@@ -1,7 +1,8 @@
 """Every event of responses of every kind, from the log and then from the archive alone, after all
 that can be lost was lost.
 
-`make nightly` (TAILRACE_TEST_LONG=1) has 1,000 responses; `-s` shows the figures of docs/history.md.
+`make nightly` (TAILRACE_TEST_LONG=1) has 1,000 responses; `-s` shows the figures of
+docs/history.md.
 """
 
 from __future__ import annotations
