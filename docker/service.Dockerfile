@@ -1,4 +1,4 @@
-# Gateway, push, the topics command, and a worker with the scripted engine: everything that needs no model engine.
+# Gateway, push, the topics command, pipelines, and a worker with the scripted engine: everything that needs no model engine.
 #   docker build -f docker/service.Dockerfile --build-arg PYTHON_DIGEST=sha256:… --build-arg NODE_DIGEST=sha256:… -t tailrace/service:TAG .
 # Base images are named by digest, without a default: look the digests up before the build.
 ARG PYTHON_DIGEST
@@ -25,9 +25,11 @@ COPY push/ ./push/
 COPY worker/ ./worker/
 COPY pipelines/ ./pipelines/
 COPY tailrace/ ./tailrace/
-# A wheel of our own: its metadata holds the `tailrace` command and the engine's plug-in entry.
-RUN /tools/bin/python -c "from setuptools import build_meta; build_meta.build_wheel('/tmp')" \
-    && /tools/bin/uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /venv/bin/python /tmp/tailrace-*.whl
+# Two wheels of our own, `tailrace` and `tailrace-pipelines`: metadata holds the `tailrace` command and the engine's plug-in entry.
+RUN for folder in . pipelines; do \
+      (cd $folder && /tools/bin/python -c "from setuptools import build_meta; build_meta.build_wheel('/tmp')") || exit 1; \
+    done \
+    && /tools/bin/uv pip install --no-cache --no-deps --no-index --compile-bytecode --python /venv/bin/python /tmp/tailrace*.whl
 
 FROM docker.io/library/python:3.11-slim-bookworm@${PYTHON_DIGEST}
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/tmp

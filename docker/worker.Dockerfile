@@ -14,7 +14,6 @@ COPY pyproject.toml README.md ./
 COPY gateway/ ./gateway/
 COPY push/ ./push/
 COPY worker/ ./worker/
-COPY pipelines/ ./pipelines/
 COPY tailrace/ ./tailrace/
 # A wheel of our own: its metadata holds the plug-in entry with which vLLM's processes end when the worker is killed.
 RUN /tools/bin/python -c "from setuptools import build_meta; build_meta.build_wheel('/tmp')" \

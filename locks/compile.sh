@@ -9,7 +9,8 @@ export UV_CUSTOM_COMPILE_COMMAND="locks/compile.sh"
 compile() { "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header "$@"; }
 
 compile locks/tools.in -o locks/tools.lock
-compile pyproject.toml -o locks/requirements.lock
+# Of the image of services, which holds both distributions. Neither is in an index.
+compile pipelines/pyproject.toml --no-emit-package tailrace -o locks/requirements.lock
 compile pyproject.toml --extra dev --extra local -o locks/requirements-dev.lock
 # The development environment's versions with what draws plots on top: `make bench` adds these to it, and must not change what is there.
 compile pyproject.toml --extra bench --constraint locks/requirements-dev.lock -o locks/requirements-bench.lock

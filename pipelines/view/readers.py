@@ -67,7 +67,9 @@ class ResultFile:
         try:
             import duckdb  # an extra: only analytics need it
         except ImportError:
-            raise NoStore("DuckDB is not installed (pip install 'tailrace[analytics]').") from None
+            raise NoStore(
+                "DuckDB is not installed (pip install 'tailrace-pipelines[analytics]')."
+            ) from None
         name = self._path.name
         if not self._path.is_file():
             raise NoStore(f"There is no store at {name}: analytics have not run yet.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,8 @@ def pipelines(
     data: options.Data = None,
 ) -> None:
     """Pipelines of the deployment of this data folder."""
+    if importlib.util.find_spec("pipelines") is None:
+        raise options.refuse("pipelines are not installed (pip install tailrace-pipelines)", 2)
     run_service.run_pipelines(options.folder(data), words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,15 @@ def test_a_wrong_setting_of_a_service_does_not_stop_a_chat(
     monkeypatch.setattr(terminal_chat, "run", chat)
     assert run(tmp_path, "chat", "hello").exit_code == 0
     assert asked == ["hello"]
+
+
+def test_pipelines_that_are_not_installed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    result = run(tmp_path, "pipelines", "status", "reviews.yaml")
+    assert result.exit_code == 2
+    assert "pip install tailrace-pipelines" in result.output
 
 
 @pytest.mark.parametrize("command", ["up", "gateway", "push", "worker"])
