@@ -35,14 +35,12 @@ WORTH_TOKENS: Final = 64
 MAX_DIGESTS: Final = 64
 
 
-def preferred_partitions(
-    partitions: int, offset: int, size: int = PREFERRED_PARTITIONS
-) -> list[int]:
+def preferred_partitions(partitions: int, offset: int) -> list[int]:
     """A gateway's preferred partitions, evenly spaced from `offset` on.
 
     Workers own contiguous ranges, so evenly spaced partitions reach all workers.
     """
-    count = min(size, partitions)
+    count = min(PREFERRED_PARTITIONS, partitions)
     return sorted({(offset + i * partitions // count) % partitions for i in range(count)})
 
 

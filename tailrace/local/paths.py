@@ -39,11 +39,10 @@ def model(environ: Mapping[str, str] = os.environ) -> Path:
     return cache(environ) / "models" / MODEL
 
 
-def default_data(environ: Mapping[str, str] = os.environ) -> Path:
+def default_data() -> Path:
     """The data folder without `--data`: TAILRACE_DATA, else one in the cache folder."""
-    return (
-        Path(environ["TAILRACE_DATA"]) if environ.get("TAILRACE_DATA") else cache(environ) / "data"
-    )
+    named = os.environ.get("TAILRACE_DATA")
+    return Path(named) if named else cache() / "data"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,22 +73,22 @@ def _first_outgoing_port() -> int:
         return 32_768  # Linux's default
 
 
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+def port_is_free(port: int) -> bool:
     """Whether a server can bind this port now."""
     with socket.socket() as probe:
         # Servers set it too: a port in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
 
 
-def accepts(port: int, host: str = "127.0.0.1") -> bool:
+def accepts(port: int) -> bool:
     """Whether a server accepts connections on this port."""
     try:
-        with socket.create_connection((host, port), timeout=0.5):
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5):
             return True
     except OSError:
         return False

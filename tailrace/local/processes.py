@@ -229,12 +229,12 @@ def command(pid: int) -> str:
         return ""
 
 
-def sweep(run: str, part: str | None = None, *, grace_s: float = 0.0) -> list[Identity]:
-    """End every process that carries the mark: with a grace, SIGTERM first; then SIGKILL.
+def sweep(run: str, part: str | None = None) -> list[Identity]:
+    """Kill every process that carries the mark.
 
     Returns the processes that were found. One that could not be ended is still `alive`.
     """
-    return end(lambda: marked(run, part), grace_s=grace_s)
+    return end(lambda: marked(run, part))
 
 
 def end(find: Callable[[], list[Identity]], *, grace_s: float = 0.0) -> list[Identity]:

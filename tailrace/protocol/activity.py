@@ -6,13 +6,10 @@ tell them by its id.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
-from tailrace.protocol import conversations, fold, history, records, topics
+from tailrace.protocol import conversations, fold, history, records
 
-PARTITIONS: Final = topics.partitions_of(topics.ACTIVITY)
 # An owner's place is the same in both topics of the feed.
 partition = conversations.partition
 

@@ -539,9 +539,8 @@ def too_many_refusals(retry_after_s: float) -> ApiError:
     )
 
 
-def server_error(
-    message: str = "The server had an error while processing your request. Sorry about that!",
-) -> ApiError:
+def server_error() -> ApiError:
+    message = "The server had an error while processing your request. Sorry about that!"
     return ApiError(500, SERVER_ERROR, SERVER_ERROR, message)
 
 
@@ -584,7 +583,7 @@ def _wait(seconds: float) -> float:
     return 1.0 if math.isnan(seconds) else min(max(0.0, seconds), MAX_WAIT_S)
 
 
-def outcome_unknown(response_id: str, retry_after_s: float = 1.0) -> ApiError:
+def outcome_unknown(response_id: str) -> ApiError:
     """The log did not say whether it took a request, and the request is being withdrawn. Every
     other 503 of a create says that nothing was written or will be."""
     message = (
@@ -597,7 +596,7 @@ def outcome_unknown(response_id: str, retry_after_s: float = 1.0) -> ApiError:
         SERVER_ERROR,
         "outcome_unknown",
         message,
-        headers={**_retry_after(retry_after_s), "x-tailrace-response-id": response_id},
+        headers={**_retry_after(1.0), "x-tailrace-response-id": response_id},
     )
 
 

@@ -5,8 +5,8 @@ The gateway mounts the same routes, so a client that knows only one address miss
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Final
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -33,10 +33,6 @@ from tailrace.web import (
 _SUBPROTOCOLS: Final = frozenset({access.SUBPROTOCOL, access.COMPACT_SUBPROTOCOL})
 
 
-def _stored(response: dict[str, Any]) -> bool:
-    return bool(response["store"])
-
-
 class QueryRoutes:
     """The routes over one `Delivery`.
 
@@ -51,16 +47,12 @@ class QueryRoutes:
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         feeds: feed.Feeds,
-        *,
-        expose_object: Callable[[dict[str, Any]], bool] = _stored,
     ) -> None:
-        """`expose_object`: whether a Response object may be retrieved without streaming."""
         self._delivery = deliver
         self._gate = gate
         self._draining = draining
         self._checks = checks
         self._feeds = feeds
-        self._expose = expose_object
         self.sockets: set[watch_socket.WatchConnection] = set()
 
     def routes(self) -> list[BaseRoute]:
@@ -94,7 +86,7 @@ class QueryRoutes:
             if request.query_params.get("stream", "false").lower() not in ("true", "1"):
                 found = await self._delivery.find(rid, owner)
                 self._gate.permit(principal)  # a look-up may have taken seconds
-                if not self._expose(found.response):
+                if not found.response["store"]:
                     raise errors.response_not_found(rid)
                 return encoded_json.EncodedJSON(found.response)
             self._gate.room.check_room(principal)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from tailrace.protocol import records
-
-MOST: Final = 20  # alternatives that vLLM gives at most (`max_logprobs`)
 
 Found = Sequence[Mapping[int, Any]]
 """What vLLM says of each new id: a table of vLLM's `Logprob` by id, the id itself among them."""
