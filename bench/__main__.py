@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import inspect
 import signal
 import sys
@@ -19,34 +18,25 @@ from types import ModuleType
 import uvloop
 
 from bench import (
-    affinity,
     beside,
-    cached,
     cancel,
     fanout,
     gateway_cost,
     gpu,
     handover,
-    hedge,
     history,
     hop,
     items,
-    items_beside,
     measure,
     page,
-    pipeline_runners,
     report,
     resume,
     scaling,
     scripted,
     search,
-    skew,
     stacks,
-    tags,
-    upgrade,
     waits,
     whole_path,
-    whole_path_alike,
 )
 from tailrace.local import paths
 
@@ -55,46 +45,30 @@ SUITES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
         whole_path,
-        whole_path_alike,
         gpu,
         beside,
-        tags,
         scaling,
-        skew,
-        pipeline_runners,
-        affinity,
-        hedge,
         handover,
-        upgrade,
         history,
         waits,
-        cached,
         hop,
         gateway_cost,
         fanout,
         items,
-        items_beside,
         resume,
         cancel,
         page,
         search,
     )
 }
-ON_REQUEST = {whole_path_alike.NAME, gpu.NAME, beside.NAME, page.NAME, search.NAME}
+ON_REQUEST = {gpu.NAME, beside.NAME, page.NAME, search.NAME}
 # Left out with --quick unless named, because they start deployments of their own.
 NOT_QUICK = {
     scaling.NAME,
-    skew.NAME,
-    pipeline_runners.NAME,
-    affinity.NAME,
-    hedge.NAME,
     handover.NAME,
-    upgrade.NAME,
     history.NAME,
-    tags.NAME,
-    items_beside.NAME,
+    items.NAME,
     waits.NAME,
-    cached.NAME,
 }
 SHARED_SEQUENCES = 4096  # thousands of responses must not wait for the shared stack's engine
 
@@ -133,13 +107,6 @@ def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator
                 )
             )
         )
-        # Starting its engines takes most of its time, so the other suites run during the start.
-        if plan.quick and whole_path.NAME in names:
-            plan = dataclasses.replace(
-                plan,
-                early=running.enter_context(stacks.early(whole_path.sides(plan, stacks.toy_model))),
-            )
-            names = [*(name for name in names if name != whole_path.NAME), whole_path.NAME]
         for name in names:
             began = time.monotonic()
             say(f"{name} …")
@@ -210,9 +177,23 @@ def main() -> int:
         type=Path,
         help=f"another installed checkout, for {beside.NAME}: the one to compare with",
     )
+    parser.add_argument(
+        "--alike",
+        action="store_true",
+        help=f"of {whole_path.NAME}: vLLM's server has the worker's arrangement of processes",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"a setting of this side of {beside.NAME}",
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.suites) - SUITES.keys():
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
+    if wrong := [each for each in arguments.set if "=" not in each]:
+        parser.error(f"--set {wrong[0]}: no NAME=VALUE")
     names = chosen(arguments.suites, quick=arguments.quick)
     rounds = arguments.rounds or (1 if arguments.quick else 2)
     # Without this the stacks would survive, because they have sessions of their own.
@@ -232,6 +213,8 @@ def main() -> int:
                 rounds,
                 Path(scratch),
                 other=arguments.other and arguments.other.resolve(),
+                settings=dict(each.split("=", 1) for each in arguments.set),
+                alike=arguments.alike,
             )
             for row in measured(names, plan, notes):
                 rows.append(row)  # one by one, so that an interrupted run keeps its rows

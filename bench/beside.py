@@ -1,7 +1,9 @@
-"""This checkout beside another one, such as the former release, measured in turn.
+"""This checkout beside another one, such as the former release, or beside itself with other
+settings, measured in turn.
 
 Both run the scripted engine, so everything but a model is compared. The idle side is frozen.
-`python -m bench beside --other FOLDER` needs an installed checkout there (`make install`).
+`--other FOLDER` names an installed checkout (`make install`); `--set NAME=VALUE`, which can be
+repeated, gives a setting to `this` side alone.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bench import load, measure, scripted, stacks
+from bench import load, measure, scripted, stacks, whole_path
 
 NAME: Final = "beside"
 OVER, UNDER = "this", "other"
@@ -25,8 +27,6 @@ PLOTS: Final = (
     "kib_per_idle_socket",
     "resident_mib",
 )
-# A side that is frozen for less keeps its partitions.
-SETTINGS: Final = {"TAILRACE_SESSION_TIMEOUT_MS": "600000"}
 STREAMS, TOKENS = 32, 256
 CLIENTS, REQUESTS = 16, 40
 WATCHERS: Final = 100
@@ -41,36 +41,30 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     """Rows of both sides, in the order A B, B A.
 
     Raises:
-        stacks.NotHere: No other checkout was named, or it is not installed.
+        stacks.NotHere: Nothing was named that differs, or the other checkout is not installed.
     """
-    if plan.other is None:
-        raise stacks.NotHere("another checkout: --other FOLDER")
+    if plan.other is None and not plan.settings:
+        raise stacks.NotHere("something that differs: --other FOLDER or --set NAME=VALUE")
     with stacks.together(
-        stacks.tailrace(plan.scratch, settings=SETTINGS),
-        stacks.tailrace(plan.scratch, settings=SETTINGS, tree=plan.other),
+        stacks.tailrace(plan.scratch, settings={**whole_path.SETTINGS, **plan.settings}),
+        stacks.tailrace(plan.scratch, settings=whole_path.SETTINGS, tree=plan.other),
     ) as (this, other):
-        yield from in_turn(NAME, plan.rounds, {OVER: this, UNDER: other})
+        sides = {OVER: (this, other), UNDER: (other, this)}
+        for name, (side, _) in sides.items():
+            values = {"resident_mib": _resident_mib(side)}  # before the first question
+            yield measure.Row(NAME, "resident at start", name, 0, values)
+        for number in range(-1, plan.rounds):
+            for case, asked in CASES if number >= 0 else [("warm", _warm)]:
+                for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
+                    side, still = sides[name]
+                    with stacks.frozen(still):
+                        values = uvloop.run(asked(side))
+                    if number >= 0:
+                        yield measure.Row(NAME, case, name, number, values)
 
 
-def in_turn(suite: str, rounds: int, sides: dict[str, stacks.Side]) -> Iterator[measure.Row]:
-    """Rows of two sides by name, in the order A B, B A; the other one is frozen."""
-    yield from (_resident(suite, side, name) for name, side in sides.items())
-    names = list(sides)
-    for number in range(-1, rounds):
-        for case, asked in CASES if number >= 0 else [("warm", _warm)]:
-            for name in names if number % 2 == 0 else reversed(names):
-                [still] = [side for other, side in sides.items() if other != name]
-                with stacks.frozen(still):
-                    values = uvloop.run(asked(sides[name]))
-                if number >= 0:
-                    yield measure.Row(suite, case, name, number, values)
-
-
-def _resident(suite: str, side: stacks.Side, name: str) -> measure.Row:
-    """Memory of the services before the first question."""
-    found = {role: measure.resident(side.roles[role]) / 2**20 for role in ROLES}
-    values = {"resident_mib": sum(found.values())}
-    return measure.Row(suite, "resident at start", name, 0, values)
+def _resident_mib(side: stacks.Side) -> float:
+    return sum(measure.resident(side.roles[role]) for role in ROLES) / 2**20
 
 
 async def _warm(side: stacks.Side) -> Values:
@@ -120,8 +114,7 @@ async def _idle(side: stacks.Side) -> Values:
     grown = measure.resident(side.roles["push"]) - before
     for watcher in watchers:
         watcher.close()
-    resident = sum(measure.resident(side.roles[role]) for role in ROLES) / 2**20
-    return {"kib_per_idle_socket": grown / 1024 / IDLE, "resident_mib": resident}
+    return {"kib_per_idle_socket": grown / 1024 / IDLE, "resident_mib": _resident_mib(side)}
 
 
 CASES: Final[tuple[Case, ...]] = (

@@ -58,7 +58,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     """
     if not install_engine.has_gpu():
         raise stacks.NotHere("a GPU")
-    return whole_path.in_turn(plan, WORK, _sides(plan), NAME)
+    return whole_path.measured(plan, WORK, _sides(plan), NAME)
 
 
 @contextlib.contextmanager
@@ -71,10 +71,7 @@ def _sides(plan: measure.Plan) -> Iterator[tuple[stacks.Side, stacks.Side]]:
         "tokenizer": str(folder),
         "engine_args": ENGINE_ARGS,
     }
-    settings = {
-        "TAILRACE_SESSION_TIMEOUT_MS": str(whole_path.FROZEN_MS),
-        "TAILRACE_POOLS": json.dumps({POOL: pool}),
-    }
+    settings = {**whole_path.SETTINGS, "TAILRACE_POOLS": json.dumps({POOL: pool})}
     with stacks.together(
         stacks.tailrace(plan.scratch, engine="vllm", settings=settings),
         stacks.vllm_server(plan.scratch, folder, folder.name, engine_args=ENGINE_ARGS),

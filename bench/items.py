@@ -1,69 +1,124 @@
-"""Items: tokens of calls, of reasoning, of a JSON format, and with log probabilities, each beside
-as many tokens of plain text, in turn, on one deployment with the scripted engine.
+"""Calls and JSON beside vLLM's own server, in turn: same model, engine settings and client.
 
-So it shows what marks, parsing and more events per answer cost; the engine's own grammar is not in
-it. A value for a schema has tokens of its own (brackets and names), so both sides are compared by
-token.
+The model has random weights and a template that knows tools, so the engine costs almost nothing
+and answers end by their length alone. Grammars do the same on both sides; what differs is the path
+of what the model makes: parsing in the worker, marks in the log, events.
+
+vLLM's own server lets a forced call have endless whitespace between its members, which the worker
+does not. A random model there would write little else, and that costs the grammar almost nothing.
+So in this case tokens of nothing but whitespace are forbidden to both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, Final
 
-import uvloop
-
-from bench import load, measure, scripted, stacks
+from bench import load, measure, stacks, whole_path
+from tailrace.local import paths
 
 NAME: Final = "items"
-OVER, UNDER = "with items", "plain"
+OVER, UNDER = stacks.OURS, stacks.THEIRS
 PLOTS: Final = ("tokens_per_s", "cpu_servers_us_per_token", "first_p50_ms")
-TOKENS: Final = 200
-PACE_MS: Final = 4.0  # so that the engine is no bound and frames are as in use
+TOKENS: Final = 128
+PARSER: Final = "hermes"
 NOTES: Final[dict[str, Any]] = {
     "type": "object",
-    "properties": {"title": {"type": "string"}, "notes": {"type": "string"}},
+    "properties": {
+        "title": {"type": "string", "maxLength": 80},
+        "notes": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 80},
+            "minItems": 40,
+        },
+    },
     "required": ["title", "notes"],
     "additionalProperties": False,
 }
-TOOLS: Final = [{"type": "function", "name": "write", "parameters": NOTES, "strict": True}]
-# What is asked for, and the line of the question that makes the engine do it.
-CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "tools offered": ("say {}", {"tools": TOOLS}),
-    "one call": ("call write {}", {"tools": TOOLS}),
-    "reasoning": ("think {}", {"reasoning": {"effort": "low"}}),
-    "format": (
-        "json {}",
-        {"text": {"format": {"type": "json_schema", "name": "notes", "schema": NOTES}}},
-    ),
-    "log probabilities, 5 likely": (
-        "",
-        {"include": ["message.output_text.logprobs"], "top_logprobs": 5},
-    ),
+FUNCTION: Final = {"name": "write", "description": "Write.", "parameters": NOTES, "strict": True}
+TOOLS: Final = [{"type": "function", "function": FUNCTION}]
+# As byte-level tokenizers write space, newline, tab and carriage return.
+WHITESPACE: Final = frozenset("ĠĊĉč")
+CALL: Final = "one call"
+FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "JSON schema": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "notes", "schema": NOTES, "strict": True},
+        }
+    },
+    "tools offered": {"tools": TOOLS},
+    CALL: {
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": "write"}},
+    },
 }
 
 
-def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
-    """Rows of both sides, in the order A B, B A."""
-    side = shared()
-    for number in range(plan.rounds):
-        for case, (command, fields) in CASES.items():
-            for streams in plan.pick((16,), (1, 16, 64)):
-                each = plan.pick(2, 3)
-                sides = {OVER: _asking(side, command, fields), UNDER: _asking(side, "", {})}
-                for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
-                    with side.meter() as meter:
-                        result = uvloop.run(load.closed(sides[name], streams, each))
-                    values = {**result.values(), **meter.per(result.tokens, "us_per_token")}
-                    yield measure.Row(NAME, f"{case}, {streams} streams", name, number, values)
+def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
+    """Rows of both sides, in the order A B, B A. Raises stacks.NotHere."""
+    folder = _model(plan.scratch)
+    settings = {
+        **whole_path.SETTINGS,
+        "TAILRACE_TOOL_PARSER": PARSER,
+        # The other side has none, and would show as text what is reasoning here.
+        "TAILRACE_REASONING_PARSER": "none",
+    }
+    with stacks.together(
+        stacks.tailrace(plan.scratch, engine="vllm", model=str(folder), settings=settings),
+        stacks.vllm_server(plan.scratch, folder, folder.name, tool_parser=PARSER),
+    ) as both:
+        biased = {"logit_bias": dict.fromkeys(_whitespace(folder), -100)}
+        fields = {**FIELDS, CALL: FIELDS[CALL] | biased}
+
+        def cases(*streams: int) -> list[whole_path.Case]:
+            return [
+                (f"{what}, {count} streams", _closed(more, count, plan.pick(2, 3)))
+                for what, more in fields.items()
+                for count in streams
+            ]
+
+        yield from whole_path.in_turn(
+            NAME, plan.rounds, both, cases(*plan.pick((16,), (1, 16, 64))), cases(16)
+        )
 
 
-def _asking(side: stacks.Side, command: str, fields: dict[str, Any]) -> load.Ask:
-    async def ask(number: int, due: float) -> load.Answer:
-        body = scripted.body(side, number, TOKENS, PACE_MS, stream=True, **fields)
-        body["input"] += f"\n{command.format(TOKENS)}"
-        if command:
-            body["max_output_tokens"] = 2 * TOKENS
-        return await load.stream(side.url, "POST", "/v1/responses", side.headers, body, due)
+def _closed(
+    more: dict[str, Any], streams: int, each: int
+) -> Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]:
+    def asked(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
+        # Greedy, the toy says only newlines to tools. Whitespace is shown when text follows.
+        return load.closed(whole_path.ask(side, TOKENS, temperature=1, **more), streams, each)
 
-    return ask
+    return asked
+
+
+def _model(scratch: Path) -> Path:
+    if not stacks.ENGINE_PYTHON.exists():
+        raise stacks.NotHere("the engine environment (make install)")
+    folder = scratch / "toy-tools"
+    if not folder.exists():
+        subprocess.run(
+            [
+                stacks.ENGINE_PYTHON,
+                "-m",
+                "tests.support.toy_tools",
+                stacks.model_folder(),
+                folder,
+            ],
+            cwd=paths.ROOT,
+            env=stacks.environment(),
+            check=True,
+            timeout=300,
+        )
+    return folder
+
+
+def _whitespace(folder: Path) -> list[str]:
+    """Ids of the tokens that are nothing but whitespace, as `logit_bias` names them."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return [str(i) for token, i in vocabulary.items() if token and set(token) <= WHITESPACE]

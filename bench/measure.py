@@ -13,7 +13,7 @@ import resource
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,17 @@ class Plan:
 
     Attributes:
         scratch: the folder for data folders.
-        early: the two sides of `whole_path` if their start has begun, else None.
         other: the checkout to compare this one with; None without one.
+        settings: of this side of `beside`.
+        alike: vLLM's server has the worker's arrangement of engine processes.
     """
 
     quick: bool
     rounds: int
     scratch: Path
-    early: contextlib.AbstractContextManager[tuple[Any, Any]] | None = None
     other: Path | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    alike: bool = False
 
     def pick(self, quick: Any, full: Any) -> Any:
         """The value for a quick or for a full run."""

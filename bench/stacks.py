@@ -355,28 +355,6 @@ def together(
 
 
 @contextlib.contextmanager
-def early(
-    sides: contextlib.AbstractContextManager[tuple[Side, Side]],
-) -> Iterator[contextlib.AbstractContextManager[tuple[Side, Side]]]:
-    """Start `sides` in the background. Entering the yielded context waits for them.
-
-    They end with this context.
-    """
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        starting = thread.submit(sides.__enter__)
-
-        @contextlib.contextmanager
-        def ready() -> Iterator[tuple[Side, Side]]:
-            yield starting.result()
-
-        try:
-            yield ready()
-        finally:
-            if starting.exception() is None:
-                sides.__exit__(None, None, None)
-
-
-@contextlib.contextmanager
 def frozen(side: Side) -> Iterator[None]:
     """Suspend the processes of `side`, so that an idle stack uses no CPU time.
 

@@ -4,16 +4,18 @@ Both sides answer `POST /v1/chat/completions` with server-sent events, greedily.
 at several numbers of streams; then an open loop at half of the first side's throughput at 32
 streams, with the same arrivals for both. Both sides run all the time, the idle one frozen, and the
 two measurements of a pair are seconds apart, so that slow changes of the machine's speed affect
-both.
+both. By default vLLM runs the model in a process of its own on a CPU, and that cost is in it; with
+`--alike` its server has the worker's arrangement of processes, and only the path differs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import uvloop
 
 from bench import load, measure, stacks
@@ -61,67 +63,59 @@ TOY: Final = Work(
     "toy", (Level(1, 3, 128), Level(8, 2, 128), Level(32, 2, 128), Level(128, 1, 128)), 40, 3
 )
 TOY_QUICK: Final = Work("toy", (Level(1, 2, 128), Level(32, 2, 128)), 30, 1)
-FROZEN_MS: Final = 600_000  # a side that is frozen for less keeps its partitions
+# A side that is frozen for less keeps its partitions.
+SETTINGS: Final = {"TAILRACE_SESSION_TIMEOUT_MS": "600000"}
 
+Both = tuple[stacks.Side, stacks.Side]
 Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     """Measure the toy model, and in a full run also the small one."""
-    return compared(plan, alike=False)
-
-
-def compared(plan: measure.Plan, *, alike: bool) -> Iterator[measure.Row]:
-    """Compare both. `alike`: vLLM's server has the worker's arrangement of engine processes."""
-    toy = (
-        plan.early
-        if plan.early is not None and not alike
-        else sides(plan, stacks.toy_model, alike=alike)
-    )
-    yield from in_turn(plan, TOY_QUICK if plan.quick else TOY, toy)
+    yield from measured(plan, TOY_QUICK if plan.quick else TOY, _sides(plan, stacks.toy_model))
     if not plan.quick:
-        yield from in_turn(plan, SMALL, sides(plan, stacks.model_folder, alike=alike))
+        yield from measured(plan, SMALL, _sides(plan, stacks.model_folder))
 
 
 @contextlib.contextmanager
-def sides(
-    plan: measure.Plan, model: Callable[[], Path], *, alike: bool = False
-) -> Iterator[tuple[stacks.Side, stacks.Side]]:
+def _sides(plan: measure.Plan, model: Callable[[], Path]) -> Iterator[Both]:
     """Run both sides. Raises stacks.NotHere."""
     folder = model()
     with stacks.together(
-        stacks.tailrace(
-            plan.scratch,
-            engine="vllm",
-            model=str(folder),
-            settings={"TAILRACE_SESSION_TIMEOUT_MS": str(FROZEN_MS)},
-        ),
-        stacks.vllm_server(plan.scratch, folder, folder.name, alike=alike),
+        stacks.tailrace(plan.scratch, engine="vllm", model=str(folder), settings=SETTINGS),
+        stacks.vllm_server(plan.scratch, folder, folder.name, alike=plan.alike),
     ) as both:
         yield both
 
 
-def in_turn(
+def measured(
     plan: measure.Plan,
     work: Work,
-    both: contextlib.AbstractContextManager[tuple[stacks.Side, stacks.Side]],
+    sides: contextlib.AbstractContextManager[Both],
     name: str = NAME,
 ) -> Iterator[measure.Row]:
-    """Measure both sides in turn, the idle one frozen. `name`: of the suite."""
-    with both as (ours, theirs):
-        cases = _cases(work)
-        for number in range(-1, min(plan.rounds, 1) if plan.rounds < 2 else work.rounds):
-            # The first pass only warms up lazy initialisation and the broker's JIT compiler.
-            for case, asked in cases if number >= 0 else [("warm", _warm)]:
-                for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
-                    with stacks.frozen(theirs if side is ours else ours):
-                        uvloop.run(_woken(side))
-                        with side.meter() as meter:
-                            result = uvloop.run(asked(side))
-                    if number >= 0:
-                        yield measure.Row(
-                            name, f"{work.label}, {case}", side.name, number, _values(result, meter)
-                        )
+    """Rows of one model. `name`: of the suite."""
+    with sides as both:
+        rounds = min(plan.rounds, 1) if plan.rounds < 2 else work.rounds
+        for row in in_turn(name, rounds, both, _cases(work), [("warm", _warm)]):
+            yield msgspec.structs.replace(row, case=f"{work.label}, {row.case}")
+
+
+def in_turn(
+    suite: str, rounds: int, both: Both, cases: Sequence[Case], warm: Sequence[Case]
+) -> Iterator[measure.Row]:
+    """Measure both sides in turn, the idle one frozen. `warm`: cases that come first and do not
+    count: lazy initialisation, the broker's JIT compiler, grammars."""
+    ours, theirs = both
+    for number in range(-1, rounds):
+        for case, asked in cases if number >= 0 else warm:
+            for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
+                with stacks.frozen(theirs if side is ours else ours):
+                    uvloop.run(_woken(side))
+                    with side.meter() as meter:
+                        result = uvloop.run(asked(side))
+                if number >= 0:
+                    yield measure.Row(suite, case, side.name, number, _values(result, meter))
 
 
 def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
@@ -130,11 +124,11 @@ def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
     vLLM's processes sleep after a second without work and may wake up to 5 s late. After a freeze
     that would count as latency.
     """
-    return load.closed(_ask(side, 2), 1, 1)
+    return load.closed(ask(side, 2), 1, 1)
 
 
 def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
-    return load.closed(_ask(side, 64), 16, 2)
+    return load.closed(ask(side, 64), 16, 2)
 
 
 def _cases(work: Work) -> list[Case]:
@@ -143,7 +137,7 @@ def _cases(work: Work) -> list[Case]:
 
     def closed(level: Level) -> Case:
         async def asked(side: stacks.Side) -> load.Result:
-            result = await load.closed(_ask(side, level.tokens), level.streams, level.each)
+            result = await load.closed(ask(side, level.tokens), level.streams, level.each)
             if level.streams == PACED_AT:
                 rates.append(OPEN_SHARE * len(result.good) / result.wall)
             return result
@@ -152,7 +146,7 @@ def _cases(work: Work) -> list[Case]:
 
     async def opened(side: stacks.Side) -> load.Result:
         tokens = next(level.tokens for level in work.levels if level.streams == PACED_AT)
-        return await load.opened(_ask(side, tokens), rates[0], work.questions)
+        return await load.opened(ask(side, tokens), rates[0], work.questions)
 
     return [*(closed(level) for level in work.levels), ("open loop", opened)]
 
@@ -168,8 +162,10 @@ def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     return {**result.values(), "prompt_tokens": prompt, **shares}
 
 
-def _ask(side: stacks.Side, tokens: int) -> load.Ask:
-    async def ask(number: int, due: float) -> load.Answer:
+def ask(side: stacks.Side, tokens: int, **more: Any) -> load.Ask:
+    """Questions to either side. `more`: further members of the body."""
+
+    async def asking(number: int, due: float) -> load.Answer:
         body: dict[str, Any] = {
             "model": side.model,
             "messages": [{"role": "user", "content": PROMPTS[number % len(PROMPTS)]}],
@@ -177,7 +173,8 @@ def _ask(side: stacks.Side, tokens: int) -> load.Ask:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **more,
         }
         return await load.stream(side.url, "POST", "/v1/chat/completions", side.headers, body, due)
 
-    return ask
+    return asking

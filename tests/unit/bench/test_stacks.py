@@ -51,42 +51,6 @@ def test_when_one_does_not_start_the_other_is_ended(failing: str) -> None:
     assert ends == [{"a": "b", "b": "a"}[failing]]
 
 
-@contextlib.contextmanager
-def slow(
-    ends: list[str], begun: threading.Event, go: threading.Event
-) -> Iterator[tuple[stacks.Side, stacks.Side]]:
-    begun.set()
-    if not go.wait(10):
-        raise RuntimeError("not allowed to start")
-    yield side("a"), side("b")
-    ends.append("both")
-
-
-def test_sides_start_early_and_end_with_the_context_that_started_them() -> None:
-    ends: list[str] = []
-    begun, go = threading.Event(), threading.Event()
-    with stacks.early(slow(ends, begun, go)) as sides:
-        assert begun.wait(10), "it starts before it is asked for"
-        go.set()
-        with sides as (a, b):
-            assert (a.name, b.name) == ("a", "b")
-        assert ends == [], "it stays up for a later use"
-    assert ends == ["both"]
-
-
-def test_what_did_not_start_early_is_said_to_who_wants_it() -> None:
-    ends: list[str] = []
-
-    @contextlib.contextmanager
-    def missing() -> Iterator[tuple[stacks.Side, stacks.Side]]:
-        raise stacks.NotHere("the model")
-        yield
-
-    with stacks.early(missing()) as sides, pytest.raises(stacks.NotHere, match="the model"), sides:
-        ends.append("entered")
-    assert ends == []
-
-
 def stands_still(pid: int, still: bool) -> bool:
     """Whether it comes to that; a signal takes effect a moment after it was sent."""
     end = time.monotonic() + 5
