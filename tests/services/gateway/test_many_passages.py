@@ -16,7 +16,6 @@ from pathlib import Path
 import openai
 import pytest
 
-from bench.retrieval import count
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
@@ -38,6 +37,15 @@ def text(number: int) -> str:
 
 async def completed(client: openai.AsyncOpenAI, store: str) -> int:
     return (await client.vector_stores.retrieve(store)).file_counts.completed
+
+
+async def count(client: openai.AsyncOpenAI, store: str) -> int:
+    """Passages that the API shows."""
+    rows = 0
+    async for file in client.vector_stores.files.list(store):
+        page = await client.vector_stores.files.content(file.id, vector_store_id=store)
+        rows += len([each async for each in page])
+    return rows
 
 
 async def answers(client: openai.AsyncOpenAI, store: str) -> list[list[tuple[str, float]]]:
