@@ -32,6 +32,7 @@ import msgspec
 
 from bench import load, stacks
 from pipelines.analytics import cluster, jobs, programs, results, supervisor, twins
+from tailrace import log
 from tailrace.local import dev_credentials
 from tailrace.protocol import records, topics
 
@@ -363,7 +364,7 @@ def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
         said[0] = run.tell
         run.tell("the deployment is up")
         asyncio.run(results.create_topics(side.kafka, PREFIX))
-        asyncio.run(stacks.scratch_topic(side.kafka, ANSWERS))
+        asyncio.run(log.create_topics(side.kafka, [ANSWERS], partitions=1))
         keeper.start()
         run.tell(f"Flink is up; all jobs run {run.until_running():.1f} s later")
         run.phase("without a fault", seconds)

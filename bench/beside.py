@@ -73,20 +73,14 @@ async def _warm(side: stacks.Side) -> Values:
 
 
 async def _streams(side: stacks.Side) -> Values:
-    async def ask(number: int, due: float) -> load.Answer:
-        return await scripted.ask(side, number, due, TOKENS, 1)
-
     with side.meter() as meter:
-        result = await load.closed(ask, STREAMS, 3)
+        result = await load.closed(scripted.asking(side, TOKENS, 1), STREAMS, 3)
     return {**result.values(), **meter.per(result.tokens, "us_per_token")}
 
 
 async def _requests(side: stacks.Side) -> Values:
-    async def ask(number: int, due: float) -> load.Answer:
-        return await scripted.ask(side, number, due, 4, 0)
-
     with side.meter() as meter:
-        result = await load.closed(ask, CLIENTS, REQUESTS)
+        result = await load.closed(scripted.asking(side, 4, 0), CLIENTS, REQUESTS)
     used = meter.used["gateway"]
     return {**result.values(), "requests_per_core_s": len(result.good) / used if used else 0.0}
 

@@ -7,8 +7,6 @@ open loop latency. In turn, this process appends to the same log at the same rat
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from typing import Final
 
 import uvloop
 
-from bench import load, measure, scripted, stacks
+from bench import load, logged, measure, scripted, stacks
 from tailrace import log
 
 NAME: Final = "gateway"
@@ -28,8 +26,8 @@ SCRATCH: Final = "bench.appends"  # a topic without readers, for the appends to 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     side = shared()
-    uvloop.run(stacks.scratch_topic(side.kafka, SCRATCH))
-    ask = _asking(side)
+    uvloop.run(log.create_topics(side.kafka, [SCRATCH], partitions=1))
+    ask = scripted.asking(side, TOKENS, 0)
     for number in range(plan.rounds):
         for clients in plan.pick((16,), (1, 16, 64)):
             with side.meter() as meter:
@@ -57,13 +55,6 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 )
 
 
-def _asking(side: stacks.Side) -> load.Ask:
-    async def ask(number: int, due: float) -> load.Answer:
-        return await scripted.ask(side, number, due, TOKENS, 0)
-
-    return ask
-
-
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     used, count = meter.used["gateway"], len(result.good)
     return {
@@ -75,24 +66,18 @@ def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
 
 async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
     """Append records of a request's size. Each is awaited until the broker acknowledges it."""
-    writer = log.Writer(side.kafka, client_id="bench")
-    running, value = asyncio.create_task(writer.run()), os.urandom(1500)
+    value = os.urandom(1500)
+    async with logged.writer(side.kafka) as writer:
 
-    async def append(number: int, due: float) -> load.Answer:
-        answer = load.Answer(due)
-        try:
-            await writer.append(SCRATCH, 0, str(number), value)
-        except log.AppendFailed as error:
-            answer.error = str(error)
-        answer.begun = answer.ended = time.perf_counter()
-        answer.stamps = [answer.begun]
-        return answer
+        async def append(number: int, due: float) -> load.Answer:
+            answer = load.Answer(due)
+            try:
+                await writer.append(SCRATCH, 0, str(number), value)
+            except log.AppendFailed as error:
+                answer.error = str(error)
+            answer.begun = answer.ended = time.perf_counter()
+            answer.stamps = [answer.begun]
+            return answer
 
-    try:
         await append(-1, time.perf_counter())  # connects
         return await load.opened(append, rate, count)
-    finally:
-        await writer.stop()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running

@@ -8,7 +8,6 @@ both brokers are equally warm.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from bench import load, measure, scripted, stacks
+from bench import load, logged, measure, scripted, stacks
 from tailrace import log
 from tailrace.protocol import events, fold, ids, records, topics
 
@@ -51,11 +50,9 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
         for number, name in measure.turns(plan.rounds, OVER, UNDER):
             for streams in (1, 16):
                 with sides[name].meter() as meter:
-                    result = uvloop.run(
-                        load.closed(
-                            _asking(sides[name]), streams, 24 if streams == 1 else plan.pick(4, 6)
-                        )
-                    )
+                    each = 24 if streams == 1 else plan.pick(4, 6)
+                    ask = scripted.asking(sides[name], 40, 5)
+                    result = uvloop.run(load.closed(ask, streams, each))
                 values = {
                     **result.values(),
                     **meter.per(result.tokens, "us_per_token"),
@@ -64,23 +61,14 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
                 yield measure.Row(NAME, f"{streams} streams", name, number, values)
 
 
-def _asking(side: stacks.Side) -> load.Ask:
-    async def ask(number: int, due: float) -> load.Answer:
-        return await scripted.ask(side, number, due, 40, 5)
-
-    return ask
-
-
 async def fill(bootstrap: str, responses: int, *, real: bool = True, frames: int = FRAMES) -> None:
     """Append whole responses of `frames` frames, spread over the partitions; unless `real`, to a
     topic that no service reads."""
     layout = await log.layout(bootstrap)
     if not real:
-        await stacks.scratch_topic(bootstrap, SCRATCH)
-    writer = log.Writer(bootstrap, client_id="bench")
-    running = asyncio.create_task(writer.run())
+        await log.create_topics(bootstrap, [SCRATCH], partitions=1)
     flying: list[asyncio.Future[log.Appended]] = []
-    try:
+    async with logged.writer(bootstrap) as writer:
         for number in range(responses):
             partition = number % layout.partitions
             rid = ids.mint(ids.Address(layout.tag, partition, 0), os.urandom(ids.RANDOM_BYTES))
@@ -91,11 +79,6 @@ async def fill(bootstrap: str, responses: int, *, real: bool = True, frames: int
                 await asyncio.gather(*flying)
                 flying.clear()
         await asyncio.gather(*flying)
-    finally:
-        await writer.stop()
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
 
 
 def former(rid: str, frames: int = FRAMES) -> Iterable[records.TokenRecord]:

@@ -1,11 +1,26 @@
-"""Read the records of given responses from the log after they have ended."""
+"""The log of a deployment: a writer, and the records of given responses after they have ended."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterable
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
+
+
+@contextlib.asynccontextmanager
+async def writer(bootstrap: str) -> AsyncGenerator[log.Writer]:
+    """A running writer of the log."""
+    made = log.Writer(bootstrap, client_id="bench")
+    running = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        await made.stop()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def token_records(

@@ -58,11 +58,10 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
     """Run twice as many clients as there are engine slots, so that no slot waits for a client."""
 
-    async def ask(number: int, due: float) -> load.Answer:
-        return await scripted.ask(side, number, due, TOKENS, PACE_MS)
-
     with side.meter() as meter:
-        result = uvloop.run(load.closed(ask, 2 * CAPACITY * workers, each))
+        result = uvloop.run(
+            load.closed(scripted.asking(side, TOKENS, PACE_MS), 2 * CAPACITY * workers, each)
+        )
     values = result.values()
     ideal = workers * CAPACITY * 1000 / PACE_MS
     return {

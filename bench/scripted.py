@@ -46,9 +46,18 @@ async def ask(
     )
 
 
+def asking(side: stacks.Side, tokens: int, pace_ms: float) -> load.Ask:
+    """Questions of one kind for a loop."""
+
+    async def asked(number: int, due: float) -> load.Answer:
+        return await ask(side, number, due, tokens, pace_ms)
+
+    return asked
+
+
 async def warm(side: stacks.Side) -> None:
     """Warm up lazy initialisation and the broker's JIT compiler, so that no suite measures them."""
-    result = await load.closed(lambda number, due: ask(side, number, due, 40, 2), 16, 20)
+    result = await load.closed(asking(side, 40, 2), 16, 20)
     if len(result.good) != len(result.answers):
         raise load.Failed(
             f"warming up: {next(answer.error for answer in result.answers if answer.error)}"

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,15 +74,9 @@ class Soak(msgspec.Struct, frozen=True):
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the line that fits best, by least squares; 0 for fewer than two points."""
-    if len(points) < 2:
-        return 0.0
-    middle_x = sum(x for x, _ in points) / len(points)
-    middle_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - middle_x) ** 2 for x, _ in points)
-    if not spread:
-        return 0.0
-    return sum((x - middle_x) * (y - middle_y) for x, y in points) / spread
+    """The slope of the line that fits best, by least squares; 0 where no line can be fitted."""
+    at, values = zip(*points, strict=True)
+    return statistics.linear_regression(at, values).slope if len(set(at)) > 1 else 0.0
 
 
 def trends(samples: Iterable[Sample]) -> list[Trend]:

@@ -23,13 +23,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import aiokafka.admin
 import httpx
 import psutil
 
 from bench import measure
 from tailrace.local import dev_credentials, install_engine, paths, ports, state
-from tailrace.log import address
 from worker.engines import vllm_cpu
 
 TAILRACE: Final = Path(sys.executable).with_name("tailrace")
@@ -429,14 +427,3 @@ def toy_model() -> Path:
             timeout=300,
         )
     return folder
-
-
-async def scratch_topic(bootstrap: str, name: str) -> None:
-    """Create a topic of one partition for a benchmark."""
-    admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
-    await admin.start()
-    try:
-        # For a topic that exists the answer has an error code; nothing is raised.
-        await admin.create_topics([aiokafka.admin.NewTopic(name, 1, 1)])
-    finally:
-        await admin.close()
