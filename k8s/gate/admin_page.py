@@ -43,10 +43,7 @@ def grants(m: Manifests) -> dict[str, dict[tuple[str, str], set[str]]]:
         return {}
     found: dict[tuple[str, str], set[str]] = {}
     for told in _shown(m, workload).values():
-        found |= {
-            ("topic", told.input.topic): {"Describe"},
-            ("group", told.group): {"Describe"},
-        }
+        found |= {("topic", told.input.topic): {"Describe"}, ("group", told.group): {"Describe"}}
     return {PRINCIPAL: found}
 
 

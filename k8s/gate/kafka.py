@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import yaml
 
 from k8s.gate import admin_page, analytics
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject
+from k8s.gate.manifests import Check, Doc, Manifests, Verdict, judged, subject
 from pipelines import definition
 from tailrace.protocol import topics
 
@@ -54,9 +54,8 @@ def cluster_labels(m: Manifests) -> Iterator[Verdict]:
     names = {k["metadata"]["name"] for k in m.kind("Kafka")}
     for doc in m.kind("KafkaNodePool", "KafkaTopic", "KafkaUser"):
         label = doc["metadata"].get("labels", {}).get("strimzi.io/cluster")
-        yield Verdict(
-            subject(doc),
-            "" if label in names else f"belongs to cluster {label!r}, there is {sorted(names)}",
+        yield judged(
+            subject(doc), label in names, f"belongs to cluster {label!r}, there is {sorted(names)}"
         )
 
 
@@ -65,17 +64,13 @@ def quorum(m: Manifests) -> Iterator[Verdict]:
     replica."""
     controllers = [p for p in m.kind("KafkaNodePool") if "controller" in p["spec"]["roles"]]
     voters = sum(p["spec"]["replicas"] for p in controllers)
-    yield Verdict(
-        "controllers", "" if voters % 2 else f"{voters} controllers cannot form a majority safely"
-    )
+    yield judged("controllers", voters % 2, f"{voters} controllers cannot form a majority safely")
     for pool in controllers:
         marked = [
             v for v in pool["spec"]["storage"]["volumes"] if v.get("kraftMetadata") == "shared"
         ]
-        yield Verdict(
-            subject(pool), "" if len(marked) == 1 else f"{len(marked)} volumes for the metadata log"
-        )
-    yield Verdict("brokers", "" if _brokers(m) else "no broker")
+        yield judged(subject(pool), len(marked) == 1, f"{len(marked)} volumes for the metadata log")
+    yield judged("brokers", _brokers(m), "no broker")
 
 
 def safe_log(m: Manifests) -> Iterator[Verdict]:
@@ -83,24 +78,25 @@ def safe_log(m: Manifests) -> Iterator[Verdict]:
     for kafka in m.kind("Kafka"):
         config = kafka["spec"]["kafka"]["config"]
         for key, wanted in CLUSTER_CONFIG.items():
-            yield Verdict(
+            yield judged(
                 f"{subject(kafka)} {key}",
-                "" if config.get(key) is wanted else f"is {config.get(key)}, not {wanted}",
+                config.get(key) is wanted,
+                f"is {config.get(key)}, not {wanted}",
             )
         for key in REPLICATED:
-            yield Verdict(
+            yield judged(
                 f"{subject(kafka)} {key}",
-                ""
-                if config.get(key) == min(3, _brokers(m))
-                else f"is {config.get(key)} with {_brokers(m)} brokers",
+                config.get(key) == min(3, _brokers(m)),
+                f"is {config.get(key)} with {_brokers(m)} brokers",
             )
         insync, factor = (
             config.get("min.insync.replicas"),
             config.get("default.replication.factor", 1),
         )
-        yield Verdict(
+        yield judged(
             f"{subject(kafka)} min.insync.replicas",
-            "" if insync == max(1, factor - 1) else f"is {insync} of {factor}",
+            insync == max(1, factor - 1),
+            f"is {insync} of {factor}",
         )
 
 
@@ -119,23 +115,24 @@ def guarded(m: Manifests) -> Iterator[Verdict]:
             elif listener["type"] != "internal":
                 yield Verdict(name, f"is reachable from outside ({listener['type']})")
             else:
-                yield Verdict(
+                yield judged(
                     name,
-                    ""
-                    if listener.get("networkPolicyPeers")
-                    else "Strimzi's policy lets every pod of the cluster in",
+                    listener.get("networkPolicyPeers"),
+                    "Strimzi's policy lets every pod of the cluster in",
                 )
         authorization = spec["authorization"]
         fine = authorization == {"type": "simple"}
-        yield Verdict(
+        yield judged(
             f"{subject(kafka)} authorization",
-            "" if fine else f"is {authorization}: simple, without super users",
+            fine,
+            f"is {authorization}: simple, without super users",
         )
     for user in m.kind("KafkaUser"):
         kind = user["spec"]["authentication"]["type"]
-        yield Verdict(
+        yield judged(
             subject(user),
-            "" if kind == "scram-sha-512" else f"authenticates by {kind}, the listener wants SCRAM",
+            kind == "scram-sha-512",
+            f"authenticates by {kind}, the listener wants SCRAM",
         )
 
 
@@ -213,11 +210,10 @@ def copartitioned(m: Manifests) -> Iterator[Verdict]:
         if topic_name(t) in rows
     }
     for name, count in counts.items():
-        yield Verdict(
+        yield judged(
             name,
-            ""
-            if count == counts.get(topics.TOKENS)
-            else f"has {count} partitions, {topics.TOKENS} has {counts.get(topics.TOKENS)}",
+            count == counts.get(topics.TOKENS),
+            f"has {count} partitions, {topics.TOKENS} has {counts.get(topics.TOKENS)}",
         )
 
 
@@ -324,54 +320,45 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
             {t["topic"] for t in lags},
             {topics.requests(str(pool), c) for c in topics.CLASSES},
         )
-        yield Verdict(
+        yield judged(
             f"{subject(scaled)} topics",
-            ""
-            if watched == wanted
-            else f"watches {sorted(watched)}, the pool has {sorted(wanted)}",
+            watched == wanted,
+            f"watches {sorted(watched)}, the pool has {sorted(wanted)}",
         )
         queries = [t["metadata"]["query"] for t in spec["triggers"] if t["type"] == "prometheus"]
         for name in topics.CLASSES:
             words = f'kind="{name}"', "tailrace_backlog_tokens", "tailrace_drain_tokens_per_second"
             found = any(all(word in query for word in words) for query in queries)
-            yield Verdict(
-                f"{subject(scaled)} {name} backlog", "" if found else "no trigger asks for it"
-            )
+            yield judged(f"{subject(scaled)} {name} backlog", found, "no trigger asks for it")
         # Each name of a metric is followed by the labels that choose its series.
         chosen = [part for query in queries for part in query.split("tailrace_")[1:]]
         named = [part for part in chosen if f'pool="{pool}"' in part.partition("}")[0]]
-        yield Verdict(
-            f"{subject(scaled)} pool",
-            "" if named == chosen else "a query counts other pools' work",
-        )
+        yield judged(f"{subject(scaled)} pool", named == chosen, "a query counts other pools' work")
         for lag in lags:
-            yield Verdict(
+            yield judged(
                 f"{subject(scaled)} {lag['topic']} threshold",
-                ""
-                if int(lag["lagThreshold"]) >= ONLY_ACTIVATES
-                else "lag counts finished requests; it may activate, not scale",
+                int(lag["lagThreshold"]) >= ONLY_ACTIVATES,
+                "lag counts finished requests; it may activate, not scale",
             )
             limit = counts.get(lag["topic"], 0)
             group_fits = lag["consumerGroup"] == topics.group(str(pool))
-            yield Verdict(
+            yield judged(
                 f"{subject(scaled)} {lag['topic']} group",
-                "" if group_fits else f"{lag['consumerGroup']} is not the pool's group",
+                group_fits,
+                f"{lag['consumerGroup']} is not the pool's group",
             )
             most = spec["maxReplicaCount"]
-            yield Verdict(
+            yield judged(
                 f"{subject(scaled)} {lag['topic']} size",
-                ""
-                if most <= limit
-                else f"{most} workers for {limit} partitions: the rest would idle",
+                most <= limit,
+                f"{most} workers for {limit} partitions: the rest would idle",
             )
         at_most = (
             spec["minReplicaCount"]
             <= spec.get("fallback", {}).get("replicas", spec["minReplicaCount"])
             <= spec["maxReplicaCount"]
         )
-        yield Verdict(
-            f"{subject(scaled)} bounds", "" if at_most else "fallback lies outside the bounds"
-        )
+        yield judged(f"{subject(scaled)} bounds", at_most, "fallback lies outside the bounds")
 
 
 def bootstrap(m: Manifests) -> Iterator[Verdict]:
@@ -397,20 +384,20 @@ def bootstrap(m: Manifests) -> Iterator[Verdict]:
                     f"{address} is not a listener of the cluster: {sorted(addresses)}",
                 )
             else:
-                yield Verdict(
+                yield judged(
                     workload.subject,
-                    "" if user in mounted else f"connects as {user} without that user's password",
+                    user in mounted,
+                    f"connects as {user} without that user's password",
                 )
     for scaled in m.kind("ScaledObject"):
         for trigger in (t["metadata"] for t in scaled["spec"]["triggers"] if t["type"] == "kafka"):
             host, _, port = trigger["bootstrapServers"].partition(":")
             known = f"{host.removesuffix('.svc').partition('.')[0]}:{port}" in addresses
             secured = trigger.get("tls") == "enable" and trigger.get("sasl") == "scram_sha512"
-            yield Verdict(
+            yield judged(
                 f"{subject(scaled)} {trigger['topic']}",
-                ""
-                if known and secured
-                else f"asks {trigger['bootstrapServers']} without TLS and SCRAM",
+                known and secured,
+                f"asks {trigger['bootstrapServers']} without TLS and SCRAM",
             )
 
 

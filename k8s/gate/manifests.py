@@ -18,6 +18,11 @@ class Verdict(NamedTuple):
     problem: str = ""
 
 
+def judged(subject: str, fine: object, problem: str) -> Verdict:
+    """The verdict on something that is right when `fine` is true."""
+    return Verdict(subject, "" if fine else problem)
+
+
 @dataclass(frozen=True)
 class Workload:
     """A resource that makes pods. `pod` is the pod's spec, `labels` are those of its pods."""

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from k8s.gate import admin_page, analytics
-from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
+from k8s.gate.manifests import (
+    STRIMZI_PODS,
+    Check,
+    Doc,
+    Manifests,
+    Verdict,
+    judged,
+    selects,
+    subject,
+)
 
 # From, to, port. A name without prefix is a pod of this product, `ns:` a namespace, `*` anywhere.
 Edge = tuple[str, str, str]
@@ -124,7 +133,7 @@ def default_deny(m: Manifests) -> Iterator[Verdict]:
         and not p["spec"].get("ingress")
         and not p["spec"].get("egress")
     ]
-    yield Verdict("namespace", "" if denies else "no policy denies what the others do not allow")
+    yield judged("namespace", denies, "no policy denies what the others do not allow")
 
 
 def only_allowed(m: Manifests) -> Iterator[Verdict]:
@@ -165,9 +174,10 @@ def listener_peers(m: Manifests) -> Iterator[Verdict]:
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:
             given = _peers(_pods(m), listener.get("networkPolicyPeers"))
-            yield Verdict(
+            yield judged(
                 f"{subject(kafka)} {listener['name']}",
-                "" if given == wanted else f"lets in {sorted(given)}, wanted {sorted(wanted)}",
+                given == wanted,
+                f"lets in {sorted(given)}, wanted {sorted(wanted)}",
             )
 
 

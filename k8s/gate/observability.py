@@ -12,7 +12,16 @@ from typing import Any
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from k8s.gate.manifests import STRIMZI_PODS, Check, Doc, Manifests, Verdict, selects, subject
+from k8s.gate.manifests import (
+    STRIMZI_PODS,
+    Check,
+    Doc,
+    Manifests,
+    Verdict,
+    judged,
+    selects,
+    subject,
+)
 from pipelines import metrics as of_pipelines
 from tailrace import telemetry
 
@@ -166,7 +175,7 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
         )
         yield Verdict(subject(monitor), problem)
     for name in ("gateway", "push", "worker", "archive", "kafka-exporter", *m.pipelines()):
-        yield Verdict(name, "" if name in seen else "is not scraped")
+        yield judged(name, name in seen, "is not scraped")
 
 
 def alerts(m: Manifests) -> Iterator[Verdict]:
@@ -200,9 +209,7 @@ def _anchors() -> frozenset[str]:
 def asked_for(m: Manifests) -> Iterator[Verdict]:
     expressions = [rule["expr"] for _, rule in _alerts(m)]
     for what, words in ASKED.items():
-        yield Verdict(
-            what, "" if any(all(w in e for w in words) for e in expressions) else "no alert for it"
-        )
+        yield judged(what, any(all(w in e for w in words) for e in expressions), "no alert for it")
 
 
 def triggers(m: Manifests) -> Iterator[Verdict]:
@@ -234,11 +241,10 @@ def dashboards(m: Manifests) -> Iterator[Verdict]:
                 yield Verdict(file, f"is no JSON: {error}")
                 continue
             ids = [p.get("id") for p in _panels(dashboard)]
-            yield Verdict(
+            yield judged(
                 f"{file} ids",
-                ""
-                if len(ids) == len(set(ids)) and dashboard.get("uid")
-                else "panel ids or uid missing or doubled",
+                len(ids) == len(set(ids)) and dashboard.get("uid"),
+                "panel ids or uid missing or doubled",
             )
             for panel in _panels(dashboard):
                 for target in panel.get("targets", []):

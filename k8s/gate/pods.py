@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from k8s.gate import analytics
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
+from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, judged, selects, subject
 
 OURS = ("gateway", "push", "worker", "archive")
 # Seconds between SIGTERM and SIGKILL at least (docs/operations.md, Draining).
@@ -28,18 +28,30 @@ def _effective(workload: Workload, container: Doc, field: str) -> Any:
     return own.get(field, pods.get(field))
 
 
-def non_root(m: Manifests) -> Iterator[Verdict]:
+def restricted(m: Manifests) -> Iterator[Verdict]:
+    """What the level `restricted` of Pod Security refuses, which the namespace has, and any user
+    that is not named."""
     for name, workload, container in _containers(m):
-        user, flag = (
-            _effective(workload, container, "runAsUser"),
-            _effective(workload, container, "runAsNonRoot"),
-        )
-        yield Verdict(
-            name,
-            ""
-            if flag is True and user
-            else f"may run as root (runAsNonRoot {flag}, runAsUser {user})",
-        )
+        yield Verdict(name, _refused(workload, container))
+
+
+def _refused(workload: Workload, container: Doc) -> str:
+    context = container.get("securityContext", {})
+    user, flag = (_effective(workload, container, f) for f in ("runAsUser", "runAsNonRoot"))
+    if flag is not True or not user:
+        return f"may run as root (runAsNonRoot {flag}, runAsUser {user})"
+    capabilities = context.get("capabilities", {})
+    if capabilities.get("drop") != ["ALL"] or capabilities.get("add"):
+        return f"capabilities are not all dropped: {capabilities}"
+    if context.get("allowPrivilegeEscalation") is not False or context.get("privileged"):
+        return "privileges can be gained"
+    profile = (_effective(workload, container, "seccompProfile") or {}).get("type")
+    if profile != "RuntimeDefault":
+        return f"seccomp profile {profile}"
+    shared = [k for k in ("hostNetwork", "hostPID", "hostIPC") if workload.pod.get(k)]
+    shared += [f"hostPath {v['name']}" for v in workload.pod.get("volumes", []) if "hostPath" in v]
+    shared += [f"host port {p['hostPort']}" for p in container.get("ports", []) if "hostPort" in p]
+    return f"reaches into its host: {', '.join(shared)}" if shared else ""
 
 
 def read_only_root(m: Manifests) -> Iterator[Verdict]:
@@ -53,25 +65,7 @@ def read_only_root(m: Manifests) -> Iterator[Verdict]:
             if v.get("emptyDir", {}).get("medium") == "Memory"
         }
         tmp = {v["name"] for v in container.get("volumeMounts", []) if v["mountPath"] == "/tmp"}  # noqa: S108 - a mount path in a pod
-        yield Verdict(name, "" if tmp & memory else "has no tmpfs at /tmp")
-
-
-def no_privileges(m: Manifests) -> Iterator[Verdict]:
-    for name, _, container in _containers(m):
-        context = container.get("securityContext", {})
-        capabilities = context.get("capabilities", {})
-        if capabilities.get("drop") != ["ALL"] or capabilities.get("add"):
-            yield Verdict(name, f"capabilities are not all dropped: {capabilities}")
-        elif context.get("allowPrivilegeEscalation") is not False or context.get("privileged"):
-            yield Verdict(name, "privileges can be gained")
-        else:
-            yield Verdict(name)
-
-
-def seccomp(m: Manifests) -> Iterator[Verdict]:
-    for name, workload, container in _containers(m):
-        profile = (_effective(workload, container, "seccompProfile") or {}).get("type")
-        yield Verdict(name, "" if profile == "RuntimeDefault" else f"seccomp profile {profile}")
+        yield judged(name, tmp & memory, "has no tmpfs at /tmp")
 
 
 def no_account_token(m: Manifests) -> Iterator[Verdict]:
@@ -91,25 +85,6 @@ def no_account_token(m: Manifests) -> Iterator[Verdict]:
             yield Verdict(workload.subject)
 
 
-def no_host(m: Manifests) -> Iterator[Verdict]:
-    for workload in m.workloads():
-        shared = [k for k in ("hostNetwork", "hostPID", "hostIPC") if workload.pod.get(k)]
-        shared += [
-            f"hostPath {v['hostPath']['path']}"
-            for v in workload.pod.get("volumes", [])
-            if "hostPath" in v
-        ]
-        shared += [
-            f"host port {p['hostPort']}"
-            for c in workload.containers
-            for p in c.get("ports", [])
-            if "hostPort" in p
-        ]
-        yield Verdict(
-            workload.subject, f"reaches into its host: {', '.join(shared)}" if shared else ""
-        )
-
-
 def bounded(m: Manifests) -> Iterator[Verdict]:
     for name, workload, container in _containers(m):
         resources = container.get("resources", {})
@@ -124,7 +99,7 @@ def bounded(m: Manifests) -> Iterator[Verdict]:
             for v in workload.pod.get("volumes", [])
             if "emptyDir" in v and "sizeLimit" not in v["emptyDir"]
         ]
-        yield Verdict(name, f"unbounded: {', '.join(missing + disks)}" if missing or disks else "")
+        yield judged(name, not (missing or disks), f"unbounded: {', '.join(missing + disks)}")
 
 
 def pinned_images(m: Manifests) -> Iterator[Verdict]:
@@ -132,17 +107,14 @@ def pinned_images(m: Manifests) -> Iterator[Verdict]:
     for name, _, container in _containers(m):
         reference, _, digest = container["image"].partition("@")
         if m.target == "overlays/dev" and reference.startswith("tailrace/"):
-            yield Verdict(
+            yield judged(
                 name,
-                ""
-                if ":" in reference and not reference.endswith(":latest")
-                else f"image {reference} has no tag",
+                ":" in reference and not reference.endswith(":latest"),
+                f"image {reference} has no tag",
             )
         else:
             known = digest.startswith("sha256:") and len(digest) == 71
-            yield Verdict(
-                name, "" if known else f"image {container['image']} is not pinned by digest"
-            )
+            yield judged(name, known, f"image {container['image']} is not pinned by digest")
 
 
 def mounts(m: Manifests) -> Iterator[Verdict]:
@@ -153,9 +125,8 @@ def mounts(m: Manifests) -> Iterator[Verdict]:
         }
         mounted = {v["name"] for c in workload.containers for v in c.get("volumeMounts", [])}
         odd = volumes ^ mounted
-        yield Verdict(
-            workload.subject,
-            f"volumes and mounts do not match: {', '.join(sorted(odd))}" if odd else "",
+        yield judged(
+            workload.subject, not odd, f"volumes and mounts do not match: {', '.join(sorted(odd))}"
         )
 
 
@@ -221,11 +192,10 @@ def drain(m: Manifests) -> Iterator[Verdict]:
             )
         else:
             needed = max(least, taking + MARGIN_S)
-            yield Verdict(
+            yield judged(
                 workload.subject,
-                ""
-                if grace >= needed
-                else f"is killed after {grace} s, needs {needed:.0f} s to drain",
+                grace >= needed,
+                f"is killed after {grace} s, needs {needed:.0f} s to drain",
             )
 
 
@@ -274,9 +244,10 @@ def shared_memory(m: Manifests) -> Iterator[Verdict]:
         for v in workload.containers[0]["volumeMounts"]
         if v["mountPath"] == "/dev/shm"  # noqa: S108 - a mount of the pod
     }
-    yield Verdict(
+    yield judged(
         workload.subject,
-        "" if mounted & memory else "engine processes share 64 MiB: no memory volume at /dev/shm",
+        mounted & memory,
+        "engine processes share 64 MiB: no memory volume at /dev/shm",
     )
 
 
@@ -296,12 +267,9 @@ def accelerator(m: Manifests) -> Iterator[Verdict]:
 
 
 CHECKS: dict[str, Check] = {
-    "pods run as non-root": non_root,
+    "pods are restricted": restricted,
     "root file systems are read-only, /tmp is a tmpfs": read_only_root,
-    "capabilities dropped, no privilege escalation": no_privileges,
-    "seccomp RuntimeDefault": seccomp,
     "no service-account token": no_account_token,
-    "nothing of the host": no_host,
     "resources bounded": bounded,
     "images by digest": pinned_images,
     "volumes and mounts match": mounts,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from k8s import make_secrets
 from k8s.gate import admin_page, analytics, kafka
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, selects, subject
+from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, judged, selects, subject
 from tailrace.settings import pools_file, table
 
 # Its processes fold one after the other: more of them are not faster.
@@ -141,9 +141,7 @@ def references(m: Manifests) -> Iterator[Verdict]:
     configs = {c["metadata"]["name"]: set(c.get("data", {})) for c in m.kind("ConfigMap")}
     for user, kind, name, keys in _uses(m):
         if kind == "PersistentVolumeClaim":
-            yield Verdict(
-                f"{user} → {kind}/{name}", "" if m.named(kind, name) else "does not exist"
-            )
+            yield judged(f"{user} → {kind}/{name}", m.named(kind, name), "does not exist")
             continue
         there = (secrets if kind == "Secret" else configs).get(name)
         problem = (
@@ -161,16 +159,12 @@ def nothing_idle(m: Manifests) -> Iterator[Verdict]:
     misleads."""
     used = {(kind, name) for _, kind, name, _ in _uses(m)}
     for name in make_secrets.KEYS:
-        yield Verdict(
-            f"Secret/{name}",
-            "" if ("Secret", name) in used else "is made by hand and never read",
-        )
+        yield judged(f"Secret/{name}", ("Secret", name) in used, "is made by hand and never read")
     for config in m.kind("ConfigMap"):
         if config["metadata"].get("labels", {}).get("grafana_dashboard"):
             continue
-        yield Verdict(
-            subject(config),
-            "" if ("ConfigMap", config["metadata"]["name"]) in used else "is never read",
+        yield judged(
+            subject(config), ("ConfigMap", config["metadata"]["name"]) in used, "is never read"
         )
 
 
@@ -182,16 +176,15 @@ def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
         if doc["kind"] == "Secret":
             yield Verdict(subject(doc), "a secret in the manifests")
         else:
-            yield Verdict(
-                subject(doc), "a private key in the manifests" if "PRIVATE KEY" in text else ""
-            )
+            yield judged(subject(doc), "PRIVATE KEY" not in text, "a private key in the manifests")
     for workload in m.workloads():
         for container in workload.containers:
             env = m.config(workload, container)
             bare = [k for k, v in env.items() if v and urlsplit(v).password]
-            yield Verdict(
+            yield judged(
                 f"{workload.subject}/{container['name']}",
-                f"a password in {', '.join(bare)}" if bare else "",
+                not bare,
+                f"a password in {', '.join(bare)}",
             )
 
 
@@ -209,15 +202,11 @@ def services(m: Manifests) -> Iterator[Verdict]:
         missing = [
             str(p["targetPort"]) for p in service["spec"]["ports"] if p["targetPort"] not in ports
         ]
-        yield Verdict(
-            subject(service), f"no port {', '.join(missing)} at its pods" if missing else ""
-        )
+        yield judged(subject(service), not missing, f"no port {', '.join(missing)} at its pods")
     for workload in m.workloads():
         stateful = workload.doc["spec"].get("serviceName")
         if stateful:
-            yield Verdict(
-                workload.subject, "" if m.named("Service", stateful) else f"no Service {stateful}"
-            )
+            yield judged(workload.subject, m.named("Service", stateful), f"no Service {stateful}")
 
 
 def listening(m: Manifests) -> Iterator[Verdict]:
@@ -239,14 +228,11 @@ def listening(m: Manifests) -> Iterator[Verdict]:
             None,
         )
         fits = settings.get("TAILRACE_PORT") == port and settings.get("TAILRACE_HOST") == "0.0.0.0"  # noqa: S104 - inside a pod, behind policies
-        yield Verdict(
+        yield judged(
             workload.subject,
-            ""
-            if fits
-            else (
-                f"listens on {settings.get('TAILRACE_HOST')}:{settings.get('TAILRACE_PORT')}, "
-                f"sent to {port}"
-            ),
+            fits,
+            f"listens on {settings.get('TAILRACE_HOST')}:{settings.get('TAILRACE_PORT')}, "
+            f"sent to {port}",
         )
 
 
@@ -262,24 +248,20 @@ def ingress(m: Manifests) -> Iterator[Verdict]:
     for doc in m.kind("Ingress"):
         hosts = {host for host, *_ in _routes(doc)}
         encrypted = {host for tls in doc["spec"].get("tls", []) for host in tls["hosts"]}
-        yield Verdict(
-            f"{subject(doc)} TLS",
-            "" if hosts == encrypted else f"without TLS: {sorted(hosts - encrypted)}",
+        yield judged(
+            f"{subject(doc)} TLS", hosts == encrypted, f"without TLS: {sorted(hosts - encrypted)}"
         )
         issuers = [
             a
             for a in doc["metadata"].get("annotations", {})
             if a in {"cert-manager.io/issuer", "cert-manager.io/cluster-issuer"}
         ]
-        yield Verdict(
-            f"{subject(doc)} certificate", "" if issuers else "no issuer makes its certificate"
-        )
+        yield judged(f"{subject(doc)} certificate", issuers, "no issuer makes its certificate")
         for host, path, name, port in _routes(doc):
             service = m.named("Service", name)
             ports = {p["name"] for p in service["spec"]["ports"]} if service else set()
-            yield Verdict(
-                f"{subject(doc)} {host}{path}",
-                "" if port in ports else f"no port {port} at Service {name}",
+            yield judged(
+                f"{subject(doc)} {host}{path}", port in ports, f"no port {port} at Service {name}"
             )
 
 
@@ -295,18 +277,18 @@ def public_names(m: Manifests) -> Iterator[Verdict]:
     }
     for url in (m.settings("gateway").get("TAILRACE_PUSH_URL") or "").split(","):
         parts = urlsplit(url)
-        yield Verdict(
+        yield judged(
             f"TAILRACE_PUSH_URL {url}",
-            ""
-            if parts.scheme == "https" and parts.hostname in watching
-            else "does not lead to push by TLS",
+            parts.scheme == "https" and parts.hostname in watching,
+            "does not lead to push by TLS",
         )
     for name in ("gateway", "push"):
         origins = (m.settings(name).get("TAILRACE_ORIGINS") or "").split(",")
         fits = "*" not in origins and {f"https://{page}" for page in pages} <= set(origins)
-        yield Verdict(
+        yield judged(
             f"{name} TAILRACE_ORIGINS",
-            "" if fits and pages else f"is {origins}, the page is at {sorted(pages)}",
+            fits and pages,
+            f"is {origins}, the page is at {sorted(pages)}",
         )
 
 
@@ -328,16 +310,15 @@ def pools(m: Manifests) -> Iterator[Verdict]:
     worker = m.settings("worker")
     pool, model = worker.get("TAILRACE_POOL"), worker.get("TAILRACE_MODEL_NAME")
     models = known.get(str(pool), {}).get("models", [])
-    yield Verdict("worker pool", "" if pool in known else f"{pool} is not one of {sorted(known)}")
-    yield Verdict("worker model", "" if model in models else f"{model} is not one of {models}")
+    yield judged("worker pool", pool in known, f"{pool} is not one of {sorted(known)}")
+    yield judged("worker model", model in models, f"{model} is not one of {models}")
     job = m.workload("log-incarnation")
     command = job.containers[0]["command"] if job else []
     named = {after for word, after in itertools.pairwise(command) if word == "--pool"}
-    yield Verdict(
+    yield judged(
         "log-incarnation",
-        ""
-        if named == known.keys()
-        else f"looks after the pools {sorted(named)}, there are {sorted(known)}",
+        named == known.keys(),
+        f"looks after the pools {sorted(named)}, there are {sorted(known)}",
     )
 
 
@@ -366,11 +347,10 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
         reference = scaler["spec"]["scaleTargetRef"]
         workload = m.named(reference["kind"], reference["name"])
         targets.setdefault(reference["name"], []).append(subject(scaler))
-        yield Verdict(
+        yield judged(
             subject(scaler),
-            ""
-            if workload
-            else f"scales {reference['kind']} {reference['name']}, which is not there",
+            workload,
+            f"scales {reference['kind']} {reference['name']}, which is not there",
         )
     for workload_doc in m.kind("Deployment"):
         unscaled = UNSCALED | m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
@@ -380,11 +360,10 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
         if len(scalers) != 1:
             yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nothing'}")
         else:
-            yield Verdict(
+            yield judged(
                 subject(workload_doc),
-                "fixes `replicas`, which its autoscaler owns"
-                if "replicas" in workload_doc["spec"]
-                else "",
+                "replicas" not in workload_doc["spec"],
+                "fixes `replicas`, which its autoscaler owns",
             )
 
 
@@ -393,10 +372,10 @@ def namespaces(m: Manifests) -> Iterator[Verdict]:
     for doc in m.docs:
         if doc["kind"] == "Namespace":
             level = doc["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
-            yield Verdict(subject(doc), "" if level == "restricted" else f"pod security is {level}")
+            yield judged(subject(doc), level == "restricted", f"pod security is {level}")
         else:
             place = doc["metadata"].get("namespace")
-            yield Verdict(subject(doc), "" if place in names else f"in namespace {place}")
+            yield judged(subject(doc), place in names, f"in namespace {place}")
 
 
 CHECKS: dict[str, Check] = {

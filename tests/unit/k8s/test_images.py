@@ -26,7 +26,7 @@ PLANTED = [
     ("base images pinned by digest", "python:3.11-slim@${PYTHON_DIGEST} AS", "python:3.11-slim AS"),
     ("base images pinned by digest", "ARG PYTHON_DIGEST", "ARG PYTHON_DIGEST=sha256:0"),
     (
-        "nothing called latest",
+        "base images pinned by digest",
         "python:3.11-slim@${PYTHON_DIGEST} AS",
         "python:latest@${PYTHON_DIGEST} AS",
     ),
