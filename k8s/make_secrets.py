@@ -112,7 +112,7 @@ def main() -> int:
     issuers, record_keys = given.issuers.read_text(), given.record_keys.read_text()
     json.loads(issuers)  # a broken file stops here, not in every gateway
     record_tags.parse(record_keys.encode())
-    archive = kinds.Archive().parse(given.archive.read_text().strip())
+    archive = kinds.ARCHIVE.parse(given.archive.read_text().strip())
     docs = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
         for name, data in contents(

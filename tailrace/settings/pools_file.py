@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
 
-from tailrace.settings import catalog
+from tailrace.settings import catalog, kinds
 from tailrace.settings.catalog import Catalog
 
 
-@dataclass(frozen=True, slots=True)
-class PoolsKind:
-    """The pools in their order. A model or alias names its pool, so none may be in two."""
+def parsed(text: str) -> Catalog:
+    """The pools in their order, of a file or of inline JSON. A model or alias names its pool, so
+    none may be in two.
 
-    expected: str = "a YAML file of pools, or a JSON object of them"
-    absent: Catalog = Catalog(())  # noqa: RUF009 - frozen
-
-    def parse(self, text: str) -> Catalog:
-        if not text.lstrip().startswith("{"):
-            return decoded(content(Path(text)), Path(text))
-        try:
-            return catalog.of_pools(msgspec.json.decode(text))
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise ValueError(str(error)) from error
+    Raises:
+        ValueError: the text names the line, or the pool and the member.
+    """
+    if not text.lstrip().startswith("{"):
+        return decoded(content(Path(text)), Path(text))
+    try:
+        return catalog.of_pools(msgspec.json.decode(text))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def content(path: Path) -> bytes:
@@ -70,3 +68,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+POOLS: Final = kinds.Kind("a YAML file of pools, or a JSON object of them", parsed, Catalog(()))

@@ -209,7 +209,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
             f"TAILRACE_POOLS ({', '.join(catalog.names)})"
         )
     if own.engine and not environ.get("TAILRACE_ENGINE"):
-        values["engine"] = kinds.Engine().parse(own.engine)
+        values["engine"] = kinds.ENGINE.parse(own.engine)
     engine, folder = values["engine"], values["model"] or own.source
     kind = engines.find(engine)
     if kind.model_from is engines.ModelFrom.FILES:
@@ -274,9 +274,7 @@ def pools(environ: Mapping[str, str] = os.environ) -> Catalog | None:
     Raises:
         Misconfigured
     """
-    row = next(row for row in table.VARIABLES if row.field == "pools")
-    text = environ.get(row.name)
-    catalog: Catalog | None = parsed(row, text) if text else None
+    catalog: Catalog | None = _alone("pools", environ)
     return catalog
 
 
@@ -286,10 +284,14 @@ def record_keys(environ: Mapping[str, str] = os.environ) -> record_tags.Keyring 
     Raises:
         Misconfigured
     """
-    row = next(row for row in table.VARIABLES if row.field == "record_keys")
-    text = environ.get(row.name)
-    keyring: record_tags.Keyring | None = parsed(row, text) if text else None
+    keyring: record_tags.Keyring | None = _alone("record_keys", environ)
     return keyring
+
+
+def _alone(field: str, environ: Mapping[str, str]) -> Any:
+    row = next(row for row in table.VARIABLES if row.field == field)
+    text = environ.get(row.name)
+    return parsed(row, text) if text else None
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:

@@ -426,28 +426,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsKind:
-    """JSON: those limits that differ from their defaults."""
-
-    expected: str = "a JSON object of limits"
-    absent: Limits = Limits()  # noqa: RUF009 - frozen
-
-    def parse(self, text: str) -> Limits:
-        limits: Limits = _decode(text, Limits)
-        return limits
+def limits(text: str) -> Limits:
+    """From JSON with those limits that differ from their defaults. Raises ValueError."""
+    found: Limits = _decode(text, Limits)
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class WeightsKind:
-    """JSON: names of tenants and their weights."""
-
-    expected: str = "a JSON object of weights above 0"
-    absent: Mapping[str, float] = field(default_factory=dict)
-
-    def parse(self, text: str) -> Mapping[str, float]:
-        weights: Mapping[str, float] = _decode(text, dict[str, Weight])
-        return weights
+def weights(text: str) -> Mapping[str, float]:
+    """From JSON with names of tenants and their weights. Raises ValueError."""
+    found: Mapping[str, float] = _decode(text, dict[str, Weight])
+    return found
 
 
 def _decode(text: str, shape: Any) -> Any:

@@ -169,7 +169,7 @@ def test_what_is_wrong_names_the_pool_and_the_member(text: str, said: str) -> No
 def test_a_variable_names_a_file_or_holds_json(tmp_path: Path) -> None:
     file = tmp_path / "pools.yaml"
     file.write_text(WHOLE)
-    kind = pools_file.PoolsKind()
+    kind = pools_file.POOLS
     assert kind.parse(str(file)).file == file
     inline = kind.parse(' {"p": {"models": ["m"], "aliases": ["n"]}}')
     assert (inline.file, inline.listed) == (None, ("m", "n"))

@@ -27,7 +27,7 @@ def stale() -> float:
 
 async def test_a_changed_file_is_in_force_and_names_stay_known(file: Path) -> None:
     told: list[settings.Catalog] = []
-    pools = settings.CurrentPools(pools_file.PoolsKind().parse(str(file)), changed=told.append)
+    pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)), changed=told.append)
     await pools.look()
     assert told == []
     file.write_text(TWO)
@@ -44,7 +44,7 @@ async def test_kubernetes_swaps_a_link(file: Path, tmp_path: Path) -> None:
     other, link = tmp_path / "other.yaml", tmp_path / "link.yaml"
     other.write_text(TWO)
     link.symlink_to(file)
-    pools = settings.CurrentPools(pools_file.PoolsKind().parse(str(link)))
+    pools = settings.CurrentPools(pools_file.POOLS.parse(str(link)))
     await pools.look()
     fresh = tmp_path / "fresh"
     fresh.symlink_to(other)
@@ -57,7 +57,7 @@ async def test_kubernetes_swaps_a_link(file: Path, tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_used_leaves_the_former_pools_and_is_told_once(
     wrong: str | None, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pools = settings.CurrentPools(pools_file.PoolsKind().parse(str(file)))
+    pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)))
     before = pools.catalog
     if wrong is None:
         file.unlink()
@@ -82,7 +82,7 @@ async def test_new_pools_are_in_force_once_they_can_be_used(file: Path) -> None:
         if missing.intersection(added):
             raise ValueError("its topics are missing")
 
-    pools = settings.CurrentPools(pools_file.PoolsKind().parse(str(file)), admit=admit)
+    pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)), admit=admit)
     file.write_text(TWO)
     await pools.look()
     assert (pools.catalog.names, asked, stale()) == (("a",), [["b"]], 1)
@@ -92,5 +92,5 @@ async def test_new_pools_are_in_force_once_they_can_be_used(file: Path) -> None:
 
 
 async def test_inline_pools_do_not_change() -> None:
-    pools = settings.CurrentPools(pools_file.PoolsKind().parse('{"p": {"models": ["m"]}}'))
+    pools = settings.CurrentPools(pools_file.POOLS.parse('{"p": {"models": ["m"]}}'))
     await pools.run()

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.settings import kinds
 
-LINES = kinds.SecretLines(32)
+LINES = kinds.secret_lines(32)
 ONE, TWO = b"1" * 32, b"2" * 40
 
 

@@ -306,7 +306,7 @@ def test_every_default_has_the_value_that_its_kind_reads() -> None:
 
 
 def test_a_pool_without_a_length_of_answers_gets_a_quarter_of_its_context() -> None:
-    (pool,) = pools_file.PoolsKind().parse('{"p":{"models":["m"],"max_model_len":1000}}').pools
+    (pool,) = pools_file.POOLS.parse('{"p":{"models":["m"],"max_model_len":1000}}').pools
     assert pool.default_output_tokens == 250
 
 
