@@ -167,11 +167,11 @@ class Report(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
 
-def write(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
+def write(folder: Path, report: Report, suites: Sequence[Suite], name: str = "bench") -> list[Path]:
     """Write the JSON report, the Markdown report, and a plot per suite where matplotlib is
     installed. Returns the files written."""
     folder.mkdir(parents=True, exist_ok=True)
-    results, text = folder / "bench.json", folder / "bench.md"
+    results, text = folder / f"{name}.json", folder / f"{name}.md"
     results.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
     text.write_text(markdown(report.machine, suites, report.rows, report.notes))
     return [results, text, *plots(folder, report, suites)]

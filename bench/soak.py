@@ -27,7 +27,7 @@ import psutil
 import redis
 import uvloop
 
-from bench import history, report, stacks
+from bench import history, measure, report, stacks
 from tailrace.local import paths
 
 SAMPLE_S: Final = 5.0
@@ -61,16 +61,7 @@ class Trend(msgspec.Struct, frozen=True):
     per_hour: float
 
 
-class Soak(msgspec.Struct, frozen=True):
-    """The content of the JSON file. `clean`: locust saw no token lost, doubled or out of place."""
-
-    machine: report.Machine
-    minutes: float
-    history: int
-    answers: int
-    clean: bool
-    trends: list[Trend]
-    samples: list[Sample]
+SUITE: Final = report.Suite("soak", (__doc__ or "").strip(), "", "", ())
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -95,25 +86,18 @@ def trends(samples: Iterable[Sample]) -> list[Trend]:
     return sorted(found, key=lambda t: (VALUES.index(t.value), t.part))
 
 
-def markdown(found: Soak) -> str:
-    """The report as a table."""
-    out = [
-        "# Soak",
-        "",
-        f"{found.machine.when}, commit {found.machine.commit}, {found.machine.cores} cores "
-        f"({found.machine.cpu}), Python {found.machine.python}. {found.minutes:g} minutes, "
-        f"{found.answers} answers, {found.history} responses in the log before. "
-        f"{'No token was lost' if found.clean else '**The load test failed**'}.",
-        "",
-        "| part | value | first | last | most | slope per hour |",
-        "|---|---|---|---|---|---|",
+def rows(found: Iterable[Trend]) -> list[measure.Row]:
+    """A case for each part, a value for each of its values, a side for each figure of a trend."""
+    return [
+        measure.Row(SUITE.name, trend.part, side, 0, {trend.value: figure})
+        for trend in found
+        for side, figure in (
+            ("first", trend.first),
+            ("last", trend.last),
+            ("most", trend.most),
+            ("slope per hour", trend.per_hour),
+        )
     ]
-    out += [
-        f"| {t.part} | {t.value} | {t.first:.1f} | {t.last:.1f} | {t.most:.1f} "
-        f"| {t.per_hour:+.1f} |"
-        for t in found.trends
-    ]
-    return "\n".join(out) + "\n"
 
 
 def plot(path: Path, samples: Sequence[Sample]) -> bool:
@@ -261,13 +245,14 @@ def main() -> int:
             arguments.history,
             arguments.workers,
         )
-    found = Soak(
-        machine, arguments.minutes, arguments.history, answers, clean, trends(samples), samples
+    note = (
+        f"{arguments.minutes:g} minutes, {answers} answers, {arguments.history} responses in the "
+        f"log before: {'no token was lost' if clean else 'the load test FAILED'}"
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "soak.json").write_bytes(msgspec.json.encode(found) + b"\n")
-    (arguments.out / "soak.md").write_text(markdown(found))
-    say(markdown(found))
+    made = report.Report(machine, rows(trends(samples)), [note])
+    report.write(arguments.out, made, [SUITE], SUITE.name)
+    (arguments.out / "soak-samples.json").write_bytes(msgspec.json.encode(samples) + b"\n")
+    say(report.tables([SUITE], made.rows))
     if not plot(arguments.out / "soak.svg", samples):
         say("no plot: matplotlib is not installed here (make soak installs it)")
     return 0 if clean and answers else 1
