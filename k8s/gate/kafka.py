@@ -54,9 +54,7 @@ def cluster_labels(m: Manifests) -> Iterator[Verdict]:
     names = {k["metadata"]["name"] for k in m.kind("Kafka")}
     for doc in m.kind("KafkaNodePool", "KafkaTopic", "KafkaUser"):
         label = doc["metadata"].get("labels", {}).get("strimzi.io/cluster")
-        yield judged(
-            subject(doc), label in names, f"belongs to cluster {label!r}, there is {sorted(names)}"
-        )
+        yield judged(doc, label in names, f"belongs to cluster {label!r}, there is {sorted(names)}")
 
 
 def quorum(m: Manifests) -> Iterator[Verdict]:
@@ -69,7 +67,7 @@ def quorum(m: Manifests) -> Iterator[Verdict]:
         marked = [
             v for v in pool["spec"]["storage"]["volumes"] if v.get("kraftMetadata") == "shared"
         ]
-        yield judged(subject(pool), len(marked) == 1, f"{len(marked)} volumes for the metadata log")
+        yield judged(pool, len(marked) == 1, f"{len(marked)} volumes for the metadata log")
     yield judged("brokers", _brokers(m), "no broker")
 
 
@@ -130,9 +128,7 @@ def guarded(m: Manifests) -> Iterator[Verdict]:
     for user in m.kind("KafkaUser"):
         kind = user["spec"]["authentication"]["type"]
         yield judged(
-            subject(user),
-            kind == "scram-sha-512",
-            f"authenticates by {kind}, the listener wants SCRAM",
+            user, kind == "scram-sha-512", f"authenticates by {kind}, the listener wants SCRAM"
         )
 
 

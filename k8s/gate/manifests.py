@@ -18,9 +18,9 @@ class Verdict(NamedTuple):
     problem: str = ""
 
 
-def judged(subject: str, fine: object, problem: str) -> Verdict:
-    """The verdict on something that is right when `fine` is true."""
-    return Verdict(subject, "" if fine else problem)
+def judged(what: str | Doc, fine: object, problem: str) -> Verdict:
+    """The verdict on something that is right when `fine` is true. `what`: a resource, or a name."""
+    return Verdict(what if isinstance(what, str) else subject(what), "" if fine else problem)
 
 
 @dataclass(frozen=True)

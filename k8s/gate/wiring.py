@@ -163,9 +163,7 @@ def nothing_idle(m: Manifests) -> Iterator[Verdict]:
     for config in m.kind("ConfigMap"):
         if config["metadata"].get("labels", {}).get("grafana_dashboard"):
             continue
-        yield judged(
-            subject(config), ("ConfigMap", config["metadata"]["name"]) in used, "is never read"
-        )
+        yield judged(config, ("ConfigMap", config["metadata"]["name"]) in used, "is never read")
 
 
 def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
@@ -176,7 +174,7 @@ def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
         if doc["kind"] == "Secret":
             yield Verdict(subject(doc), "a secret in the manifests")
         else:
-            yield judged(subject(doc), "PRIVATE KEY" not in text, "a private key in the manifests")
+            yield judged(doc, "PRIVATE KEY" not in text, "a private key in the manifests")
     for workload in m.workloads():
         for container in workload.containers:
             env = m.config(workload, container)
@@ -202,7 +200,7 @@ def services(m: Manifests) -> Iterator[Verdict]:
         missing = [
             str(p["targetPort"]) for p in service["spec"]["ports"] if p["targetPort"] not in ports
         ]
-        yield judged(subject(service), not missing, f"no port {', '.join(missing)} at its pods")
+        yield judged(service, not missing, f"no port {', '.join(missing)} at its pods")
     for workload in m.workloads():
         stateful = workload.doc["spec"].get("serviceName")
         if stateful:
@@ -348,9 +346,7 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
         workload = m.named(reference["kind"], reference["name"])
         targets.setdefault(reference["name"], []).append(subject(scaler))
         yield judged(
-            subject(scaler),
-            workload,
-            f"scales {reference['kind']} {reference['name']}, which is not there",
+            scaler, workload, f"scales {reference['kind']} {reference['name']}, which is not there"
         )
     for workload_doc in m.kind("Deployment"):
         unscaled = UNSCALED | m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
@@ -361,7 +357,7 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
             yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nothing'}")
         else:
             yield judged(
-                subject(workload_doc),
+                workload_doc,
                 "replicas" not in workload_doc["spec"],
                 "fixes `replicas`, which its autoscaler owns",
             )
@@ -372,10 +368,10 @@ def namespaces(m: Manifests) -> Iterator[Verdict]:
     for doc in m.docs:
         if doc["kind"] == "Namespace":
             level = doc["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
-            yield judged(subject(doc), level == "restricted", f"pod security is {level}")
+            yield judged(doc, level == "restricted", f"pod security is {level}")
         else:
             place = doc["metadata"].get("namespace")
-            yield judged(subject(doc), place in names, f"in namespace {place}")
+            yield judged(doc, place in names, f"in namespace {place}")
 
 
 CHECKS: dict[str, Check] = {
