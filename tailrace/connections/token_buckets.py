@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_KEYS: Final = 16_384
+ROUNDING_S: Final = 1e-6  # a shorter wait is the error of the sums
 
 
 class TokenBuckets:
@@ -33,7 +34,7 @@ class TokenBuckets:
     def take(self, key: str, now: float, amount: float = 1.0) -> float:
         """Take `amount` if it is there. Returns 0, or the seconds until it will be."""
         full_at = max(self._full_at.get(key, now), now) + amount / self._rate
-        if (wait_s := full_at - now - self._depth_s) > 0:
+        if wait_s := self._missing_s(full_at, now):
             return wait_s
         self._full_at[key] = full_at
         if len(self._full_at) > self._most:
@@ -47,14 +48,18 @@ class TokenBuckets:
         self._full_at[key] = full_at
         if len(self._full_at) > self._most:
             self._drop(now)
-        return max(0.0, full_at - now - self._depth_s)
+        return self._missing_s(full_at, now)
 
     def wait_s(self, key: str, now: float, amount: float = 1.0) -> float:
         """The seconds until `amount` will be there; 0 when it is. Takes nothing."""
         full_at = self._full_at.get(key)
         if full_at is None:
             return 0.0
-        return max(0.0, max(full_at, now) + amount / self._rate - now - self._depth_s)
+        return self._missing_s(max(full_at, now) + amount / self._rate, now)
+
+    def _missing_s(self, full_at: float, now: float) -> float:
+        wait_s = full_at - now - self._depth_s
+        return wait_s if wait_s > ROUNDING_S else 0.0
 
     def _drop(self, now: float) -> None:
         """Forget full buckets, and the oldest quarter if that does not help."""

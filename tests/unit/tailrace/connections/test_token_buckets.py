@@ -38,3 +38,14 @@ def test_what_is_spent_and_was_not_there_is_waited_for_in_order() -> None:
     assert [buckets.spend("a", 0.0, 10.0) for _ in range(4)] == [0.0, 0.0, 1.0, 2.0]
     assert buckets.spend("b", 0.0, 20.0) == 0.0
     assert buckets.spend("a", 3.0, 10.0) == 0.0
+
+
+def test_rounding_is_no_wait() -> None:
+    """With a burst of one in a thousand seconds, at one clock value of two, the first request of a
+    principal was refused: 1,000 s after `now` was more than `now` and 1,000 s."""
+    for tenth in range(1_000):
+        buckets, now = TokenBuckets(rate=0.001, burst=1.0), tenth / 10 + 0.07
+        assert buckets.wait_s("a", now) == 0.0
+        assert buckets.take("a", now) == 0.0
+        assert buckets.take("a", now) > 0.0
+        assert TokenBuckets(rate=0.001, burst=1.0).spend("a", now) == 0.0
