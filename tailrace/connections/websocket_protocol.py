@@ -25,6 +25,7 @@ then `chosen` returns uvicorn's own class, which has none of these bounds.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import re
 from collections import deque
@@ -429,11 +430,18 @@ class Protocol(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
 
+@functools.cache
+def _source(base: type) -> str | None:
+    try:
+        return inspect.getsource(base)
+    except (OSError, TypeError):
+        return None
+
+
 def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
     """What `Protocol` relies on and `base` does not have; empty when all is there."""
-    try:
-        source = inspect.getsource(base)
-    except (OSError, TypeError):
+    source = _source(base)
+    if source is None:
         return ["its source"]
     methods = (
         *("connection_made", "connection_lost", "data_received", "handle_connect"),
