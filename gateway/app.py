@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,7 @@ from tailrace.vectors import contract, milvus
 from tailrace.web import (
     access,
     admitted,
+    credential_timer,
     drain,
     error_mapping,
     listener,
@@ -173,7 +174,10 @@ class Gateway:
         issuers: Issuers,
         layout: log.Layout,
         clients: Clients,
+        clock: Callable[[], float] = time.time,
+        later: credential_timer.Later = credential_timer.on_loop,
     ) -> None:
+        """`clock`, in seconds since the epoch, and `later`: for credentials and their end."""
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
@@ -218,7 +222,9 @@ class Gateway:
             shares.OpenConnections(config.limits),
             shares.Rates(config.limits),
             config.origins,
-            sessions=sessions,
+            clock,
+            sessions,
+            later,
         )
         kept_files = files.Files(
             self.writer,

@@ -81,6 +81,7 @@ class Connection:
             gate.clock,
             lambda: self._client.decide(close_codes.CloseCode.CREDENTIAL_EXPIRED),
             self._warn if own_protocol else None,
+            gate.later,
         )
         self._spawn = spawn
         self._scheduler = lanes.LaneScheduler(account=account, own_protocol=own_protocol)

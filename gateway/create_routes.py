@@ -304,6 +304,7 @@ class CreateRoutes:
             encode=encode,
             headers=stream.headers,
             clock=self._gate.clock,
+            later=self._gate.later,
         )
 
     async def _created(

@@ -7,6 +7,8 @@ subprotocol. The answer names the plain protocol only.
 
 from __future__ import annotations
 
+import functools
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from tailrace.delivery.revocations import Revocations
 from tailrace.protocol import errors, records
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.store.tickets import Tickets
-from tailrace.web import auth_messages, shares
+from tailrace.web import auth_messages, credential_timer, shares
 from tailrace.web.admitted import Admitted
 from tailrace.web.session_cookie import SessionCookies
 
@@ -36,10 +38,19 @@ def owner_of(principal: Principal) -> records.Owner:
     return records.Owner(principal.issuer, principal.subject, principal.tenant or "")
 
 
+@functools.cache
+def _authorities() -> ssl.SSLContext:
+    """The certificate authorities of the package `certifi`. To read them takes 30 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 def key_sets(issuers: Issuers) -> jwks.KeySets:
     """The keys of all issuers; `run` keeps those fresh that are published (JWKS)."""
     client = httpx.AsyncClient(
-        timeout=jwks.FETCH_TIMEOUT_S, follow_redirects=False, trust_env=False
+        timeout=jwks.FETCH_TIMEOUT_S,
+        follow_redirects=False,
+        trust_env=False,
+        verify=_authorities(),
     )
 
     def alarm(iss: str, what: str) -> None:
@@ -66,6 +77,7 @@ class Access:
         room: how much is open for them.
         rates: how often they may ask.
         clock: gives seconds since the epoch.
+        later: timers for the end of credentials.
         sessions: opens the sessions of browsers; None where there are none.
     """
 
@@ -78,6 +90,7 @@ class Access:
     origins: frozenset[str]
     clock: Callable[[], float] = time.time
     sessions: SessionCookies | None = None
+    later: credential_timer.Later = credential_timer.on_loop
 
     def check_origin(self, connection: HTTPConnection) -> None:
         """A browser names its origin and may come only from a listed one; other clients name none.

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 WARNED_S: Final = 60.0
+
+
+class Timer(Protocol):
+    """A call that is scheduled."""
+
+    def cancel(self) -> None:
+        """It is not made any more."""
+
+
+Later = Callable[[float, Callable[[], None]], Timer]
+
+
+def on_loop(after_s: float, call: Callable[[], None]) -> Timer:
+    """A timer of the running event loop."""
+    return asyncio.get_running_loop().call_later(after_s, call)
 
 
 class CredentialTimer:
@@ -18,13 +33,14 @@ class CredentialTimer:
         _timer: the one that runs; None before `start` and after the end.
     """
 
-    __slots__ = ("_clock", "_expires_at", "_on_expired", "_on_expiring", "_timer")
+    __slots__ = ("_clock", "_expires_at", "_later", "_on_expired", "_on_expiring", "_timer")
 
     def __init__(
         self,
         clock: Callable[[], float],
         on_expired: Callable[[], None],
         on_expiring: Callable[[float], None] | None = None,
+        later: Later = on_loop,
     ) -> None:
         """
         Args:
@@ -33,12 +49,14 @@ class CredentialTimer:
             on_expiring: called with the seconds that are left: `WARNED_S` before the end, or at
                 half of the time, if that is later. So credentials of a short life, or the same one
                 again, cause no endless exchange.
+            later: schedules a call, in seconds from now.
         """
         self._clock = clock
         self._on_expired: Callable[[], None] | None = on_expired
         self._on_expiring = on_expiring
+        self._later = later
         self._expires_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     def start(self, expires_at: float) -> None:
         """Watch a credential, and no former one. No effect after `cancel`."""
@@ -63,7 +81,7 @@ class CredentialTimer:
 
     def _schedule(self, after_s: float, call: Callable[[], None]) -> None:
         self._stop()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, after_s), call)
+        self._timer = self._later(max(0.0, after_s), call)
 
     def _warn(self) -> None:
         left = self._expires_at - self._clock()

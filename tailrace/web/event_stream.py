@@ -77,9 +77,11 @@ class EventStream(Response, Generic[E]):
         encode: Callable[[E], bytes],
         headers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
+        later: credential_timer.Later = credential_timer.on_loop,
     ) -> None:
         """`on_end` is called once, when nothing is written any more. `principal`: who gets the
-        events. `clock`: seconds since the epoch, for the end of the credential."""
+        events. `clock`, in seconds since the epoch, and `later`: for the end of the
+        credential."""
         super().__init__(headers={**SSE_HEADERS, **(headers or {})}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._source = source
@@ -90,7 +92,7 @@ class EventStream(Response, Generic[E]):
         self.principal = principal
         self._encode = encode
         self._deadline = write_deadline.WriteDeadline()
-        self._expiry = credential_timer.CredentialTimer(clock, self._expire)
+        self._expiry = credential_timer.CredentialTimer(clock, self._expire, later=later)
         self._cut: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

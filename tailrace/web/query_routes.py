@@ -104,6 +104,7 @@ class QueryRoutes:
             principal,
             encode=events.Event.sse,
             clock=self._gate.clock,
+            later=self._gate.later,
         )
 
     async def feed(self, request: Request) -> Response:
@@ -127,6 +128,7 @@ class QueryRoutes:
             principal,
             encode=positions.Event.sse,
             clock=self._gate.clock,
+            later=self._gate.later,
         )
 
     async def watch(self, socket: WebSocket) -> None:

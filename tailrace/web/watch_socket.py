@@ -89,7 +89,9 @@ class WatchConnection:
         self._owner = access.owner_of(principal)
         self._gate = gate
         self._origin = origin
-        self._expiry = credential_timer.CredentialTimer(gate.clock, self._expire, self._warn)
+        self._expiry = credential_timer.CredentialTimer(
+            gate.clock, self._expire, self._warn, gate.later
+        )
         self._feeds = feeds
         self._compact = compact
         self._watches: dict[str, delivery.Subscription | feed.Subscription] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from typing import Any
 
@@ -14,15 +13,14 @@ from tests.support import collected
 
 
 class Clock:
-    """A loop whose only timer is run by hand."""
+    """A clock whose only timer is run by hand."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.told: list[float | str] = []
         self.next: tuple[float, Any] | None = None
-        monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
 
-    def call_later(self, after_s: float, call: Any) -> Any:
+    def later(self, after_s: float, call: Any) -> Any:
         self.next = (self.now + after_s, call)
         return self
 
@@ -38,8 +36,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 def timer(clock: Clock, *, warned: bool = True) -> credential_timer.CredentialTimer:
@@ -47,6 +45,7 @@ def timer(clock: Clock, *, warned: bool = True) -> credential_timer.CredentialTi
         lambda: clock.now,
         lambda: clock.told.append("end"),
         clock.told.append if warned else None,
+        clock.later,
     )
 
 
@@ -119,7 +118,9 @@ def test_a_cancelled_timer_refers_to_nobody_and_does_not_start_again(clock: Cloc
 
     class Holder:
         def __init__(self) -> None:
-            self.expiry = credential_timer.CredentialTimer(lambda: clock.now, self.end, self.warn)
+            self.expiry = credential_timer.CredentialTimer(
+                lambda: clock.now, self.end, self.warn, clock.later
+            )
 
         def end(self) -> None: ...
 
