@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
 import itertools
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -654,20 +656,37 @@ def by_a_faster_worker(w: World) -> records.Request:
 def good() -> Good:
     """Responses that were taken, with two watchers each, one of which reconnects twice; and some
     that were not. Each call returns its own copy: to make one again takes thirty times as long."""
-    return copy.deepcopy(_good(), _defaults())
-
-
-def _defaults() -> dict[int, Any]:
-    """Default values that are structs, as copying has to leave them: msgspec leaves a member out of
-    a record only where it is that very object."""
-    found: dict[int, Any] = {}
-    for shape in vars(records).values():
-        if isinstance(shape, type) and issubclass(shape, msgspec.Struct):
-            found |= {id(d): d for d in shape.__struct_defaults__ if isinstance(d, msgspec.Struct)}
-    return found
+    defaults, made = _defaults(), _pickled()
+    copier = pickle.Unpickler(io.BytesIO(made))  # noqa: S301
+    copier.persistent_load = defaults.__getitem__
+    copied: Good = copier.load()
+    return copied
 
 
 @functools.cache
+def _defaults() -> list[Any]:
+    """Default values, as copying has to leave them: msgspec leaves a member out of a record only
+    where it is that very object."""
+    return [
+        default
+        for shape in vars(records).values()
+        if isinstance(shape, type) and issubclass(shape, msgspec.Struct)
+        for default in shape.__struct_defaults__
+        if isinstance(default, msgspec.Struct | str | bytes | float | tuple)
+    ]
+
+
+@functools.cache
+def _pickled() -> bytes:
+    """The good history. To read it takes a tenth of what a deep copy takes."""
+    numbers = {id(default): number for number, default in enumerate(_defaults())}
+    made = io.BytesIO()
+    pickler = pickle.Pickler(made)
+    pickler.persistent_id = lambda each: numbers.get(id(each))
+    pickler.dump(_good())
+    return made.getvalue()
+
+
 def _good() -> Good:
     w = World()
     plain = w.ask("plain")

@@ -13,7 +13,7 @@ import pytest
 from tailrace.protocol import activity, conversations, fold, records, topics
 from tailrace.protocol import history as kept
 from tailrace.verify import history, reference_fold, report, transcript
-from tests.support import toy_parser
+from tests.support import cases, toy_parser
 from tests.unit.tailrace.verify import histories as worlds
 from worker.engines import scripted
 
@@ -1430,17 +1430,21 @@ def what_is_no_fork_copies(g: worlds.Good, _: random.Random) -> None:
     forks(g, None)
 
 
+PARTS = 4  # tests, so that several processes share the plantings
+
 # What only shows to who knows what the parser had to find.
 BY_CONTENT = {"a_message_begins_one_character_early"}
 
 
-@pytest.mark.parametrize("name", ITEMS)
-def test_a_planted_item_is_caught_in_any_log(name: str) -> None:
+def test_planted_items_are_caught_in_any_log() -> None:
     """Where nobody knows what the parser had to find, as in real logs."""
-    world = worlds.good()
-    PLANTED[name][1](world, random.Random(name))
-    failed = world.world.judge(by_content=False).failed()
-    assert ("L5" in failed) == (name not in BY_CONTENT)
+    with cases.collected() as case:
+        for name in ITEMS:
+            with case(name):
+                world = worlds.good()
+                PLANTED[name][1](world, random.Random(name))
+                failed = world.world.judge(by_content=False).failed()
+                assert ("L5" in failed) == (name not in BY_CONTENT)
 
 
 def test_other_formats_need_no_json() -> None:
@@ -1552,26 +1556,23 @@ def test_another_pool_s_responses_are_counted_by_how_they_came_there() -> None:
     assert figures["responses that another model continued"] == 1
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_history_is_caught_by_its_check(name: str) -> None:
-    check, planting = PLANTED[name]
-    world = worlds.good()
-    planting(world, random.Random(name))
-    out = world.world.judge()
-    assert check in out.failed(), f"failed were {out.failed()}"
-    assert out.exit_code == 1
-    assert out.results[check].counterexamples[0].what
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_all_planted_histories_are_caught_n_of_n(seed: int) -> None:
-    caught = 0
-    for name, (check, planting) in PLANTED.items():
-        world = worlds.good()
-        planting(world, random.Random(f"{seed}{name}"))
-        caught += check in world.world.judge().failed()
-    print(f"M1: planted histories caught: {caught}/{len(PLANTED)} (seed {seed})")
-    assert caught == len(PLANTED)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_planted_histories_are_caught_by_their_checks_n_of_n(part: int) -> None:
+    """Each by itself. One that draws random numbers is planted in three places."""
+    with cases.collected() as case:
+        for name in list(PLANTED)[part::PARTS]:
+            check, planting = PLANTED[name]
+            for seed in ("", "0", "1"):
+                with case(f"{seed}{name}"):
+                    world, rng = worlds.good(), random.Random(f"{seed}{name}")
+                    drawn = rng.getstate()
+                    planting(world, rng)
+                    out = world.world.judge()
+                    assert check in out.failed(), f"failed were {out.failed()}"
+                    assert out.exit_code == 1
+                    assert out.results[check].counterexamples[0].what
+                if rng.getstate() == drawn:
+                    break
 
 
 def test_copies_of_a_bill_may_differ_in_the_cost_because_prices_change() -> None:
