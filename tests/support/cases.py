@@ -13,7 +13,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 MAX_NAME_CHARS = 200
-Ids = Callable[[Any], object] | Sequence[str] | None
+Ids = Callable[[Any], object] | Iterable[object] | None
+Labels = Callable[[Any], object] | list[str] | None
 Case = Callable[[object], AbstractContextManager[None]]
 
 
@@ -55,7 +56,7 @@ def collected() -> Iterator[Case]:
 class _Row:
     """One row of `each`; its text is its name."""
 
-    def __init__(self, number: int, row: Any, names: Sequence[str], ids: Ids) -> None:
+    def __init__(self, number: int, row: Any, names: Sequence[str], ids: Labels) -> None:
         set_of = isinstance(row, ParameterSet)
         values = row.values if set_of else row if len(names) > 1 else [row]
         self.arguments = dict(zip(names, values, strict=True))
@@ -79,7 +80,8 @@ def each(
     """Like `pytest.mark.parametrize`, in one test: for hundreds of rows that take no time. The rows
     share the fixtures of the test."""
     names = [names] if isinstance(names, str) else list(names)
-    called = [_Row(number, row, names, ids) for number, row in enumerate(rows)]
+    labels = ids if ids is None or callable(ids) else [str(each) for each in ids]
+    called = [_Row(number, row, names, labels) for number, row in enumerate(rows)]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         def one_by_one(*given: Any, **fixtures: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.protocol import fold, records
 from tests.model import search
+from tests.support import cases
 
 SMALL = search.Setting(workers=2, claims=1, tokens=2, doubles=1, losses=1, cancels=1)
 USUAL = search.Setting(workers=2, claims=2, tokens=2, doubles=1, losses=1, cancels=1)
@@ -17,12 +18,18 @@ SETTINGS = [
     USUAL,
     search.Setting(workers=3, claims=1, tokens=2, doubles=1),
     search.Setting(workers=2, claims=1, tokens=3, doubles=2, losses=1),
-    search.Setting(workers=2, claims=2, tokens=3, doubles=2, losses=1, cancels=1),
-    search.Setting(workers=3, claims=1, tokens=3, doubles=2, losses=1, cancels=1),
-    search.Setting(workers=2, claims=3, tokens=2, losses=1),
+    search.Setting(workers=2, claims=3, tokens=1, losses=1),
 ]
 # Of two models: the second continues the text of the first, or the first that of the second.
 MODELS = search.Setting(workers=2, claims=2, tokens=3, doubles=1, losses=1, models=(0, 1))
+FEWER = search.Setting(workers=2, claims=2, tokens=2, doubles=1, losses=1, models=(0, 1))
+# The same kinds with more of everything.
+LARGE = [
+    search.Setting(workers=2, claims=2, tokens=3, doubles=2, losses=1, cancels=1),
+    search.Setting(workers=3, claims=1, tokens=3, doubles=2, losses=1, cancels=1),
+    search.Setting(workers=2, claims=3, tokens=2, losses=1),
+    MODELS,
+]
 
 
 def name(setting: search.Setting) -> str:
@@ -32,7 +39,15 @@ def name(setting: search.Setting) -> str:
     )
 
 
-@pytest.mark.parametrize("setting", [*SETTINGS, MODELS], ids=name)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *SETTINGS,
+        FEWER,
+        *(pytest.param(setting, marks=pytest.mark.nightly) for setting in LARGE),
+    ],
+    ids=name,
+)
 def test_no_interleaving_breaks_the_rule(setting: search.Setting) -> None:
     found = search.Search(setting)
     found.run()
@@ -126,7 +141,7 @@ REMOVED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("ingredient", REMOVED)
+@cases.each("ingredient", REMOVED)
 def test_without_one_ingredient_the_search_finds_a_violation(ingredient: str) -> None:
     without = {"setting": USUAL, **REMOVED[ingredient]}
     broken = search.Search(prune=False, **without)
