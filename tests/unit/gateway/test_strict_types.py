@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -16,7 +15,14 @@ from openai.types import chat, responses
 from openai.types.responses.response_item import ResponseItem
 
 from tailrace.protocol import ids, records, topics
-from tests.support import gateway_process, memory_log, response_grammar, strict_types, toy_parser
+from tests.support import (
+    cases,
+    gateway_process,
+    memory_log,
+    response_grammar,
+    strict_types,
+    toy_parser,
+)
 from tests.unit.gateway import test_app
 
 FUNCTION: Final = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -151,9 +157,9 @@ class InputItems(pydantic.BaseModel):
     has_more: bool
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> gateway_process.Keys:
-    return gateway_process.Keys.make(tmp_path)
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> gateway_process.Keys:
+    return gateway_process.Keys.make(tmp_path_factory.mktemp("keys"))
 
 
 def write(
@@ -191,29 +197,50 @@ def found(kind: Any, *values: Any) -> set[str]:
     return {line for value in values for line in strict_types.complaints(kind, value)}
 
 
-@pytest.mark.parametrize("way", ASKED)
-async def test_responses(keys: gateway_process.Keys, way: str) -> None:
-    fields, answer, reason = ASKED[way]
-    body = {"model": "m", "input": "hi", **fields}
-    lp = "top_logprobs" in body
+async def asked_of(
+    service: test_app.Service,
+    client: httpx.AsyncClient,
+    path: str,
+    body: dict[str, Any],
+    answer: str,
+    reason: str,
+) -> httpx.Response:
+    """The answer, after a worker has written every choice of it."""
+    before = len(service.requests())
+    asked = asyncio.ensure_future(client.post(path, json=body))
+    likely = "logprobs" in body or "top_logprobs" in body
+    for number in range(body.get("n", 1)):
+        request = await service.asked(before + number + 1)
+        write(service.broker, request, answer, reason, likely)
+    return await asked
+
+
+async def test_responses(keys: gateway_process.Keys) -> None:
     async with (
         test_app.serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
         service.client() as client,
     ):
-        asked = asyncio.ensure_future(client.post("/v1/responses", json={**body, "stream": True}))
-        request = await service.asked()
-        write(service.broker, request, answer, reason, lp)
-        shown = sse((await asked).text)
-        wrong = found(responses.ResponseStreamEvent, *shown)
-        wrong |= found(responses.ResponsesServerEvent, *({**e, "stream_id": "a"} for e in shown))
-        grammar = response_grammar.Grammar()
-        for event in shown:
-            grammar.take(event)
-        assert grammar.ended
-        whole = (await client.get(f"/v1/responses/{request.rid}")).json()
-        wrong |= found(responses.Response, whole)
-        assert whole == shown[-1]["response"]
-        assert not wrong, "\n".join(sorted(wrong))
+        with cases.collected() as case:
+            for way, (fields, answer, reason) in ASKED.items():
+                with case(way):
+                    body = {"model": "m", "input": "hi", "stream": True, **fields}
+                    answered = await asked_of(
+                        service, client, "/v1/responses", body, answer, reason
+                    )
+                    shown = sse(answered.text)
+                    wrong = found(responses.ResponseStreamEvent, *shown)
+                    wrong |= found(
+                        responses.ResponsesServerEvent, *({**e, "stream_id": "a"} for e in shown)
+                    )
+                    grammar = response_grammar.Grammar()
+                    for event in shown:
+                        grammar.take(event)
+                    assert grammar.ended
+                    rid = service.requests()[-1].rid
+                    whole = (await client.get(f"/v1/responses/{rid}")).json()
+                    wrong |= found(responses.Response, whole)
+                    assert whole == shown[-1]["response"]
+                    assert not wrong, "\n".join(sorted(wrong))
 
 
 async def test_objects_beside_the_stream(keys: gateway_process.Keys) -> None:
@@ -252,59 +279,59 @@ CHATS: Final[dict[str, tuple[dict[str, Any], str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("way", CHATS)
-async def test_chat_completions(keys: gateway_process.Keys, way: str, streaming: bool) -> None:
-    fields, answer, reason = CHATS[way]
-    body = {"messages": [{"role": "user", "content": "hi"}], "stream": streaming, **fields}
-    if streaming:
-        body["stream_options"] = {"include_usage": True}
+async def test_chat_completions(keys: gateway_process.Keys) -> None:
     async with (
         test_app.serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
         service.client() as client,
     ):
-        asked = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
-        for number in range(body.get("n", 1)):
-            request = await service.asked(number + 1)
-            write(service.broker, request, answer, reason, "logprobs" in body)
-        answered = await asked
-        if streaming:
-            wrong = found(chat.ChatCompletionChunk, *sse(answered.text))
-            if way == "custom":  # the declared type of a chunk has no other calls than functions
-                wrong.discard(
-                    "$.choices[0].delta.tool_calls[0].type: 'custom' is none of ('function',)"
-                )
-        else:
-            whole = answered.json()
-            wrong = found(chat.ChatCompletion, whole)
-            kept = await client.get(f"/v1/chat/completions/{whole['id']}")
-            assert kept.json() == whole
-        assert not wrong, "\n".join(sorted(wrong))
+        with cases.collected() as case:
+            for way, (fields, answer, reason) in CHATS.items():
+                body = {"messages": [{"role": "user", "content": "hi"}], **fields}
+                with case(way):
+                    answered = await asked_of(
+                        service, client, "/v1/chat/completions", body, answer, reason
+                    )
+                    whole = answered.json()
+                    wrong = found(chat.ChatCompletion, whole)
+                    kept = await client.get(f"/v1/chat/completions/{whole['id']}")
+                    assert kept.json() == whole
+                    assert not wrong, "\n".join(sorted(wrong))
+                with case(f"{way}, streaming"):
+                    body |= {"stream": True, "stream_options": {"include_usage": True}}
+                    answered = await asked_of(
+                        service, client, "/v1/chat/completions", body, answer, reason
+                    )
+                    wrong = found(chat.ChatCompletionChunk, *sse(answered.text))
+                    if way == "custom":  # the declared type of a chunk has no other calls
+                        wrong.discard(
+                            "$.choices[0].delta.tool_calls[0].type: 'custom' is none of "
+                            "('function',)"
+                        )
+                    assert not wrong, "\n".join(sorted(wrong))
 
 
-@pytest.mark.parametrize("fields", [{}, {"logprobs": 2}, {"echo": True, "n": 2}])
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_completions_of_text(
-    keys: gateway_process.Keys, fields: dict[str, Any], streaming: bool
-) -> None:
-    body = {"prompt": "hi", "stream": streaming, **fields}
+async def test_completions_of_text(keys: gateway_process.Keys) -> None:
     async with (
         test_app.serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
         service.client() as client,
     ):
-        asked = asyncio.ensure_future(client.post("/v1/completions", json=body))
-        for number in range(body.get("n", 1)):
-            request = await service.asked(number + 1)
-            write(service.broker, request, "Zürich", "stop", "logprobs" in body)
-        answered = await asked
-        shown = sse(answered.text) if streaming else [answered.json()]
-        for chunk in shown[:-1]:
-            for choice in chunk["choices"]:
-                # OpenAI declares the chunks of a stream with the type of the whole object, in which
-                # it is never null, and sends null in all but a choice's last.
-                choice["finish_reason"] = choice["finish_reason"] or "stop"
-        wrong = found(sdk.Completion, *shown)
-        assert not wrong, "\n".join(sorted(wrong))
+        with cases.collected() as case:
+            for fields in ({}, {"logprobs": 2}, {"echo": True, "n": 2}):
+                for streaming in (False, True):
+                    with case((fields, streaming)):
+                        body = {"prompt": "hi", "stream": streaming, **fields}
+                        answered = await asked_of(
+                            service, client, "/v1/completions", body, "Zürich", "stop"
+                        )
+                        shown = sse(answered.text) if streaming else [answered.json()]
+                        for chunk in shown[:-1]:
+                            for choice in chunk["choices"]:
+                                # OpenAI declares the chunks of a stream with the type of the whole
+                                # object, in which it is never null, and sends null in all but a
+                                # choice's last.
+                                choice["finish_reason"] = choice["finish_reason"] or "stop"
+                        wrong = found(sdk.Completion, *shown)
+                        assert not wrong, "\n".join(sorted(wrong))
 
 
 async def test_events_of_a_socket(keys: gateway_process.Keys) -> None:
@@ -387,7 +414,7 @@ DONE: Final = {
 }
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("changed", "complaint"),
     [
         ({}, None),
