@@ -48,7 +48,7 @@ class DatabaseServer:
                 asked = Asked(parts.path, dict(parse_qsl(parts.query)), body, dict(self.headers))
                 outer.asked.append(asked)
                 status = outer.statuses.pop(0) if outer.statuses else 200
-                said = SECRET if status != 200 else outer._done(asked)
+                said = SECRET if status != 200 else outer.done(asked)
                 self.send_response(status)
                 if status != 200:
                     self.send_header("X-ClickHouse-Exception-Code", str(outer.code))
@@ -69,7 +69,7 @@ class DatabaseServer:
         self._thread.join()
         self._http.server_close()
 
-    def _done(self, asked: Asked) -> bytes:
+    def done(self, asked: Asked) -> bytes:
         lines = [json.loads(line) for line in asked.body.splitlines() if line]
         if not asked.path.endswith("/_bulk"):
             for row in lines:
