@@ -4,15 +4,16 @@ second fold written independently."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, records
 from tests.model import compare, second_fold
 from tests.model.compare import OWNER, STRANGER, cancel, claim, end, tok, yield_
+from tests.support import cases
 
 Outcomes = list[str]
 
@@ -116,7 +117,7 @@ LATE = [
 ]
 
 
-@pytest.mark.parametrize("line", RULES)
+@cases.each("line", RULES)
 def test_rule(line: str) -> None:
     history, expected = RULES[line]
     state, seen = outcomes(*history)
@@ -140,8 +141,8 @@ def observable(state: fold.Fold) -> tuple[object, ...]:
     return tuple(getattr(state, name) for name in names)
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("late", LATE, ids=lambda record: type(record).__name__)
+@cases.each("ending", ENDINGS)
+@cases.each("late", LATE, ids=lambda record: type(record).__name__)
 def test_rule_1_nothing_has_an_effect_after_the_end(ending: str, late: records.TokenRecord) -> None:
     before, _ = outcomes(*ENDINGS[ending])
     state, seen = outcomes(*ENDINGS[ending], late, late)
@@ -217,7 +218,7 @@ def test_activity_is_the_time_of_the_last_record_that_counted() -> None:
         assert state.last_active == expected
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("reason", "status"),
     [
         ("stop", "completed"),
@@ -489,22 +490,29 @@ def test_both_folds_agree_on_any_history(entries: list[second_fold.Entry]) -> No
     compare.fold_all(entries)
 
 
-@given(histories(), st.data())
+# A reader reconnects so many records before the last one it has read, perhaps is cut off after the
+# first one, and reads so many that are new.
+reconnects = st.lists(
+    st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 30)), min_size=1, max_size=8
+)
+
+
+@given(histories(), reconnects)
 def test_property_1_readers_that_applied_the_same_prefix_agree_however_they_reconnected(
-    entries: list[second_fold.Entry], data: st.DataObject
+    entries: list[second_fold.Entry], ways: list[tuple[int, bool, int]]
 ) -> None:
     entries = second_fold.History(entries).entries
     steady = compare.fold_all(entries)
     unsteady = fold.Fold(keep_ids=True)
     position = 0
-    while position < len(entries):
-        position = data.draw(
-            st.integers(max(0, position - 3), position)
-        )  # a reconnect re-reads some records
-        stop = data.draw(st.integers(position + 1, len(entries)))
-        for entry in entries[position:stop]:
-            unsteady.apply(entry.record, entry.offset, entry.timestamp)
-        position = stop
+    for back, short, ahead in itertools.cycle(ways):
+        if position >= len(entries):
+            break
+        again = max(0, position - back)
+        for read in (entries[again : again + short], entries[again : position + ahead]):
+            for entry in read:
+                unsteady.apply(entry.record, entry.offset, entry.timestamp)
+        position += ahead
     assert observable(unsteady) == observable(steady)
 
 
