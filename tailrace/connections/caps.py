@@ -82,8 +82,8 @@ class Caps:
 
     Attributes:
         open: how many there are.
-        _by_address: how many of them are charged to a key; no zeros.
-        _kept: bytes that are kept for a key; no zeros.
+        by_address: how many of them are charged to a key; no zeros.
+        kept: bytes that are kept for a key; no zeros.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Caps:
         self.proxies = proxies or Proxies()
         self.frames = frames
         self.open = 0
-        self._by_address: Counter[str] = Counter()
-        self._kept: Counter[str] = Counter()
+        self.by_address: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
 
     def full(self) -> bool:
         """Whether no connection may be added."""
@@ -108,27 +108,27 @@ class Caps:
 
     def charge(self, key: str) -> bool:
         """Count one connection of this key. Returns whether there was room."""
-        if self._by_address.get(key, 0) >= self._per_address:
+        if self.by_address.get(key, 0) >= self._per_address:
             return False
-        self._by_address[key] += 1
+        self.by_address[key] += 1
         return True
 
     def release(self, key: str) -> None:
         """One connection of this key less."""
-        self._by_address[key] -= 1
-        if self._by_address[key] <= 0:
-            del self._by_address[key]
+        self.by_address[key] -= 1
+        if self.by_address[key] <= 0:
+            del self.by_address[key]
 
     def keep(self, key: str, more: int) -> bool:
         """Count `more` bytes that are kept for this key; fewer when negative. Returns whether there
         was room; if not, nothing is counted."""
-        kept = self._kept.get(key, 0) + more
+        kept = self.kept.get(key, 0) + more
         if more > 0 and kept > KEPT_BYTES_PER_ADDRESS:
             return False
         if kept > 0:
-            self._kept[key] = kept
+            self.kept[key] = kept
         else:
-            self._kept.pop(key, None)
+            self.kept.pop(key, None)
         return True
 
 

@@ -78,6 +78,10 @@ class Inbox:
         """Whether nothing waits to be read."""
         return not self._items
 
+    def qsize(self) -> int:
+        """How many items wait to be read."""
+        return len(self._items or ())
+
     def put_nowait(self, item: Any) -> None:
         """Add an item; never waits."""
         if self._items is None:
@@ -120,8 +124,8 @@ class Protocol(WebSocketsSansIOProtocol):
     Attributes:
         _place: among the server's connections; None when they are not counted.
         _at: where the client is, until the connection is made.
-        _held: what was read and is not parsed; empty while the parser keeps up.
-        _turn: whether the rest of `_held` is parsed in a later turn of the event loop.
+        held: what was read and is not parsed; empty while the parser keeps up.
+        _turn: whether the rest of `held` is parsed in a later turn of the event loop.
         _second, _frames, _controls: how many frames came in which second of the loop's clock.
         _fragments: of the message that is not complete.
         _backlog_since, _backlog: since when something has waited to be parsed, and how many frames
@@ -137,7 +141,7 @@ class Protocol(WebSocketsSansIOProtocol):
     queue: Any
     request: Any
     transport: Any
-    _held: bytes = b""
+    held: bytes = b""
     _turn = False
     _second = 0
     _frames = 0
@@ -187,7 +191,7 @@ class Protocol(WebSocketsSansIOProtocol):
         if self._slowed is not None:
             self._slowed.cancel()
             self._slowed = None
-        self._held = b""
+        self.held = b""
         super().connection_lost(exc)
         if self._place is not None:
             self._place.leave()
@@ -215,7 +219,7 @@ class Protocol(WebSocketsSansIOProtocol):
         """The handshake is complete: what came before its answer has its turn."""
         self._in_time()
         super().start_keepalive()
-        if self._held:
+        if self.held:
             self._resume()
 
     def _in_time(self) -> None:
@@ -232,14 +236,14 @@ class Protocol(WebSocketsSansIOProtocol):
             if not self.handshake_initiated:  # malformed, and the library says nothing
                 message = "Invalid WebSocket handshake received."
                 self._deny(errors.invalid_request(message, code="invalid_http"), "malformed")
-        elif self._held and not self.close_sent:
-            self._held += data  # a read may have been under way when reading stopped
+        elif self.held and not self.close_sent:
+            self.held += data  # a read may have been under way when reading stopped
         else:
             # Once a close frame was sent, the client's is still to come, behind what waits.
-            rest, self._held = self._held + data, b""
+            rest, self.held = self.held + data, b""
             self._parse(rest)
         if self._place is not None:
-            kept = len(self._held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
+            kept = len(self.held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
             if kept != self._place.kept and not self._place.keep(kept):
                 self._abuse("bytes")
 
@@ -278,7 +282,7 @@ class Protocol(WebSocketsSansIOProtocol):
 
     def _hold(self, rest: bytes) -> None:
         """Keep what cannot be parsed yet, unless this has been so for too long."""
-        self._held = rest
+        self.held = rest
         self.transport.pause_reading()
         now = self.loop.time()
         if self._caught_up is not None:
@@ -298,10 +302,10 @@ class Protocol(WebSocketsSansIOProtocol):
             self._slowed = None
         else:
             self._turn = False
-        rest, self._held = self._held, b""
+        rest, self.held = self.held, b""
         if rest and not self.transport.is_closing():
             self._parse(rest, waited)
-        if not self._held:
+        if not self.held:
             self._resume()
 
     def _is_early(self, waited: bool) -> bool:
@@ -316,7 +320,7 @@ class Protocol(WebSocketsSansIOProtocol):
         """Read on, unless a peer is behind."""
         if self._behind() or self.transport.is_closing():
             return
-        if self._held:
+        if self.held:
             self._take_turn()
         else:
             if self._caught_up is None:
@@ -425,7 +429,7 @@ class Protocol(WebSocketsSansIOProtocol):
             return
         code = close_codes.CloseCode.POLICY
         self.conn.fail(int(code), close_codes.TABLE[code].reason)
-        self._held = b""
+        self.held = b""
         self.frames = []
         self.handle_parser_exception()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +94,9 @@ class Parts:
     pools: tuple[Pool, ...] = (POOL,)
     seal_keys: seals.Keys | None = None
     cancel_grace_s: float = 0.0
+    records_version: int = records.VERSION_2
+    clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.current = settings.CurrentPools(settings.Catalog(self.pools))
@@ -140,7 +144,9 @@ class Parts:
             self.streams.running,
             self.workers,
             self.broker.layout.partitions,
-            seal_keys=self.seal_keys,
+            self.records_version,
+            self.seal_keys,
+            monotonic=self.monotonic,
             uploaded=self.uploads,
             canary=self.canaries,
         )
@@ -170,6 +176,7 @@ class Parts:
             self.items,
             self.delivery,
             context.Resolver(self.delivery, self.cache, self.broker.layout.partitions),
+            self.clock,
         )
         self.submission = self.submission_with(self.keys)
 

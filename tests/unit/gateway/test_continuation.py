@@ -9,7 +9,7 @@ import pytest
 from gateway import context
 from gateway.parsing import responses_api
 from tailrace.protocol import errors, events, features, fold, ids, records, topics
-from tests.support import gateway_parts
+from tests.support import cases, gateway_parts
 from tests.support.gateway_parts import ALICE, CATALOG, Parts
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -63,8 +63,8 @@ async def refused(parts: Parts, **body: Any) -> errors.ApiError:
     return error.value
 
 
-@pytest.mark.parametrize("nothing", EMPTY, ids=str)
-@pytest.mark.parametrize("cached", [True, False])
+@cases.each("nothing", EMPTY, ids=str)
+@cases.each("cached", [True, False])
 async def test_no_input_continues_the_text(nothing: dict[str, Any], cached: bool) -> None:
     async with gateway_parts.running() as parts:
         cut = await answered(parts, "Once ", "upon", input="hi")
@@ -195,11 +195,11 @@ async def test_workers_and_readers_that_do_not_know_it(monkeypatch: pytest.Monke
             assert (error.code, error.param) == ("unsupported_parameter", "previous_response_id")
             # What they cut short is not said to be continuable.
             assert "continue" not in await answered(parts, "a", input="hi")
-        monkeypatch.setattr(parts.builder, "_records_version", 1)
-        error = await refused(parts, previous_response_id=cut["id"])
-        assert (error.code, error.param) == ("unsupported_parameter", "previous_response_id")
-        assert "continue" not in await answered(parts, "a", input="hi")
-        assert events.CONTINUE not in parts.requests()[-1].echo
+        async with gateway_parts.running(parts.broker, parts.redis, records_version=1) as old:
+            error = await refused(old, previous_response_id=cut["id"])
+            assert (error.code, error.param) == ("unsupported_parameter", "previous_response_id")
+            assert "continue" not in await answered(old, "a", input="hi")
+            assert events.CONTINUE not in old.requests()[-1].echo
 
 
 async def test_a_fork_of_a_continuation_has_its_prompt() -> None:

@@ -16,7 +16,7 @@ from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, events, features, history, records, topics
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
-from tests.support import archive_rows, gateway_parts, memory_log
+from tests.support import archive_rows, cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, BOB, CATALOG, Parts
 
 TOOL = {
@@ -165,7 +165,7 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
         assert (await refused(parts, rid)).code == "previous_response_not_found"
 
 
-@pytest.mark.parametrize("rid", [RID, "resp_x", "", "chatcmpl-" + "A" * 32])
+@cases.each("rid", [RID, "resp_x", "", "chatcmpl-" + "A" * 32])
 async def test_an_unknown_source_is_not_found(rid: str) -> None:
     async with gateway_parts.running() as parts:
         error = await refused(parts, rid)
@@ -235,8 +235,8 @@ async def test_a_pool_without_forks_and_an_old_log_refuse_them(
         error = await refused(parts, rid)
         assert (error.code, error.param) == ("unsupported_parameter", "fork")
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: [])
-        monkeypatch.setattr(parts.builder, "_records_version", 1)
-        error = await refused(parts, rid)
+        async with gateway_parts.running(parts.broker, parts.redis, records_version=1) as old:
+            error = await refused(old, rid)
         assert (error.code, error.param) == ("unsupported_parameter", "fork")
 
 
@@ -252,7 +252,7 @@ def test_a_fork_is_read() -> None:
     assert parsed({"fork": None, "input": "hi"}) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("fork_", "param", "code"),
     [
         ("resp_x", "fork", "invalid_type"),
@@ -274,7 +274,7 @@ def test_a_wrong_fork_is_refused_by_the_place(fork_: Any, param: str, code: str)
     assert "'fork" in error.value.message
 
 
-@pytest.mark.parametrize("name", forks.BESIDE)
+@cases.each("name", forks.BESIDE)
 def test_what_makes_a_prompt_is_refused_beside_it(name: str) -> None:
     values: dict[str, Any] = {"input": "hi", "conversation": "conv_1"}
     with pytest.raises(errors.ApiError) as error:

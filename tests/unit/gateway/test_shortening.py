@@ -12,7 +12,7 @@ from tailrace import settings
 from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors, features, records
 from tailrace.settings.shapes import Pool, ShorterWhenBusy
-from tests.support import gateway_parts
+from tests.support import cases, gateway_parts
 from tests.support.gateway_parts import ALICE, Parts
 from tests.unit.gateway import test_fallback
 from tests.unit.gateway.test_fallback import fail, written
@@ -63,8 +63,8 @@ async def asked(
     return request, final
 
 
-@pytest.mark.parametrize(("wait_s", "short"), [(0, False), (20, False), (21, True), (500, True)])
-@pytest.mark.parametrize("priority", ["default", "flex"])
+@cases.each(("wait_s", "short"), [(0, False), (20, False), (21, True), (500, True)])
+@cases.each("priority", ["default", "flex"])
 async def test_who_would_wait_for_longer_gets_a_shorter_answer(
     wait_s: float, short: bool, priority: str
 ) -> None:
@@ -95,7 +95,7 @@ async def test_the_client_is_told_and_may_have_it_continued() -> None:
         assert "shortened" not in shown
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "body",
     [
         {"degrade": False},
@@ -131,15 +131,16 @@ def test_other_calls_are_whole_or_shortened_like_responses() -> None:
     assert not any(shortening.allowed(each, RULE) for each in every)
 
 
-async def test_only_what_can_be_continued_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_what_can_be_continued_is_shortened() -> None:
     async with gateway_parts.running(pools=(BUSY,)) as parts:
         able = sorted(features.ALL - {"continuation"})
         parts.workers.note("default", [waiting(60) | {"features": able}])
         _, shown = await asked(parts)
         assert "shortened" not in shown
         parts.workers.note("default", [waiting(60)])
-        monkeypatch.setattr(parts.builder, "_records_version", 1)
-        _, shown = await asked(parts)
+    async with gateway_parts.running(pools=(BUSY,), records_version=1) as old:
+        old.workers.note("default", [waiting(60)])
+        _, shown = await asked(old)
         assert "shortened" not in shown
 
 

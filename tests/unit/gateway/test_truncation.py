@@ -61,9 +61,9 @@ async def test_a_pool_that_cannot_and_an_old_log_refuse_it(monkeypatch: pytest.M
             await asked(parts, truncation="auto")
         assert (error.value.code, error.value.param) == ("unsupported_parameter", "truncation")
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: [])
-        monkeypatch.setattr(parts.builder, "_records_version", 1)
-        with pytest.raises(errors.ApiError) as error:
-            await asked(parts, truncation="auto")
+        async with gateway_parts.running(parts.broker, parts.redis, records_version=1) as old:
+            with pytest.raises(errors.ApiError) as error:
+                await asked(old, truncation="auto")
         assert (error.value.code, error.value.param) == ("unsupported_parameter", "truncation")
 
 

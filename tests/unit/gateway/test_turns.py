@@ -36,9 +36,11 @@ async def archive(tmp_path: Path) -> AsyncIterator[reader.Reader]:
 
 
 @contextlib.asynccontextmanager
-async def talking(archive: reader.Reader) -> AsyncIterator[tuple[gateway_parts.Parts, str]]:
+async def talking(
+    archive: reader.Reader, **more: Any
+) -> AsyncIterator[tuple[gateway_parts.Parts, str]]:
     """A gateway, and an empty conversation."""
-    async with gateway_parts.running(archive=archive) as parts:
+    async with gateway_parts.running(archive=archive, **more) as parts:
         made = await parts.conversations.create(OWNER, {}, "", [])
         yield parts, made.id
         ended = {r.rid for kind in (records.End, records.Cancel) for r in parts.tokens(kind)}
@@ -136,12 +138,11 @@ async def test_one_that_failed_and_one_that_was_withdrawn_are_passed_over(
 
 
 async def test_a_turn_whose_request_never_came_locks_until_its_time_is_over(
-    archive: reader.Reader, monkeypatch: pytest.MonkeyPatch
+    archive: reader.Reader,
 ) -> None:
-    async with talking(archive) as (parts, name):
+    now = 1_000_000.0
+    async with talking(archive, clock=lambda: now) as (parts, name):
         rid = await parts.delivery.mint(0)
-        now = 1_000_000.0
-        monkeypatch.setattr(parts.turns, "_clock", lambda: now)
         turn = conversations.Turn(name, OWNER, rid, None, until=int(now * 1000) + 10_000)
         await parts.conversations.append(turn)
         with pytest.raises(busy.Busy) as locked:

@@ -154,8 +154,8 @@ async def serving(
             server.should_exit = True
             await asyncio.wait_for(task, 20)
     await waiting.eventually(lambda: bounds.open == 0, "every place is given back")
-    assert not bounds._by_address
-    assert not bounds._kept
+    assert not bounds.by_address
+    assert not bounds.kept
 
 
 def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:

@@ -7,11 +7,12 @@ import ipaddress
 import pytest
 
 from tailrace.connections import caps
+from tests.support import cases
 
 PROXIES = caps.Proxies([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")])
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("address", "key"),
     [
         ("192.0.2.1", "192.0.2.1"),
@@ -26,7 +27,7 @@ def test_an_address_is_counted_as_itself_or_as_its_network(address: str, key: st
     assert caps.key_of(address) == key
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("forwarded", "client"),
     [
         ([b"192.0.2.1"], "192.0.2.1"),
@@ -65,8 +66,8 @@ def test_a_place_gives_back_all_that_it_counts(monkeypatch: pytest.MonkeyPatch) 
     assert other.keep(10)
     other.leave()
     assert bounds.open == 0
-    assert not bounds._by_address
-    assert not bounds._kept
+    assert not bounds.by_address
+    assert not bounds.kept
 
 
 def test_a_place_that_is_charged_to_another_address_leaves_the_first_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tailrace.connections import caps, http_protocol, websocket_protocol
-from tests.support import waiting
+from tests.support import cases, waiting
 from tests.unit.tailrace.connections.serving import GET, HANDSHAKE, serving
 
 
@@ -20,7 +20,7 @@ async def test_a_request_is_answered_and_the_connection_is_kept() -> None:
         assert server.bounds.open == 1
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "head",
     [
         b"GET / HTTP/1.1\r\nx: " + b"a" * 40_000,
@@ -78,7 +78,7 @@ async def test_a_second_head_that_does_not_come_is_closed_too(
         assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "request_bytes", [b"\x16\x03\x01", b"GET\r\n\r\n", b"NO SUCH\r\n\r\n"], ids=["tls", "get", "no"]
 )
 async def test_what_is_no_http_is_answered_with_400_in_the_api_s_shape(
@@ -91,7 +91,7 @@ async def test_what_is_no_http_is_answered_with_400_in_the_api_s_shape(
         assert b'"code": "invalid_http"' in answer
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("more", "status"),
     [
         ("x: y\r\n" * 200, b"400"),
@@ -144,7 +144,7 @@ async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(caps, "KEPT_BYTES_PER_ADDRESS", 20_000)
     async with serving() as server, server.client() as first, server.client() as second:
         first.send(GET[:-2] + b"x: " + b"a" * 15_000)
-        await waiting.eventually(lambda: server.bounds._kept, "the head is counted")
+        await waiting.eventually(lambda: server.bounds.kept, "the head is counted")
         second.send(GET[:-2] + b"x: " + b"a" * 15_000)
         assert (await second.rest()).startswith(b"HTTP/1.1 429 ")
         first.send(b"\r\n\r\n")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.connections import caps, token_buckets, websocket_protocol
-from tests.support import waiting
+from tests.support import cases, waiting
 from tests.unit.tailrace.connections.serving import HANDSHAKE, Server, frame, serving
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -94,13 +94,13 @@ async def test_what_the_application_does_not_take_waits_as_bytes() -> None:
         await waiting.eventually(lambda: len(server.app.messages) == 1, "the first is taken")
         client.send(frame(TEXT, b"y" * 600) * 300)
         (protocol,) = connections()
-        await waiting.eventually(lambda: protocol._held, "the rest waits")
-        assert len(protocol.queue._items) <= 2
+        await waiting.eventually(lambda: protocol.held, "the rest waits")
+        assert protocol.queue.qsize() <= 2
         server.app.taking.set()
         await waiting.eventually(lambda: len(server.app.messages) == 301, "all are taken")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("sent", "repeated"),
     [
         (frame(PING), websocket_protocol.MAX_CONTROLS + 1),
@@ -161,7 +161,7 @@ async def test_frames_before_the_handshake_is_answered_wait_for_it() -> None:
         await waiting.eventually(lambda: server.app.seen, "the application has the handshake")
         client.send(frame(PING, b"early") + frame(TEXT, b"one"))
         (protocol,) = connections()
-        await waiting.eventually(lambda: protocol._held, "they wait")
+        await waiting.eventually(lambda: protocol.held, "they wait")
         server.app.accepting.set()
         assert (await client.read(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
         assert await client.read(b"early") == b"\x8a\x05early"
@@ -201,7 +201,7 @@ async def test_bytes_kept_for_an_address_are_bounded(monkeypatch: pytest.MonkeyP
     async with serving() as server, server.socket() as first, server.socket() as second:
         first.send(part)
         await waiting.eventually(
-            lambda: any(kept > 50_000 for kept in server.bounds._kept.values()), "counted"
+            lambda: any(kept > 50_000 for kept in server.bounds.kept.values()), "counted"
         )
         second.send(part)
         assert await second.close_code() == 1008
@@ -253,7 +253,7 @@ async def test_few_frames_that_wait_for_long_are_no_flood(monkeypatch: pytest.Mo
     async with serving() as server, server.socket() as client:
         server.app.taking.clear()
         client.send(frame(TEXT, b"y" * 600) * 300)
-        await waiting.eventually(lambda: connections()[0]._held, "they wait")
+        await waiting.eventually(lambda: connections()[0].held, "they wait")
         server.app.taking.set()
         await came(server, 300)
 
@@ -279,8 +279,8 @@ async def test_a_client_whose_pong_waits_to_be_read_is_not_taken_for_gone() -> N
         protocol.send_keepalive_ping()
         ping = await client.read(protocol.pending_ping_payload)
         client.send(frame(PONG, ping[-4:]))
-        await waiting.eventually(lambda: protocol._held, "the pong waits")
-        await waiting.eventually(lambda: not protocol._held, "it was read")
+        await waiting.eventually(lambda: protocol.held, "the pong waits")
+        await waiting.eventually(lambda: not protocol.held, "it was read")
         assert protocol.pending_ping_payload is None
         assert not protocol.close_sent
 
