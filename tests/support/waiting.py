@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 EVERY_S = 0.05
+FIRST_S = 0.002
 
 
 @overload
@@ -39,20 +40,22 @@ async def eventually(
     """Ask until the answer is true, and return it.
 
     Args:
-        condition: A function or coroutine function. It is asked every `every_s` seconds.
+        condition: A function or coroutine function. It is asked every `every_s` seconds; at first
+            in shorter intervals, because most waits are short.
         what: The condition in words, for the message of the failure.
 
     Raises:
         AssertionError: The condition did not hold within `within_s` seconds.
     """
-    end = time.monotonic() + within_s
+    end, pause_s = time.monotonic() + within_s, min(every_s, FIRST_S)
     while True:
         answer = condition()
         found = await answer if inspect.isawaitable(answer) else answer
         if found:
             return found
         assert time.monotonic() < end, f"not within {within_s:.0f} s: {what}"
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(every_s, 2 * pause_s)
 
 
 def eventually_blocking(
