@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.attacks import __main__ as attacks_command
 from tests.attacks import rows
+from tests.support import cases
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +16,7 @@ def test_every_attack_is_there_once() -> None:
     assert [attack.number for attack in rows.ATTACKS] == list(range(1, 31))
 
 
-@pytest.mark.parametrize("attack", rows.ATTACKS, ids=lambda attack: str(attack.number))
+@cases.each("attack", rows.ATTACKS, ids=lambda attack: str(attack.number))
 def test_the_tests_of_an_attack_exist(attack: rows.Attack) -> None:
     assert attack.tests
     for test in attack.tests:
@@ -36,7 +35,7 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("tests", "verdict"),
     [
         (["test_good"], "ok"),

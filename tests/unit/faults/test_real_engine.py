@@ -5,11 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tailrace.protocol import ids, records
 from tailrace.verify.reference_fold import Begun
 from tests.faults import real_engine, real_parsers
+from tests.support import cases
 from worker.item_parser import Piece
 
 RID = f"resp_{'0' * 32}"
@@ -62,7 +61,7 @@ def test_a_sound_answer_passes() -> None:
     assert problems(tools=True, marks=(CALL,)) == []
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "history",
     [
         {"text": "ab"},  # a token's text was lost

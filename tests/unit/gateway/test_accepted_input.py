@@ -8,6 +8,7 @@ import pytest
 
 from gateway import accepted_input
 from tailrace.settings import catalog
+from tests.support import cases
 
 OFFERED = catalog.of_file(
     {
@@ -69,7 +70,7 @@ def test_records_of_version_1_have_no_images() -> None:
     assert shown(beats={}, newest=1)["v"][0] is False
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("rules", "images"),
     [
         ([{"model": "s"}, {"model": "v", "features": ["images"]}], False),  # the first one fits

@@ -11,6 +11,7 @@ from gateway.parsing import command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Limits, Pool
+from tests.support import cases
 
 POOLS = Catalog((Pool("default", ("m",), 8192, 1024),))
 LIMITS = Limits(responses_per_principal=2, responses=10)
@@ -136,7 +137,7 @@ def test_the_cost_is_prompt_and_whole_answer() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("seconds", "text"),
     [(0, "0ms"), (0.012, "12ms"), (1, "1s"), (59.6, "1m0s"), (360, "6m0s"), (61, "1m1s")],
 )

@@ -19,7 +19,7 @@ from tailrace.protocol import errors, features, records, topics
 from tailrace.settings import catalog
 from tailrace.settings.shapes import Limits
 from tailrace.web import access
-from tests.support import gateway_parts, memory_log
+from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, Parts, put_answer
 from tests.unit.gateway import test_turns
 
@@ -88,7 +88,7 @@ def last(parts: Parts) -> tuple[str, str]:
     return request.model, pool
 
 
-@pytest.mark.parametrize("known", ["by the connection", "by Redis", "by the log"])
+@cases.each("known", ["by the connection", "by Redis", "by the log"])
 async def test_a_short_turn_of_a_long_dialogue_is_a_long_one(known: str) -> None:
     """Also where the former turn was another model's: what goes on is its text."""
     async with running() as parts:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway import breaker
 from gateway.breaker import Breaker, State
+from tests.support import cases
 
 
 def opened(times: int = 1) -> tuple[Breaker, float]:
@@ -45,7 +46,7 @@ def test_old_outcomes_do_not_count() -> None:
     assert not found.settled("failed", breaker.WINDOW_S + 0.1, 0.5)
 
 
-@pytest.mark.parametrize("times", range(1, 9))
+@cases.each("times", range(1, 9))
 def test_each_time_in_a_row_it_stays_open_for_twice_as_long_up_to_a_bound(times: int) -> None:
     found, now = opened(times)
     expected = min(breaker.MOST_OPEN_S, breaker.FIRST_OPEN_S * 2 ** (times - 1))

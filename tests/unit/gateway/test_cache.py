@@ -10,6 +10,7 @@ from gateway import cache, worker_registry
 from tailrace.protocol import ids
 from tailrace.store.prefixes import name_of
 from tailrace.store.redis_store import StoreUnavailable
+from tests.support import cases
 
 FIRST = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
 
@@ -98,7 +99,7 @@ def test_only_ready_workers_serve_partitions_and_what_is_no_number_is_none() -> 
     ) == {1, 3}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("workers", "state", "detail"),
     [
         ([], "none", ""),

@@ -14,7 +14,7 @@ from gateway.parsing import chat_api, completions_api, responses_api
 from tailrace.protocol import equal_requests, errors, events, records
 from tailrace.settings.shapes import CachedAnswers
 from tailrace.store.answers import Answer, Answers
-from tests.support import gateway_parts
+from tests.support import cases, gateway_parts
 from tests.support.gateway_parts import ALICE, CATALOG
 from tests.unit.gateway import test_canaries, test_fallback
 from tests.unit.gateway.test_chat_items import RIDS, series
@@ -68,7 +68,7 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
 
 
-@pytest.mark.parametrize("former", [0, 1, 2])
+@cases.each("former", [0, 1, 2])
 def test_completions_say_so_where_all_choices_are_former_answers(former: int) -> None:
     made = [given(RIDS[0]) if former else series("One", rid=RIDS[0])]
     made.append(given(RIDS[1]) if former > 1 else series("One", rid=RIDS[1]))

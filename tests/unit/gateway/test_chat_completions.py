@@ -11,6 +11,7 @@ from openai.types import chat
 
 from gateway import chat_completions, text_completions
 from tailrace.protocol import errors, events, fold, ids, records
+from tests.support import cases
 
 RID = ids.mint(ids.Address(b"abcd", 0, 0), b"0" * 11)
 OWNER = records.Owner("iss", "alice")
@@ -65,9 +66,7 @@ def test_usage_comes_last_with_empty_choices_and_null_before() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "length")]
-)
+@cases.each(("reason", "finish"), [("stop", "stop"), ("length", "length"), ("cancelled", "length")])
 def test_reasons(reason: str, finish: str) -> None:
     assert chunks(["x"], reason=reason)[-1]["choices"][0]["finish_reason"] == finish
 
@@ -121,7 +120,7 @@ def test_a_failed_response_is_an_error() -> None:
     assert failed.value.status == 500
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@cases.each("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_choices_are_begun_in_order_whichever_speaks_first(order: tuple[int, ...]) -> None:
     """Symptom: openai-python's streaming helper raised IndexError when the second of several
     choices was faster than the first."""

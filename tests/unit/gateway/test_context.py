@@ -12,6 +12,7 @@ from gateway import busy, context, lanes
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
+from tests.support import cases
 
 ALICE, BOB = records.Owner("iss", "alice"), records.Owner("iss", "bob")
 RID = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
@@ -162,7 +163,7 @@ class TestCached:
     def test_another_owners_turn_is_no_turn(self) -> None:
         assert context.decode(context.encode(ALICE, [user("a")]), BOB) is None
 
-    @pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b'{"owner":5}', b"\xff"])
+    @cases.each("value", [None, b"", b"{", b"[]", b'{"owner":5}', b"\xff"])
     def test_what_cannot_be_read_is_no_turn(self, value: bytes | None) -> None:
         assert context.decode(value, ALICE) is None
 
@@ -228,7 +229,7 @@ class TestResolve:
             -1
         ] == answer("par")
 
-    @pytest.mark.parametrize(
+    @cases.each(
         ("known", "owner", "rid"),
         [
             (Log(response(status="failed")), ALICE, RID),

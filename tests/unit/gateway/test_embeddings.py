@@ -12,6 +12,7 @@ from openai.types import CreateEmbeddingResponse
 
 from gateway import embeddings
 from tailrace.protocol import errors
+from tests.support import cases
 
 DONE: dict[str, Any] = {"model": "m", "status": "completed", "usage": {"input_tokens": 5}}
 
@@ -43,7 +44,7 @@ def test_one_part_is_a_list_too() -> None:
     assert len(made["data"]) == 1
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("response", "status", "code"),
     [
         (

@@ -19,7 +19,7 @@ from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors, features, records, topics
 from tailrace.settings.shapes import Pool
 from tailrace.store.turned_away import Whose
-from tests.support import gateway_parts, memory_log
+from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, Parts, put_answer
 
 LARGE = Pool("default", ("m",), 1000, 100, fallback=("small", "tiny"))
@@ -144,9 +144,9 @@ UNABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("_why", "fields", "beats"), UNABLE, ids=[each[0] for each in UNABLE])
+@cases.each(("why", "fields", "beats"), UNABLE, ids=[each[0] for each in UNABLE])
 async def test_a_pool_that_cannot_answer_it_is_passed_over(
-    _why: str, fields: dict[str, Any], beats: dict[str, Any]
+    why: str, fields: dict[str, Any], beats: dict[str, Any]
 ) -> None:
     async with running((dataclasses.replace(LARGE, fallback=("tiny",)), SMALL, TINY)) as parts:
         parts.workers._standing["tiny"] = []

@@ -14,7 +14,7 @@ import pytest
 
 from gateway import uploads as gateway_uploads
 from tailrace.protocol import files, images, records, topics
-from tests.support import gateway_process, log_contract, memory_log, pictures
+from tests.support import cases, gateway_process, log_contract, memory_log, pictures
 from tests.unit.gateway.test_app import Service, serving
 
 PICTURE = pictures.png(1)
@@ -228,7 +228,7 @@ async def test_a_socket_names_files_too(keys: gateway_process.Keys) -> None:
             assert [p["sha256"] for p in images.parts(request.messages)] == [files.digest(LARGE)]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "kind", "status"),
     [
         (b"", "multipart/form-data; boundary=x", 400),

@@ -17,7 +17,7 @@ from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, topics
 from tailrace.settings.shapes import Hedge, Pool
 from tailrace.store.offers import Late, Offers
-from tests.support import gateway_parts, memory_log
+from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE
 from tests.support.memory_worker import Time
 
@@ -147,7 +147,7 @@ async def test_what_has_a_token_or_a_second_owner_or_an_end_is_not_offered() -> 
     assert await it.late(begun) == []
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "changes",
     [
         {"pool": "other"},

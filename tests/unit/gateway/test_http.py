@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from gateway import http, response_routes
 from tailrace.protocol import errors
+from tests.support import cases
 
 ITEMS = [{"id": f"msg_{i}"} for i in range(30)]
 
@@ -39,7 +40,7 @@ def test_an_empty_list() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("args", "param"),
     [
         (("0", None, None), "limit"),
@@ -63,7 +64,7 @@ def request(client: str | None, **headers: str) -> Request:
     return Request({"type": "http", "headers": raw, "client": (client, 1) if client else None})
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("client", "headers", "expected"),
     [
         ("127.0.0.1", {"host": "127.0.0.1:8000"}, True),

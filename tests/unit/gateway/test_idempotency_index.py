@@ -12,6 +12,7 @@ import pytest
 from gateway import idempotency_index
 from tailrace import log
 from tailrace.protocol import ids, records, topics
+from tests.support import cases
 
 ALICE, BOB = records.Owner("https://tests", "alice"), records.Owner("https://tests", "bob")
 TOPIC = topics.requests("default", "interactive")
@@ -143,7 +144,7 @@ async def test_two_who_ask_at_once_fold_each_record_once() -> None:
     assert sum(end - start for start, end in held.reads) == 5
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("begin", "low", "start"),
     [
         (0, None, 0),  # a group that never committed: nothing is finished

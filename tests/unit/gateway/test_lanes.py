@@ -15,6 +15,7 @@ from gateway import lane_slots, lanes
 from gateway.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Remembered, Reply
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
+from tests.support import cases
 
 FAILED = errors.server_error()
 
@@ -91,7 +92,7 @@ class TestLanes:
         assert codes(c.received(create("l5"))) == []
         assert codes(c.received(create())) == []
 
-    @pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 257, 5, [], {}, True, "a\n"])
+    @cases.each("name", ["", "a b", "ä", "x" * 257, 5, [], {}, True, "a\n"])
     def test_a_bad_name_is_told_without_a_lane(self, name: Any) -> None:
         actions = LaneScheduler().received(event({"type": "response.create", "stream_id": name}))
         assert codes(actions) == ["invalid_stream_id"]
@@ -347,7 +348,7 @@ class TestCancel:
 
 
 class TestOtherEvents:
-    @pytest.mark.parametrize("kind", [None, "ping", "response.creat", 5, ["response.create"], {}])
+    @cases.each("kind", [None, "ping", "response.creat", 5, ["response.create"], {}])
     def test_an_unknown_type_is_an_error_event_and_no_more(self, kind: Any) -> None:
         c = LaneScheduler()
         assert codes(c.received(event({"type": kind}))) == ["unknown_event"]

@@ -11,6 +11,7 @@ from gateway.parsing import responses_api
 from tailrace import settings
 from tailrace.protocol import file_search
 from tailrace.settings.shapes import Pool
+from tests.support import cases
 
 TOOL = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 INCLUDE = ["file_search_call.results"]
@@ -89,7 +90,7 @@ def test_a_name_stays_on_its_line() -> None:
     assert names(found) == ["a [7] b .txt", "n" * 256]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("messages", "question"),
     [
         ([], None),

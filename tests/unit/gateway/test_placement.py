@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from gateway import placement
 from gateway.pool_workers import PoolWorker
+from tests.support import cases
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("partitions", "offset", "expected"),
     [
         (8, 0, [0, 2, 4, 6]),
@@ -71,7 +71,7 @@ def test_a_partition_that_no_ready_worker_serves_is_left_out_while_there_is_anot
     assert placement.choose([0, 1], 8, lambda _p: 0, served={99}) in {0, 1}
 
 
-@pytest.mark.parametrize("strange", [-1, 8, 10**6])
+@cases.each("strange", [-1, 8, 10**6])
 def test_a_partition_this_log_does_not_have_is_no_candidate(strange: int) -> None:
     assert placement.choose([1], 8, lambda _p: 0, sticky=strange) == 1
 
@@ -214,7 +214,7 @@ def test_within_a_worker_the_partition_with_the_fewest_of_this_gateway_is_taken(
     assert turns == {1: 2, 3: 2}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@cases.each("count", [1, 2, 3, 4])
 def test_all_partitions_get_their_turn_whatever_the_number_of_workers(count: int) -> None:
     preferred = list(range(2 * count))
     turns = Counter(

@@ -12,6 +12,7 @@ from gateway import request_body
 from gateway.parsing import images
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
+from tests.support import cases
 
 
 def request(*parts: bytes, length: str = "", end: dict[str, Any] | None = None) -> Request:
@@ -42,7 +43,7 @@ async def test_the_parts_are_one_object_and_count_for_the_account() -> None:
         assert refused.value.status == 429
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("sent", "status", "code"),
     [
         (lambda: request(b"12345678", end=LAST), 413, None),
@@ -71,7 +72,7 @@ async def test_a_body_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPat
 IMAGE = b'"data:image/png;base64,' + b"A" * 600 + b'"'
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "body",
     [
         b'{"a":' + IMAGE + b"}",
@@ -87,7 +88,7 @@ async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None
     assert refused.value.status == 413
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "body",
     [
         b"[" + b"{}," * 200 + b"]",

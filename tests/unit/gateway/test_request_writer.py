@@ -10,7 +10,7 @@ import pytest
 from gateway import request_writer
 from tailrace import log
 from tailrace.protocol import errors, topics
-from tests.support import gateway_parts
+from tests.support import cases, gateway_parts
 from tests.support.gateway_parts import ALICE, create
 
 TOPIC = topics.requests("default", "interactive")
@@ -32,7 +32,7 @@ class Writer:
         return done
 
 
-@pytest.mark.parametrize(("offset", "after"), [(4, 5), (0, 1), (-1, -1)])
+@cases.each(("offset", "after"), [(4, 5), (0, 1), (-1, -1)])
 async def test_the_offset_after_the_record_is_returned_if_the_client_library_knows_it(
     offset: int, after: int
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gateway import requirements
 from gateway.parsing import command, embeddings_api
 from tailrace.protocol import errors, features, records
-from tests.support import pictures
+from tests.support import cases, pictures
 from tests.unit.gateway.parsing.asked import POOLS, chat, responses
 
 TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
@@ -65,7 +65,7 @@ def refused(create: command.Create, newest: int, *workers: dict[str, Any]) -> er
     return caught.value
 
 
-@pytest.mark.parametrize(("create", "param", "by_worker"), USES, ids=lambda v: str(v)[:20])
+@cases.each(("create", "param", "by_worker"), USES, ids=lambda v: str(v)[:20])
 def test_each_use_is_refused_by_its_clients_name_of_it(
     create: command.Create, param: str, by_worker: bool
 ) -> None:
@@ -80,9 +80,7 @@ def test_each_use_is_refused_by_its_clients_name_of_it(
         requirements.check(create, request_of(create), newest=2, workers=[NONE])
 
 
-@pytest.mark.parametrize(
-    "workers", [[], [{"state": "loading", "features": []}], [{"state": "ready"}]]
-)
+@cases.each("workers", [[], [{"state": "loading", "features": []}], [{"state": "ready"}]])
 def test_while_no_workers_features_are_known_the_request_waits(
     workers: list[dict[str, Any]],
 ) -> None:
@@ -138,7 +136,7 @@ def named(asked: tuple[command.Create, records.Request], *workers: dict[str, Any
     return None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("workers", "embed", "fewer", "text"),
     [
         ((), None, None, None),

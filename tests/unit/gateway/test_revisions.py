@@ -9,6 +9,7 @@ import pytest
 from gateway import revisions
 from gateway.revisions import Record, Revision
 from tailrace.settings.shapes import CanaryBounds, Pool
+from tests.support import cases
 
 NEW = Revision("new", 10.0, frozenset({4, 5}))
 OLD = Revision("old", 900.0, frozenset({0, 1, 2}))
@@ -96,7 +97,7 @@ def record(failed: str = "", first: tuple[float, ...] = ()) -> Record:
     return made
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("newest", "others", "reason"),
     [
         (record("x..."), record("...."), "errors"),

@@ -17,7 +17,7 @@ from tailrace.protocol import errors, ids, records
 from tailrace.settings.shapes import Limits
 from tailrace.store import redis_store
 from tailrace.web import access, error_mapping
-from tests.support import gateway_parts, log_contract, memory_log, memory_redis
+from tests.support import cases, gateway_parts, log_contract, memory_log, memory_redis
 from tests.support.gateway_parts import ALICE, BOB, create
 
 OWNER = access.owner_of(ALICE)
@@ -120,8 +120,8 @@ async def test_a_request_that_was_never_sent_is_refused_for_certain() -> None:
         assert parts.tokens(records.Cancel) == []
 
 
-@pytest.mark.parametrize("landed", [False, True], ids=["lost", "in the log"])
-@pytest.mark.parametrize("second", [log.AppendFailed, log.NotAppended])
+@cases.each("landed", [False, True], ids=["lost", "in the log"])
+@cases.each("second", [log.AppendFailed, log.NotAppended])
 async def test_a_request_of_unknown_outcome_is_said_to_be_one_and_is_withdrawn(
     landed: bool, second: type[log.AppendFailed]
 ) -> None:

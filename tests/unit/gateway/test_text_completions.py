@@ -12,6 +12,7 @@ from openai.types import Completion
 from gateway import text_completions
 from gateway.parsing import completions_api
 from tailrace.protocol import errors, features, records
+from tests.support import cases
 from tests.support.gateway_parts import CATALOG
 from tests.unit.gateway.test_chat_items import RIDS, series
 
@@ -34,7 +35,7 @@ def test_several_prompts_with_several_choices() -> None:
     assert asked.prompts == ["a", "b"]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "param", "code"),
     [
         ({}, "prompt", "missing_required_parameter"),

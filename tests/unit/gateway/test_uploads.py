@@ -17,7 +17,7 @@ from gateway.parsing import uploads as parsed
 from tailrace import log
 from tailrace.delivery import archived
 from tailrace.protocol import errors, files, ids, records, topics
-from tests.support import log_contract, memory_log
+from tests.support import cases, log_contract, memory_log
 
 ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob")
 NOTES = b"notes\n"
@@ -140,7 +140,7 @@ async def test_a_record_counts_for_the_owner_that_it_names_only() -> None:
         assert await place.index.find(made.id, ALICE) == made
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "value",
     [
         b"",
@@ -216,7 +216,7 @@ async def test_a_key_leads_to_one_file_at_every_gateway() -> None:
         assert len(ids_ | {(await place.add()).id, (await place.add()).id}) == 5
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other",
     [{"data": b"other"}, {"name": "b.txt"}, {"purpose": "vision"}, {"lives_s": 5_001}],
 )
@@ -295,7 +295,7 @@ async def test_a_reader_that_is_behind_is_waited_for() -> None:
             assert await asked == made
 
 
-@pytest.mark.parametrize("name", ["", "file-", "file-x", "resp_" + "A" * 32, "file-" + "A" * 33])
+@cases.each("name", ["", "file-", "file-x", "resp_" + "A" * 32, "file-" + "A" * 33])
 async def test_what_is_no_id_costs_nothing(name: str) -> None:
     async with running() as place:
         place.broker.go_away()  # it would say so

@@ -11,6 +11,7 @@ from pipelines import asking, definition
 from pipelines.gateway import Ended, Gateway, Rejected
 from pipelines.rows import Answer, Refused, Row, Rows
 from tailrace.log import Record
+from tests.support import cases
 
 TOLD: dict[str, Any] = {
     "name": "small-one",
@@ -88,7 +89,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "reason", "response"), REFUSALS, ids=[r[1] for r in REFUSALS])
+@cases.each(("answer", "reason", "response"), REFUSALS, ids=[r[1] for r in REFUSALS])
 async def test_what_is_no_answer_is_refused_with_the_reason(
     answer: Ended | Exception, reason: str, response: str
 ) -> None:
@@ -142,7 +143,7 @@ async def test_the_judge_names_the_best_candidate() -> None:
     assert answers.asked[3][0]["input"][0]["content"] == 'Of ["a", "b", "c"]'
 
 
-@pytest.mark.parametrize("said", ["", "none of them", "0", "4", "99999999999999"])
+@cases.each("said", ["", "none of them", "0", "4", "99999999999999"])
 async def test_a_judge_that_names_none_means_the_first(said: str) -> None:
     found = await outcome(Answers(ended("a"), ended("b"), ended("c"), ended(said)), **RANK)
     assert isinstance(found, Answer)

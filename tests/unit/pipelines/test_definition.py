@@ -12,6 +12,7 @@ import yaml
 
 from pipelines import definition
 from pipelines.examples import data
+from tests.support import cases
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = """
@@ -38,7 +39,7 @@ def test_the_smallest_file() -> None:
     assert read(alert={"topic": "hot", "when": "true"}).outputs == ["out", "hot", "dead"]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("changes", "why"),
     [
         ({"name": "Small"}, "name"),
@@ -88,7 +89,7 @@ def test_a_row_is_asked_or_stored() -> None:
         definition.decoded(yaml.safe_dump(without_prompt()))
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("changes", "why"),
     [
         ({"prompt": {"user": "x"}}, "`prompt` does not go with `embed`"),
@@ -109,7 +110,7 @@ def test_what_does_not_go_with_a_store(changes: dict[str, Any], why: str) -> Non
         stored(**changes)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("changes", "why"),
     [
         ({"stores": []}, "stores"),
@@ -210,7 +211,7 @@ def test_what_shapes_an_answer_makes_another_revision() -> None:
     assert len(set(revisions)) == len(revisions)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "changes",
     [
         {"output": {"topic": "elsewhere"}},
@@ -229,7 +230,7 @@ def test_the_order_of_members_is_not_part_of_the_revision() -> None:
     assert one.revision == read(answer={"title": "t", "type": "object"}).revision
 
 
-@pytest.mark.parametrize("name", list(data.GENERATORS))
+@cases.each("name", list(data.GENERATORS))
 def test_the_published_schema_takes_the_examples(name: str) -> None:
     schema = json.loads((ROOT / "docs/pipelines.schema.json").read_text())
     told = yaml.safe_load((ROOT / f"pipelines/examples/{name}.yaml").read_text())

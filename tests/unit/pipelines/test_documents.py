@@ -9,6 +9,7 @@ import pytest
 from pipelines import definition, stores
 from pipelines.documents import Document, Documents
 from pipelines.templates import Unusable
+from tests.support import cases
 
 STORE = "vs_" + "a" * 32
 
@@ -47,7 +48,7 @@ def test_name_and_attributes_are_of_the_record() -> None:
     assert made({"text": "t"}, filename="{{ '' }}").filename == "in-2-5.txt"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("record", "changes", "why"),
     [
         ({}, {}, "text"),
@@ -77,7 +78,7 @@ def test_name_and_text_make_the_digest_and_attributes_do_not() -> None:
     assert len({one, *others}) == 4
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "changes",
     [{"text": "{{ record }"}, {"filename": "{% include 'x' %}"}, {"attributes": {"a": "record.("}}],
 )

@@ -7,13 +7,13 @@ from collections import Counter
 from pathlib import Path
 
 import jsonschema
-import pytest
 
 from pipelines import definition, samples
 from pipelines.examples import data
 from pipelines.rows import Answer, Rows, Skipped, Stored
 from pipelines.templates import Unusable
 from tailrace.log import Record
+from tests.support import cases
 
 COUNT = 300
 NAMES = list(data.GENERATORS)
@@ -28,7 +28,7 @@ def test_each_file_has_a_generator() -> None:
     assert {file.stem for file in files} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases.each("name", NAMES)
 def test_records_are_those_that_their_kind_says(name: str) -> None:
     told = pipeline(name)
     rows = Rows(told)
@@ -51,7 +51,7 @@ def test_records_are_those_that_their_kind_says(name: str) -> None:
     assert kinds["planted"] > COUNT / 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases.each("name", NAMES)
 def test_planted_answers_are_answers(name: str) -> None:
     told = pipeline(name)
     rows, alerts = Rows(told), 0
@@ -73,7 +73,7 @@ def test_planted_answers_are_answers(name: str) -> None:
     assert bool(alerts) is (told.alert is not None)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases.each("name", NAMES)
 def test_a_seed_makes_the_same_records_again(name: str) -> None:
     made = [list(data.GENERATORS[name](50, seed)) for seed in (1, 1, 2)]
     assert made[0] == made[1] != made[2]

@@ -12,6 +12,7 @@ from pipelines import definition, rows
 from pipelines.rows import Answer, Refused, Rows, Skipped, Stored
 from pipelines.templates import Unusable
 from tailrace.log import Record
+from tests.support import cases
 
 TOLD: dict[str, Any] = {
     "name": "small",
@@ -51,7 +52,7 @@ def test_records_may_be_text() -> None:
         found.read(record(b"\xff"))
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b'{"a": \xff}', b"[" * 100_000])
+@cases.each("value", [b"", b"{", b'{"a": \xff}', b"[" * 100_000])
 def test_what_is_no_json_is_unusable(value: bytes) -> None:
     with pytest.raises(Unusable, match=r"no JSON|no UTF-8"):
         made().read(record(value))
@@ -158,7 +159,7 @@ def test_key_and_value_may_be_expressions() -> None:
     assert json.loads(output.value or b"") == {"t": "Hi", "a": "yes", "r": "resp_1"}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("changes", "answer"),
     [
         ({"alert": {"topic": "hot", "when": "answer.lacking"}}, {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines import servers
+from tests.support import cases
 
 
 def test_a_url_says_where_and_who_and_which_files() -> None:
@@ -18,7 +19,7 @@ def test_a_url_says_where_and_who_and_which_files() -> None:
     assert servers.parse("http://h/d") == ("http://h/", "d", "", "", "")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "text",
     [
         "clickhouse://h/d",

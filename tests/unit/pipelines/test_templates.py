@@ -9,6 +9,7 @@ import pytest
 
 from pipelines import definition
 from pipelines.templates import MAX_PROMPT, Expression, Template, Unusable
+from tests.support import cases
 
 LARGE: dict[str, Any] = {
     "record": {
@@ -61,7 +62,7 @@ def test_what_is_undefined_is_said() -> None:
     assert value("record.product is defined and record.product") is False
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "template",
     [
         "{{ record.__class__ }}",
@@ -83,7 +84,7 @@ def test_nothing_leads_out_of_the_values(template: str) -> None:
         text(template, list=[])
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "template",
     [
         "{% for i in range(10**9) %}{% endfor %}",
@@ -134,7 +135,7 @@ def test_a_prompt_is_bounded() -> None:
         text("{{ record.a }}{{ record.a }}", a="x" * (MAX_PROMPT // 2 + 1))
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("template", "why"),
     [
         ("a\n{% if %}", "prompt.user, line 2"),

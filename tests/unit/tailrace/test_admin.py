@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tailrace import admin, settings, telemetry
+from tests.support import cases
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +86,7 @@ async def test_ready_says_what_it_was_told_and_a_service_that_cannot_say_is_not_
         assert (answer.status_code, answer.json()) == (status, body)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "sent",
     [
         b"\r\n\r\n",

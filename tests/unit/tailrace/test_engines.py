@@ -8,9 +8,10 @@ import re
 import pytest
 
 from tailrace import engines
+from tests.support import cases
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("value", "kind"),
     [
         ("vllm", engines.VLLM),
@@ -23,7 +24,7 @@ def test_a_value_means_a_row(value: str, kind: engines.Kind) -> None:
     assert engines.find(value) is kind
 
 
-@pytest.mark.parametrize("value", ["", "gpt", "VLLM", "ftp://x", "http://", "http://[::1", "url"])
+@cases.each("value", ["", "gpt", "VLLM", "ftp://x", "http://", "http://[::1", "url"])
 def test_another_value_is_refused_with_the_choices(value: str) -> None:
     with pytest.raises(engines.UnknownEngine, match=re.escape(engines.CHOICES)):
         engines.find(value)
@@ -35,6 +36,6 @@ def test_names_are_distinct_and_the_default_is_one_of_them() -> None:
     assert engines.find(engines.DEFAULT) in engines.TABLE
 
 
-@pytest.mark.parametrize("kind", engines.TABLE, ids=lambda kind: kind.name or "url")
+@cases.each("kind", engines.TABLE, ids=lambda kind: kind.name or "url")
 def test_every_row_names_a_module_that_exists(kind: engines.Kind) -> None:
     assert importlib.util.find_spec(kind.module) is not None

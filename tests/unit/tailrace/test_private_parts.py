@@ -5,9 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tailrace import private_parts
+from tests.support import cases
 
 
 class State:
@@ -39,7 +38,7 @@ def test_a_version_with_all_parts_has_no_changes() -> None:
     assert private_parts.changes(GOOD, load) == []
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("planted", "text"),
     [
         (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tailrace.protocol import topics
+from tests.support import cases
 from tests.support.memory_log import MemoryLog
 from worker.assignment import Assignment, find_fold_starts
 
@@ -36,7 +35,7 @@ async def test_a_fold_starts_at_the_lowest_offset_that_a_commit_of_any_class_nam
     assert await starts(memory) == 4
 
 
-@pytest.mark.parametrize("metadata", [None, "", "not ours"])
+@cases.each("metadata", [None, "", "not ours"])
 async def test_a_fold_starts_at_the_beginning_where_requests_exist_and_no_commit_names_an_offset(
     metadata: str | None,
 ) -> None:

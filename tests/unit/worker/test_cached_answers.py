@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
-import pytest
 
 from tailrace import log, settings
 from tailrace.protocol import equal_requests, events, ids, records, topics
 from tailrace.store.answers import MAX_IDS, Answer, Answers
-from tests.support import memory_worker
+from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_redis import MemoryRedis
 from tests.support.memory_worker import ENDLESS, POOL, Foreign, Time, Worker, answer, cues
@@ -136,7 +135,7 @@ UNREPEATABLE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changed", UNREPEATABLE, ids=str)
+@cases.each("changed", UNREPEATABLE, ids=str)
 async def test_what_must_be_generated(changed: dict[str, Any]) -> None:
     async with worker() as made:
         assert equal_requests.digest(asking(made, **changed)) is None
@@ -159,7 +158,7 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changed", OTHERS, ids=str)
+@cases.each("changed", OTHERS, ids=str)
 async def test_another_request_has_another_key(changed: dict[str, Any]) -> None:
     async with worker() as made:
         engine = made.engine
@@ -202,7 +201,7 @@ async def test_an_answer_of_another_revision_is_not_given() -> None:
         assert given(await served(made, asking(made)))
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "first",
     [
         {"store": False},
@@ -252,7 +251,7 @@ async def test_without_redis_every_answer_is_generated() -> None:
         assert given(await served(made, asking(made)))
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "value",
     [b"", b"{", b"[]", b'{"rid":"resp_a","ids":[],"prompt_tokens":1}', b'{"rid":"resp_a"}'],
     ids=str,

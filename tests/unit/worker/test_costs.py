@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tailrace.protocol import fold, records
 from tailrace.settings import Price
+from tests.support import cases
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, new_request
 from worker import costs
@@ -26,7 +25,7 @@ def cost(
     return costs.of(new_request(MemoryLog()), state, PRICES.get)
 
 
-@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
+@cases.each("status", ["completed", "incomplete", "failed", "cancelled"])
 def test_whatever_the_status_each_counted_token_has_its_price(status: str) -> None:
     assert cost(status=status) == (50_000, 20_000)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import files, records, topics
-from tests.support import memory_worker, pictures
+from tests.support import cases, memory_worker, pictures
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import answer, new_request
 from worker import served_response
@@ -48,7 +48,7 @@ async def test_the_engine_sees_the_file() -> None:
         assert "data" not in request.messages[0]["content"][1]  # it is not held for longer
 
 
-@pytest.mark.parametrize("change", ["gone", "another", "no place"])
+@cases.each("change", ["gone", "another", "no place"])
 async def test_a_file_that_is_not_there_ends_the_response_as_failed(change: str) -> None:
     async with memory_worker.worker() as worker:
         file = put(worker.memory)

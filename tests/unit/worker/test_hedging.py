@@ -16,7 +16,7 @@ from tailrace.protocol import ids, records, topics
 from tailrace.store.offers import Late
 from tailrace.store.redis_store import StoreUnavailable
 from tailrace.verify import checks, history
-from tests.support import memory_offers, memory_worker
+from tests.support import cases, memory_offers, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_members import Member, ask, done, member
 from tests.support.memory_offers import MemoryOffers, Tasks
@@ -230,7 +230,7 @@ async def test_nothing_is_claimed_before_the_own_engine_has_a_token() -> None:
             assert fast.context.engine_slots.running == 0
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "change",
     [
         lambda other, own: other.tokens(own, 3),
@@ -321,7 +321,7 @@ async def test_a_busy_worker_takes_nothing() -> None:
         assert list(it.store.held) == [request.rid]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "error",
     [base.Transient("no"), base.Refused("code", "never"), ValueError("a defect")],
     ids=["transient", "refused", "a defect"],

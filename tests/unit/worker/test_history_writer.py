@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tailrace.protocol import events, files, fold, history, ids, records, topics
-from tests.support import memory_worker
+from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import OWNER, Foreign, Worker, cues, new_request
 from tests.support.waiting import eventually
@@ -156,7 +156,7 @@ async def test_a_response_cancelled_before_any_claim_is_kept(stranger_first: boo
         assert found.ended_ms == 1_000_000 + 1_000 * stranger_first
 
 
-@pytest.mark.parametrize("why", ["not stored", "warm-up", "withdrawn", "not shown"])
+@cases.each("why", ["not stored", "warm-up", "withdrawn", "not shown"])
 async def test_what_no_client_can_read_is_not_kept(why: str) -> None:
     async with memory_worker.worker() as worker:
         more: dict[str, Any] = {

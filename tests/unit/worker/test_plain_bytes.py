@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tailrace.protocol import fold, ids, records
+from tests.support import cases
 from tests.unit.worker.test_generation import make
 from worker import generation
 
@@ -28,7 +27,7 @@ STOPS = ((), ("END",), ("N c", "ld"))
 LIMITS = ((1_000, "stop", ()), (7, "stop", ()), (1_000, "length", ()), (9, "stop", (101, 240)))
 
 
-def cases() -> Iterator[dict[str, Any]]:
+def samples() -> Iterator[dict[str, Any]]:
     """A sample of all combinations, always the same."""
     every = itertools.product(TEXTS, STEPS, SEAMS, STOPS, LIMITS)
     for number, (text, steps, seams, stop, (most, finish, stop_ids)) in enumerate(every):
@@ -86,7 +85,7 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("number", range(len(list(cases()))))
+@cases.each("number", range(len(list(samples()))))
 def test_the_records_are_those_of_before(number: int) -> None:
-    case = list(cases())[number]
+    case = list(samples())[number]
     assert recorded()[number] == {"case": case, "records": written(case)}

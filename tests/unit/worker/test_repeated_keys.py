@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.protocol import records
+from tests.support import cases
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import OWNER, REQUESTS, new_request
 from worker import repeated_keys
@@ -32,7 +33,7 @@ def test_the_first_request_of_a_key_is_ahead_of_the_later_ones() -> None:
     assert keys.ahead(at(2), third) == first.rid
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other", [asked("other"), asked("k", BOB), asked(None)], ids=["key", "owner", "without"]
 )
 def test_another_key_or_owner_is_no_repetition(other: records.Request) -> None:

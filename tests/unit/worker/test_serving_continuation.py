@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tailrace.protocol import records
-from tests.support import memory_worker
+from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, cues, new_request
 from tests.unit.worker import test_serving
@@ -64,7 +64,7 @@ async def test_a_text_that_is_no_beginning_is_a_part_of_the_prompt() -> None:
         assert found.text == scripted.expected_text(rest.messages, TOKENS)
 
 
-@pytest.mark.parametrize("cut_at", [0, 1, 7])
+@cases.each("cut_at", [0, 1, 7])
 async def test_a_takeover_goes_on_behind_the_same_text(cut_at: int) -> None:
     async with memory_worker.worker() as worker:
         cut = new_request(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import events, fold, records
-from tests.support import memory_worker
+from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Foreign, answer, new_request
 from tests.support.waiting import eventually
@@ -125,7 +125,7 @@ async def test_an_expired_request_is_not_embedded() -> None:
         assert (found.ended.reason, found.ended.vectors) == ("expired", ())
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("more", "code", "says"),
     [
         ({"inputs": ["a", [1] * 9000], "first": 64}, "context_length_exceeded", "input[65]"),

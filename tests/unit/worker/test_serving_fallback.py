@@ -18,7 +18,7 @@ from tailrace.protocol import events, fold, history, ids, records, segments, top
 from tailrace.verify import checks
 from tailrace.verify import history as verify_history
 from tests.faults import plants
-from tests.support import memory_worker, scripted_content
+from tests.support import cases, memory_worker, scripted_content
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Foreign, Served, Time, Worker, answer, cues
 from tests.unit.worker import test_serving
@@ -435,7 +435,7 @@ class TestContinuation:
             assert found.text == scripted.expected_text(request.messages, 30)
             judged(a.memory, "L1", "L2", "L6", "L9", "L17")
 
-    @pytest.mark.parametrize("at", [0, 3, 6, 7])
+    @cases.each("at", [0, 3, 6, 7])
     async def test_a_fork_has_ids_of_one_model_alone(self, at: int) -> None:
         """The gateway that took it did not know yet that another model continues its source."""
         async with two_pools() as (a, b):
@@ -500,7 +500,7 @@ class TestContinuation:
         await several_looks(b)
         assert len(answer(b.memory, request.rid).claims) == 1
 
-    @pytest.mark.parametrize(
+    @cases.each(
         "more",
         [
             {"format": {"type": "regex", "pattern": ".*"}},

@@ -10,7 +10,7 @@ import pytest
 from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import checks, history, reference_fold, report
-from tests.support import memory_worker, scripted_content
+from tests.support import cases, memory_worker, scripted_content
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, Worker, answer, cues, new_request
 from tests.unit.worker import test_serving
@@ -71,8 +71,8 @@ def passes(memory: MemoryLog, *requests: records.Request) -> None:
     assert found.verdict is report.Verdict.PASS, "\n".join(found.lines())
 
 
-@pytest.mark.parametrize("replace", ["", REPLACED])
-@pytest.mark.parametrize("at", [0, 1, 7, 20, 30])
+@cases.each("replace", ["", REPLACED])
+@cases.each("at", [0, 1, 7, 20, 30])
 async def test_a_fork_continues_what_it_copied(at: int, replace: str) -> None:
     async with memory_worker.worker() as worker:
         source = new_request(worker.memory, metadata=cues(30), sampling=records.Sampling(30))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tailrace.protocol import history, records, truncation
-from tests.support import memory_worker, waiting
+from tests.support import cases, memory_worker, waiting
 from tests.support.memory_worker import Foreign, answer, cues, new_request
 from tests.unit.worker import test_serving, test_serving_forks
 from worker import truncation as worker_truncation
@@ -38,8 +38,8 @@ async def tokens_of(request: records.Request, dropped: int) -> int:
     return len(await engine(1 << 20).encode(shown))
 
 
-@pytest.mark.parametrize("turns", [0, 1, 5, 30, 200])
-@pytest.mark.parametrize("room", [1, 40, 10_000])
+@cases.each("turns", [0, 1, 5, 30, 200])
+@cases.each("room", [1, 40, 10_000])
 async def test_as_few_messages_as_possible_are_left_out(turns: int, room: int) -> None:
     async with memory_worker.worker(engine=engine()) as worker:
         request = new_request(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tailrace.protocol import fold, ids, records
+from tests.support import cases
 from worker import takeover
 
 OWNER = records.Owner("i", "s")
@@ -191,7 +190,7 @@ def test_no_response_is_claimed_more_than_sixteen_times_whatever_counts() -> Non
     assert isinstance(story.decide(me=me), takeover.Close)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("tokens", "after_ms", "expected"),
     [
         (0, 3_000, takeover.Claim("a")),
@@ -215,7 +214,7 @@ def test_another_models_answer_is_not_continued(
     assert story.decide(after_ms=after_ms) == expected
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("model_rev", "parser", "expected"),
     [
         ("m1", "p1", takeover.Claim("b", last=True)),
@@ -278,7 +277,7 @@ def test_a_worker_may_race_for_the_first_token_of_an_owner_that_lives() -> None:
     assert takeover.may_hedge(Story().claim("a", "w-a").fold, RACER)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "story",
     [
         Story(),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import events, fold, ids, records
 from tailrace.verify import history, reference_fold
 from tests.model import second_fold
-from tests.support import toy_parser
+from tests.support import cases, toy_parser
 from worker import generation, visible
 from worker.engines import scripted, scripted_markers
 from worker.generation import Generation, Phase
@@ -317,7 +317,7 @@ def test_pieces_without_text_begin_nothing_but_calls() -> None:
     assert say([0, 1, 2, 3], parser=Parser).kinds == ["c ", "c "]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("most", "kinds"),
     [
         (None, ["r I", "c {}", "m a", "c 1"]),
@@ -326,7 +326,7 @@ def test_pieces_without_text_begin_nothing_but_calls() -> None:
         (0, ["r I"]),
     ],
 )
-@pytest.mark.parametrize("takeovers", [(), (4,), (18,), (17, 18, 19)])
+@cases.each("takeovers", [(), (4,), (18,), (17, 18, 19)])
 def test_the_response_ends_where_a_call_too_many_would_begin(
     most: int | None, kinds: list[str], takeovers: Sequence[int]
 ) -> None:
@@ -343,7 +343,7 @@ def test_a_call_too_many_is_not_shown_if_it_comes_whole() -> None:
     assert say([0, 1], parser=Parser, max_calls=1).kinds == ["c {}"]
 
 
-@pytest.mark.parametrize("takeovers", [(), (1,), (700,)])
+@cases.each("takeovers", [(), (1,), (700,)])
 def test_frames_with_log_probabilities_have_one_per_id_and_512_at_most(
     takeovers: Sequence[int],
 ) -> None:
@@ -388,7 +388,7 @@ def accepted(answer: str) -> tuple[Log, visible.Accepted]:
 LEFT = '<rI see<cf|{"a"'
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other",
     [
         {"text_length": 100},
@@ -461,7 +461,7 @@ def test_a_call_without_a_name_is_a_failure_of_the_parser() -> None:
         owner_of(Log(), Pieces([Piece("c", "{}")])).push([0])
 
 
-@pytest.mark.parametrize("prompt", ['call f {"a": "b"}', "think 7\nsay 20\ncall f 5", "say 12"])
+@cases.each("prompt", ['call f {"a": "b"}', "think 7\nsay 20\ncall f 5", "say 12"])
 def test_the_scripted_engine_s_items_survive_a_seam_at_every_token(prompt: str) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     request = records.Request(

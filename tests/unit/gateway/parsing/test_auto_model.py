@@ -10,6 +10,7 @@ import pytest
 from gateway.parsing import auto_model, chat_api, command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings import catalog
+from tests.support import cases
 
 OFFERED = catalog.of_file(
     {
@@ -48,10 +49,8 @@ def decided(create: command.Create, before: list[dict[str, Any]]) -> command.Cre
     return found
 
 
-@pytest.mark.parametrize("before", [BEFORE, {"conversation": "conv_x"}], ids=["previous", "conv"])
-@pytest.mark.parametrize(
-    ("characters", "pool"), [(0, "small"), (200, "small"), (360, "small"), (361, "large")]
-)
+@cases.each("before", [BEFORE, {"conversation": "conv_x"}], ids=["previous", "conv"])
+@cases.each(("characters", "pool"), [(0, "small"), (200, "small"), (360, "small"), (361, "large")])
 def test_what_comes_before_counts_as_the_body_does(
     before: dict[str, Any], characters: int, pool: str
 ) -> None:

@@ -14,6 +14,7 @@ from gateway.parsing import chat_api, command, responses_api
 from tailrace.protocol import errors
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
+from tests.support import cases
 
 POOLS = Catalog(
     (
@@ -32,7 +33,7 @@ def chat(body: dict[str, Any]) -> command.Create:
 
 
 class TestConversation:
-    @pytest.mark.parametrize(
+    @cases.each(
         ("named", "behind"),
         [
             ("conv_1", None),
@@ -129,7 +130,7 @@ class TestAccepted:
         assert create.items[1]["content"] == [{"type": "input_text", "text": "ab"}]
         assert create.items[2]["content"][0]["type"] == "output_text"
 
-    @pytest.mark.parametrize(
+    @cases.each(
         "body",
         [
             {
@@ -224,8 +225,8 @@ class TestAccepted:
     def test_chat_takes_the_older_name_of_the_token_bound(self) -> None:
         assert chat({"max_tokens": 9}).sampling.max_tokens == 9
 
-    @pytest.mark.parametrize("parse", [chat, responses])
-    @pytest.mark.parametrize("name", ["seed", "top_k", "min_tokens"])
+    @cases.each("parse", [chat, responses])
+    @cases.each("name", ["seed", "top_k", "min_tokens"])
     def test_a_whole_number_is_an_integer_however_it_is_written(
         self, parse: Callable[[dict[str, Any]], command.Create], name: str
     ) -> None:
@@ -423,13 +424,13 @@ MESSAGES_CHAT: list[tuple[dict[str, Any], str]] = [
 
 
 class TestMessages:
-    @pytest.mark.parametrize(("body", "message"), [*MESSAGES, *MESSAGES_RESPONSES])
+    @cases.each(("body", "message"), [*MESSAGES, *MESSAGES_RESPONSES])
     def test_of_responses(self, body: dict[str, Any], message: str) -> None:
         with pytest.raises(errors.ApiError) as refused:
             responses(body)
         assert refused.value.message == message
 
-    @pytest.mark.parametrize(("body", "message"), [*MESSAGES, *MESSAGES_CHAT])
+    @cases.each(("body", "message"), [*MESSAGES, *MESSAGES_CHAT])
     def test_of_chat_completions(self, body: dict[str, Any], message: str) -> None:
         with pytest.raises(errors.ApiError) as refused:
             chat(body)
@@ -463,13 +464,13 @@ class TestMessages:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(("body", "param", "code"), REFUSED_RESPONSES)
+    @cases.each(("body", "param", "code"), REFUSED_RESPONSES)
     def test_responses(self, body: dict[str, Any], param: str, code: str) -> None:
         with pytest.raises(errors.ApiError) as refused:
             responses(body)
         assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
 
-    @pytest.mark.parametrize(("body", "param", "code"), REFUSED_CHAT)
+    @cases.each(("body", "param", "code"), REFUSED_CHAT)
     def test_chat(self, body: dict[str, Any], param: str, code: str) -> None:
         with pytest.raises(errors.ApiError) as refused:
             chat(body)

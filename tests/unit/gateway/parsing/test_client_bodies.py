@@ -16,6 +16,7 @@ from openai.types import responses as sdk
 
 from gateway.parsing import command, completions_api, conversation, conversations_api
 from tailrace.protocol import records
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import POOLS, chat, responses
 
 
@@ -281,7 +282,7 @@ CREATES = ("/v1/responses", "/v1/chat/completions")
 SENT = [seen for seen in SEEN if seen["path"].endswith(CREATES)]
 
 
-@pytest.mark.parametrize("seen", SENT, ids=lambda seen: f"{seen['client']} {seen['path']}")
+@cases.each("seen", SENT, ids=lambda seen: f"{seen['client']} {seen['path']}")
 def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
     body = {**seen["body"], "model": "small"}
     if "/chat/completions" in seen["path"]:
@@ -306,7 +307,7 @@ def test_a_text_that_clients_were_seen_to_complete_is_read(seen: dict[str, Any])
     assert asked.prompts == [seen["body"]["prompt"]]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "seen",
     [seen for seen in SEEN if seen["path"] == "POST /v1/conversations/{id}/items"],
     ids=lambda seen: seen["client"],

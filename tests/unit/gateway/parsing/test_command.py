@@ -10,6 +10,7 @@ from gateway.parsing import command, responses_api
 from tailrace.protocol import errors, events
 from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
+from tests.support import cases
 
 CREATE = responses_api.parse({"input": "hi"}, Catalog((Pool("p", ("m",), 100, 40),)))
 
@@ -21,7 +22,7 @@ def test_a_key_from_the_header_is_bounded() -> None:
         command.with_key(CREATE, "k" * 513, {})
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "same",
     [
         {"model": "m", "input": "hi", "metadata": {"b": "2", "a": "1"}},
@@ -42,7 +43,7 @@ def test_the_digest_of_a_body_is_that_of_what_is_asked_for(same: dict[str, Any])
     assert command.body_digest(same) == command.body_digest(body)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other", [{"input": "ho"}, {"temperature": 0.5}, {"background": True}, {"x-unknown": 1}]
 )
 def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.parsing import conversation, input_items
 from tailrace.protocol import errors
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     QUESTION,
     chat,
@@ -99,7 +100,7 @@ class TestMessages:
         asked = chat({"messages": [*QUESTION, thoughts, *QUESTION]}).input
         assert asked[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
-    @pytest.mark.parametrize("members", [{}, {"type": None}, {"type": "function"}])
+    @cases.each("members", [{}, {"type": None}, {"type": "function"}])
     def test_a_call_is_of_a_function_unless_it_says_otherwise(
         self, members: dict[str, Any]
     ) -> None:
@@ -280,7 +281,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("item", "path", "code"), REFUSED)
+@cases.each(("item", "path", "code"), REFUSED)
 def test_an_item_is_refused_by_name(item: dict[str, Any], path: str, code: str) -> None:
     assert named(refused_responses({"input": [*QUESTION, item]})) == (f"input[1]{path}", code)
 
@@ -330,7 +331,7 @@ REFUSED_MESSAGES: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "path", "code"), REFUSED_MESSAGES)
+@cases.each(("message", "path", "code"), REFUSED_MESSAGES)
 def test_a_message_is_refused_by_name(message: dict[str, Any], path: str, code: str) -> None:
     error = refused_chat({"messages": [*QUESTION, message]})
     assert named(error) == (f"messages[1]{path}", code)

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.parsing import embeddings_api
 from tailrace.protocol import errors, records
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import POOLS
 
 LONGEST = POOLS.pools[0].max_model_len
@@ -17,7 +18,7 @@ def parse(body: dict[str, Any]) -> embeddings_api.Asked:
     return embeddings_api.parse(body, POOLS)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("given", "inputs"),
     [
         ("a", ["a"]),
@@ -68,7 +69,7 @@ def test_inputs_that_are_too_long_may_be_cut() -> None:
     assert plain.embed == records.Embed(["a"])
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "param", "code"),
     [
         ({}, "input", "missing_required_parameter"),

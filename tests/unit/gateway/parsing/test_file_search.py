@@ -8,6 +8,7 @@ import pytest
 
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors, records
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import POOLS, named, responses
 
 TOOL: dict[str, Any] = {"type": "file_search", "vector_store_ids": ["vs_1"]}
@@ -62,7 +63,7 @@ def test_nothing_more_is_needed_and_null_is_nothing() -> None:
         assert not asked.results
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("tool", "param", "code"),
     [
         ({"vector_store_ids": None}, "vector_store_ids", "missing_required_parameter"),
@@ -90,7 +91,7 @@ def test_two_of_them_are_one_too_many() -> None:
     assert named(refused({}, tools=[TOOL, TOOL]))[0] == "tools[1]"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("choice", "tools", "searches", "model"),
     [
         (None, [TOOL], True, AUTO),

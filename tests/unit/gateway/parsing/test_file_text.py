@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from gateway.parsing import file_text
 from tailrace.protocol import errors
+from tests.support import cases
 
 
-@pytest.mark.parametrize("name", ["a.txt", "README", "b.MD", ".env", "c.d.json", "x.csv", "y.htm"])
+@cases.each("name", ["a.txt", "README", "b.MD", ".env", "c.d.json", "x.csv", "y.htm"])
 def test_files_of_text_are_taken(name: str) -> None:
     file_text.check(name, True, "file_id")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("name", "is_text"), [("a.pdf", True), ("a.txt", False), ("x.docx", True), ("a.exe", True)]
 )
 def test_others_are_refused_by_name(name: str, is_text: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parsing import formats
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -63,7 +64,7 @@ def test_an_empty_schema_asks_for_json() -> None:
         assert found.engine == {"type": "json_object"}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "engine"),
     [
         ({"guided_json": SCHEMA}, {"type": "json_schema", "schema": SCHEMA, "strict": True}),
@@ -175,12 +176,12 @@ CHAT: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "param", "code"), [*BOTH, *RESPONSES])
+@cases.each(("body", "param", "code"), [*BOTH, *RESPONSES])
 def test_refused_of_responses(body: dict[str, Any], param: str, code: str) -> None:
     assert named(refused_responses(body)) == (param, code)
 
 
-@pytest.mark.parametrize(("body", "param", "code"), [*BOTH, *CHAT])
+@cases.each(("body", "param", "code"), [*BOTH, *CHAT])
 def test_refused_of_chat(body: dict[str, Any], param: str, code: str) -> None:
     assert named(refused_chat(body)) == (param, code)
 

@@ -13,7 +13,7 @@ from gateway import admission, placement
 from gateway.parsing import images
 from tailrace.protocol import features, records
 from tailrace.protocol import images as message_images
-from tests.support import pictures
+from tests.support import cases, pictures
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -191,7 +191,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("name", HEADERS)
+@cases.each("name", HEADERS)
 def test_the_header_says_format_and_size(name: str) -> None:
     data, media = HEADERS[name]
     assert images.size(data) == (media, 300, 200)
@@ -212,7 +212,7 @@ NO_IMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", NO_IMAGES)
+@cases.each("name", NO_IMAGES)
 def test_what_is_no_image_is_refused(name: str) -> None:
     url = pictures.url(NO_IMAGES[name])
     assert named(refused_responses(saying(image(url)))) == (
@@ -249,7 +249,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases.each("name", REFUSED)
 def test_images_that_are_refused(name: str) -> None:
     url, code = REFUSED[name]
     path = "input[0].content[0].image_url"
@@ -264,7 +264,7 @@ def test_an_address_is_named_as_what_it_is() -> None:
     assert "not fetched" in refused.message
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("part", "param", "code"),
     [
         (image(detail="huge"), "detail", "unsupported_value"),
@@ -300,7 +300,7 @@ def test_parts_that_are_refused(part: dict[str, Any], param: str, code: str) -> 
     assert named(refused_responses(saying(part))) == (f"input[0].content[0].{param}", code)
 
 
-@pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+@cases.each("role", ["system", "developer", "assistant"])
 def test_only_a_user_shows_images(role: str) -> None:
     refused = refused_responses({"input": [{"role": role, "content": [image()]}]})
     assert named(refused) == ("input[0].content[0].type", "unsupported_value")

@@ -6,10 +6,11 @@ import pytest
 
 from gateway.parsing import json_body
 from tailrace.protocol import errors
+from tests.support import cases
 
 
 class TestDecode:
-    @pytest.mark.parametrize(
+    @cases.each(
         "data",
         [
             b"",
@@ -43,7 +44,7 @@ class TestDecode:
             json_body.decode(data)
         assert refused.value.code == "invalid_json"
 
-    @pytest.mark.parametrize("data", ["[]", "5", '"x"', "null", "true"])
+    @cases.each("data", ["[]", "5", '"x"', "null", "true"])
     def test_what_is_no_object_is_refused(self, data: str) -> None:
         with pytest.raises(errors.ApiError):
             json_body.decode(data)

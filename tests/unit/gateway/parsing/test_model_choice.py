@@ -9,6 +9,7 @@ import pytest
 from gateway.parsing import chat_api, command, completions_api, embeddings_api, responses_api
 from tailrace.protocol import errors
 from tailrace.settings import catalog
+from tests.support import cases
 
 OFFERED = catalog.of_file(
     {
@@ -45,7 +46,7 @@ def responses(**body: Any) -> command.Create:
     return responses_api.parse({"model": "auto", **body}, OFFERED)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "model"),
     [
         ({"input": SHORT}, "s"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.parsing import multipart
 from tailrace.protocol import errors
+from tests.support import cases
 
 TYPE = "multipart/form-data; boundary=XX"
 
@@ -53,13 +54,13 @@ def test_a_form_as_httpx_makes_it() -> None:
     assert form.fields == {"purpose": "vision", "expires_after[seconds]": "3600"}
 
 
-@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 131_072])
+@cases.each("size", [0, 1, 65_535, 65_536, 65_537, 131_072])
 def test_a_file_of_any_size_is_whole(size: int) -> None:
     data = random.Random(size).randbytes(size)
     assert read(named("file", data, "a") + END).data == data
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("kind", "body"),
     [
         ("", b""),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from gateway.parsing import patterns
+from tests.support import cases
 
 HONOURED = [
     "",
@@ -75,17 +75,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("pattern", HONOURED)
+@cases.each("pattern", HONOURED)
 def test_honoured(pattern: str) -> None:
     assert patterns.problem(pattern) is None
 
 
-@pytest.mark.parametrize(("pattern", "why"), REFUSED)
+@cases.each(("pattern", "why"), REFUSED)
 def test_what_the_engine_ignores_or_spoils_is_named(pattern: str, why: str) -> None:
     assert why in (patterns.problem(pattern) or "")
 
 
-@pytest.mark.parametrize("pattern", ['a"b', r"a\\b", r"\n", '["]'])
+@cases.each("pattern", ['a"b', r"a\\b", r"\n", '["]'])
 def test_outside_of_json_every_character_may_stand(pattern: str) -> None:
     assert patterns.problem(pattern, in_json=False) is None
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gateway.parsing.reasoning import Reasoning
 from tailrace.protocol import records
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -83,7 +82,7 @@ BOTH: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "param", "code"),
     [
         *BOTH,
@@ -99,7 +98,7 @@ def test_refused_of_responses(body: dict[str, Any], param: str, code: str) -> No
     assert named(refused_responses(body)) == (param, code)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "param", "code"),
     [
         *BOTH,

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.parsing import schemas
 from tailrace.protocol import errors
+from tests.support import cases
 
 INT: dict[str, Any] = {"type": "integer"}
 TEXT: dict[str, Any] = {"type": "string"}
@@ -269,14 +270,14 @@ REFUSED: list[tuple[Any, str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize("schema", ACCEPTED)
+@cases.each("schema", ACCEPTED)
 def test_a_schema_that_the_engine_enforces_is_accepted(schema: dict[str, Any]) -> None:
     schemas.check(schema, "s")
     if "$ref" not in str(schema):  # references start at the root
         schemas.check(an_object(properties={"inner": schema}), "s")
 
 
-@pytest.mark.parametrize(("schema", "path", "code"), REFUSED)
+@cases.each(("schema", "path", "code"), REFUSED)
 def test_what_is_not_enforced_is_named(schema: Any, path: str | None, code: str) -> None:
     with pytest.raises(errors.ApiError) as refused:
         schemas.check(schema, "s")

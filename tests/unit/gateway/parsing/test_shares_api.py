@@ -8,9 +8,10 @@ import pytest
 
 from gateway.parsing import shares_api
 from tailrace.protocol import errors
+from tests.support import cases
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "seconds"),
     [
         ({}, 30 * 86_400),
@@ -24,7 +25,7 @@ def test_a_link_holds_as_long_as_is_said(body: dict[str, Any], seconds: int) -> 
     assert shares_api.seconds(body) == seconds
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "code", "param"),
     [
         ({"expires_in": 59}, "invalid_value", "expires_in"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gateway.parsing import tools
 from tailrace.protocol import records
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
     named,
@@ -222,7 +221,7 @@ REFUSED: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "param", "code"), REFUSED)
+@cases.each(("value", "param", "code"), REFUSED)
 def test_a_refusal_names_the_tool_and_what_is_wrong_in_it(
     value: Any, param: str, code: str
 ) -> None:
@@ -280,7 +279,7 @@ CHOICES: list[tuple[Any, records.ToolChoice]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "choice"), CHOICES)
+@cases.each(("value", "choice"), CHOICES)
 def test_what_may_be_called(value: Any, choice: records.ToolChoice) -> None:
     assert responses({"tools": ALL, "tool_choice": value}).tools.choice == choice
     assert chat({"tools": ALL, "tool_choice": value}).tools.choice == choice
@@ -325,7 +324,7 @@ REFUSED_CHOICES: list[tuple[Any, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("offered", "value", "param", "code"), REFUSED_CHOICES)
+@cases.each(("offered", "value", "param", "code"), REFUSED_CHOICES)
 def test_a_choice_that_cannot_be_made_is_refused(
     offered: Any, value: Any, param: str, code: str
 ) -> None:
@@ -334,7 +333,7 @@ def test_a_choice_that_cannot_be_made_is_refused(
     assert named(refused_chat(body)) == (param, code)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("body", "param", "code"),
     [
         ({"parallel_tool_calls": 1}, "parallel_tool_calls", "invalid_type"),

@@ -11,6 +11,7 @@ from openai.types.responses import response_create_params
 
 from gateway.parsing import completions_api
 from tailrace.protocol import errors
+from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     POOLS,
     QUESTION,
@@ -140,7 +141,7 @@ def parsed(api: str, fields: dict[str, Any]) -> Any:
     return completions_api.parse({"prompt": "hi", **fields}, POOLS)
 
 
-@pytest.mark.parametrize("api", DECIDED)
+@cases.each("api", DECIDED)
 def test_every_field_that_openai_declares_is_decided(api: str) -> None:
     declared = {name for kind in DECLARED[api] for name in kind.__annotations__}
     declared |= {
@@ -149,7 +150,7 @@ def test_every_field_that_openai_declares_is_decided(api: str) -> None:
     assert declared == set(DECIDED[api])
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("api", "name", "decision"),
     [(api, *row) for api, rows in DECIDED.items() for row in rows.items() if row[1] != "taken"],
 )
@@ -165,7 +166,7 @@ def test_what_is_not_taken_is_refused_by_name_or_changes_nothing(
     assert named(refused.value) == (name, "unsupported_parameter")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("name", "value", "nothing"),
     [
         ("best_of", 3, 1),

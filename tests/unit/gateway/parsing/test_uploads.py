@@ -8,7 +8,7 @@ import pytest
 
 from gateway.parsing import images, multipart, uploads
 from tailrace.protocol import errors, topics
-from tests.support import pictures
+from tests.support import cases, pictures
 
 PICTURE = pictures.png(1)
 
@@ -31,7 +31,7 @@ def test_anything_else_is_text() -> None:
     assert (found.media, found.width, found.data) == ("text/plain", 0, "größe\n".encode())
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("given", "shown"),
     [
         ("../../etc/passwd", "passwd"),
@@ -47,7 +47,7 @@ def test_a_name_is_shown_without_path_and_control_characters(given: str, shown: 
     assert uploads.parse(form(filename=given)).filename == shown
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("seconds", "lives"),
     [("3600", 3_600), ("7200", 7_200), ("2592000", topics.UPLOAD_S)],
 )
@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[multipart.Form, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@cases.each("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
     given, param, code = REFUSED[name]
     with pytest.raises(errors.ApiError) as found:

@@ -9,6 +9,7 @@ import pytest
 from gateway.parsing import vector_filters, vector_stores_api
 from gateway.parsing.vector_stores_api import Chunking
 from tailrace.protocol import errors
+from tests.support import cases
 
 STATIC = {"type": "static", "static": {"max_chunk_size_tokens": 200, "chunk_overlap_tokens": 50}}
 HAS: dict[str, Any] = {"topic": "tax", "year": 2020, "open": True}
@@ -18,7 +19,7 @@ def part(kind: str, key: str, value: Any) -> dict[str, Any]:
     return {"type": kind, "key": key, "value": value}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("filter_", "passes"),
     [
         (part("eq", "topic", "tax"), True),
@@ -54,7 +55,7 @@ for _ in range(8):
     DEEP = {"type": "and", "filters": [DEEP]}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("filter_", "param"),
     [
         ("x", "filters"),
@@ -113,7 +114,7 @@ def sized(size: Any, overlap: Any) -> dict[str, Any]:
     return {"file_id": "f", "chunking_strategy": {"type": "static", "static": static}}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("parse", "body", "param"),
     [
         (vector_stores_api.created, {"name": 5}, "name"),

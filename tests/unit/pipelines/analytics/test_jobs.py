@@ -7,6 +7,7 @@ import re
 import pytest
 
 from pipelines.analytics import jobs, programs
+from tests.support import cases
 
 SQL = programs.HERE / "sql"
 TYPES = {"text": "STRING", "time": "TIMESTAMP_LTZ", "count": "BIGINT", "number": "DOUBLE"}
@@ -25,7 +26,7 @@ def columns(text: str, table: str) -> tuple[dict[str, str], list[str]]:
     return found, key
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("job", "result"),
     [
         pytest.param(job, result, id=result.name)
@@ -42,7 +43,7 @@ def test_a_table_has_the_columns_and_the_key_of_its_result(job: str, result: job
     assert f"INSERT INTO {result.name}\n" in text
 
 
-@pytest.mark.parametrize("job", jobs.JOBS)
+@cases.each("job", jobs.JOBS)
 def test_all_sinks_of_a_job_write_transactions_of_their_own(job: str) -> None:
     text = (SQL / f"{job}.sql").read_text()
     sinks = len(jobs.JOBS[job])
@@ -56,7 +57,7 @@ def test_every_file_is_a_job_or_the_tables() -> None:
     assert {path.stem for path in SQL.glob("*.sql")} == {*jobs.JOBS, jobs.TABLES}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("found", "newest"),
     [
         ([], None),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from pipelines.analytics import jobs, twins
 from tailrace.protocol import records
+from tests.support import cases
 
 T = 1_700_000_040_000  # a whole minute
 
@@ -77,7 +76,7 @@ def test_percentiles_leave_out_what_has_no_time() -> None:
     assert twins.latency_minutes([bill("c", T)])[T, "m"] == (0, None, None, None) * 2
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("values", "share", "found"),
     [([], 0.5, None), ([4], 0.99, 4), ([1, 3], 0.5, 2), ([3, 1, 2], 0.5, 2), ([0, 10], 0.95, 9.5)],
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from pipelines.sinks.outputs import of_record
 from tailrace.log import Record
+from tests.support import cases
 
 HEADERS = (
     ("trace", b"t"),
@@ -39,7 +38,7 @@ def test_an_output_stands_under_its_source_with_its_offset_as_version() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("value", "answer"),
     [
         ({"file": "file-1", "model": 3}, {"file": "file-1", "model": 3}),

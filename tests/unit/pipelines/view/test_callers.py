@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from pipelines.view import callers
 from pipelines.view.callers import Callers, Refused
+from tests.support import cases
 
 
 class FakeGateway:
@@ -108,7 +109,7 @@ async def test_a_page_of_another_origin_is_another_caller(
     assert gateway.asked[-1].headers["sec-fetch-site"] == "cross-site"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("answer", "status", "code"),
     [
         (who("create", "read"), 403, "insufficient_scope"),

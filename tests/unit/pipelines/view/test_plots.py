@@ -9,6 +9,7 @@ import pytest
 
 from pipelines.view import plots
 from pipelines.view.plots import NoStore, Plots, Range, StoreUnavailable, range_of
+from tests.support import cases
 from tests.support.view_results import HOUR, MINUTE, T
 
 
@@ -22,7 +23,7 @@ def test_a_step_keeps_a_range_bounded() -> None:
         assert asked.since <= T + 17 < T + 17 + minutes * MINUTE <= asked.until
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("since", "until"),
     [
         (T, T),

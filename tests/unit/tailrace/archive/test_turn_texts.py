@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tailrace.archive import turn_texts, words
 from tailrace.delivery import archived
 from tailrace.protocol import file_search, history, ids, records
+from tests.support import cases
 from tests.support.histories import history_of
 from tests.unit.tailrace.protocol.test_history import ENDED_MS, responses
 
@@ -59,7 +60,7 @@ def test_what_is_left_out_is_not_there() -> None:
     assert turn_texts.of_turn(whole, left_out) == "one"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "item",
     [
         {"type": "message", "role": "developer", "content": "x"},

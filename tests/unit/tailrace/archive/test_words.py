@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.archive import words
+from tests.support import cases
 
 parsed = words.Question.parsed
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("text", "expected"),
     [
         ("Hello, hello WORLD", ["hello", "world"]),
@@ -46,7 +46,7 @@ def test_an_index_takes_only_so_much_of_a_text() -> None:
     assert len(word) == 8 + words.MAX_WORD
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("question", "text", "shown"),
     [
         ("sky", "The Sky's blue", ["Sky"]),

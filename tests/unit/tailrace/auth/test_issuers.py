@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tailrace.auth import jwt_library
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.auth.keys import IssuersRefused, public_key, secret_key
-from tests.support import attacks
+from tests.support import attacks, cases
 
 FORGE = attacks.Forge()
 SHORT_RSA_PEM = attacks.pem(rsa.generate_private_key(65537, 1024).public_key())  # noqa: S505
@@ -72,7 +72,7 @@ def _openssh(key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> bytes:
 # ---- accepted
 
 
-@pytest.mark.parametrize("bits", [2048, 3072, 4096])
+@cases.each("bits", [2048, 3072, 4096])
 def test_rsa_keys_of_good_sizes_are_taken_with_the_right_signature_length(bits: int) -> None:
     private = rsa.generate_private_key(65537, bits)
     key = public_key(attacks.pem(private.public_key()), "RS256")
@@ -126,7 +126,7 @@ def test_a_key_does_not_show_itself(tmp_path: Path) -> None:
 # ---- public keys refused
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("algorithm", "pem"),
     [
         ("RS256", SHORT_RSA_PEM),
@@ -177,7 +177,7 @@ _SECRETS = {
 }
 
 
-@pytest.mark.parametrize("secret", _SECRETS.values(), ids=_SECRETS.keys())
+@cases.each("secret", _SECRETS.values(), ids=_SECRETS.keys())
 def test_a_secret_that_is_weak_or_a_key_in_disguise_is_refused(secret: bytes) -> None:
     text = base64.b64encode(secret).decode()
     with pytest.raises(IssuersRefused) as refused:
@@ -185,7 +185,7 @@ def test_a_secret_that_is_weak_or_a_key_in_disguise_is_refused(secret: bytes) ->
     assert not text or text not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "text",
     [
         EC_PEM,

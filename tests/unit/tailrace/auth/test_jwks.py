@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from tailrace.auth import jwks
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
-from tests.support import attacks
+from tests.support import attacks, cases
 
 FORGE = attacks.Forge()
 NOW = time.time()
@@ -355,7 +355,7 @@ _PASSED_OVER = {
 }
 
 
-@pytest.mark.parametrize("entry", _PASSED_OVER.values(), ids=_PASSED_OVER.keys())
+@cases.each("entry", _PASSED_OVER.values(), ids=_PASSED_OVER.keys())
 def test_a_key_not_for_us_is_passed_over(entry: dict[str, Any]) -> None:
     assert list(jwks.parse(json.dumps({"keys": [entry, GOOD]}).encode(), "ES256")) == ["key-es"]
     with pytest.raises(jwks.BadKeySet, match="no usable key"):

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tests.support import attacks
+from tests.support import attacks, cases
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -70,10 +70,8 @@ def test_these_measurements_are_of_this_release() -> None:
     assert importlib.metadata.version("python-jose") == "3.5.0"
 
 
-@pytest.mark.parametrize("algorithms", [None, ["RS256", "HS256"]])
-@pytest.mark.parametrize(
-    "key", [RSA_DER, RSA_PKCS1, PEM_BODY], ids=["SPKI DER", "PKCS#1 DER", "PEM body"]
-)
+@cases.each("algorithms", [None, ["RS256", "HS256"]])
+@cases.each("key", [RSA_DER, RSA_PKCS1, PEM_BODY], ids=["SPKI DER", "PKCS#1 DER", "PEM body"])
 def test_it_accepts_hs256_forged_with_a_raw_public_key(
     key: bytes, algorithms: list[str] | None
 ) -> None:
@@ -91,7 +89,7 @@ def test_it_rejects_the_forgery_with_pem(key: bytes) -> None:
         jwt.decode(_forged(key), key, algorithms=["RS256", "HS256"], audience=attacks.AUDIENCE)
 
 
-@pytest.mark.parametrize("secret", [RSA_DER, RSA_PKCS1, PEM_BODY, RSA_PEM.encode()])
+@cases.each("secret", [RSA_DER, RSA_PKCS1, PEM_BODY, RSA_PEM.encode()])
 def test_a_ready_made_key_object_stops_every_confusion(secret: bytes) -> None:
     """What K1 relies on."""
     with pytest.raises(exceptions.JOSEError):
@@ -103,7 +101,7 @@ def test_a_ready_made_key_object_stops_every_confusion(secret: bytes) -> None:
         )
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "secret",
     [
         RSA_DER,
@@ -119,7 +117,7 @@ def test_it_builds_a_secret_from_a_public_key_from_nothing_and_from_six_bytes(
     assert backends.HMACKey(secret, "HS256")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("build", "pem", "algorithm"),
     [
         (
@@ -155,7 +153,7 @@ def test_it_tries_every_key_of_a_set_and_ignores_kid() -> None:
     assert _decode(FORGE.with_header("hs", NOW, "kid", '"wrong"'), key=keys)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("name", "value"),
     [
         ("crit", '["unheard-of"]'),
@@ -193,12 +191,12 @@ def test_it_takes_the_last_of_two_members() -> None:
     assert _decode(FORGE.token("hs", NOW, claims=claims))["sub"] == "root"
 
 
-@pytest.mark.parametrize("name", ["exp", "iat", "sub", "aud"])
+@cases.each("name", ["exp", "iat", "sub", "aud"])
 def test_it_accepts_a_missing_claim(name: str) -> None:
     assert name not in _decode(FORGE.with_claim("hs", NOW, name, None))
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("name", "value"),
     [
         ("sub", '""'),
@@ -223,7 +221,7 @@ def test_it_rejects_a_missing_issuer_and_alg_none() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("token", "raised"),
     [
         (FORGE.with_claim("hs", NOW, "exp", "1e400"), OverflowError),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
-
 from tailrace.auth import revocation_list
 from tailrace.auth.principal import Principal
 from tailrace.auth.revocation_list import LONGEST_S, RevocationList
 from tailrace.protocol import records
+from tests.support import cases
 
 NOW = 1_000_000.0
 ALICE = Principal(
@@ -22,7 +21,7 @@ def revoked(number: int = 0, until: int = int(NOW), **named: Any) -> records.Rev
     return records.Revoked(f"{number:016x}", "https://i", until, **named)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "named",
     [
         {"subject": "alice"},
@@ -38,7 +37,7 @@ def test_a_credential_that_carries_all_that_is_named_is_refused(named: dict[str,
     assert known.refuses(ALICE)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "named",
     [
         {"subject": "bob"},

@@ -18,7 +18,7 @@ from tailrace.auth import jwt_library
 from tailrace.auth.issuers import Issuers, load_issuers
 from tailrace.auth.principal import DEFAULT_SCOPES, InvalidCredential, Principal, Reason
 from tailrace.auth.verification import verify
-from tests.support import attacks
+from tests.support import attacks, cases
 
 FORGE = attacks.Forge()
 NOW = time.time()
@@ -51,7 +51,7 @@ def _frozen() -> Iterator[None]:
 # ---- accepted
 
 
-@pytest.mark.parametrize("short", ["rs", "es", "hs", "at", "anon"])
+@cases.each("short", ["rs", "es", "hs", "at", "anon"])
 def test_a_good_token_of_each_issuer_is_accepted(issuers: Issuers, short: str) -> None:
     principal = verify(FORGE.token(short, NOW), issuers, NOW)
     assert principal == Principal(
@@ -60,7 +60,7 @@ def test_a_good_token_of_each_issuer_is_accepted(issuers: Issuers, short: str) -
     assert NOW - 600 <= principal.issued_at <= NOW
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("claims", "why"),
     [
         ({"exp": -29}, "expired inside leeway"),
@@ -109,7 +109,7 @@ def test_tenant_and_scopes_are_read_and_other_claims_dropped(issuers: Issuers) -
     assert "admin" not in repr(principal)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("scope", "allowed"),
     [
         ("create", {"create"}),
@@ -126,7 +126,7 @@ def test_a_credential_allows_what_it_names_and_else_what_its_issuer_says(
     assert verify(FORGE.token("es", NOW, claims=members), issuers, NOW).scopes == allowed
 
 
-@pytest.mark.parametrize("jti", ["1", "null", '""', '["a"]', '"' + "x" * 256 + '"', r'"a\nb"'])
+@cases.each("jti", ["1", "null", '""', '["a"]', '"' + "x" * 256 + '"', r'"a\nb"'])
 def test_an_id_of_a_credential_that_is_none_is_refused(issuers: Issuers, jti: str) -> None:
     with pytest.raises(InvalidCredential):
         verify(
@@ -145,7 +145,7 @@ def test_a_header_listed_as_ignorable_is_ignored(issuers: Issuers) -> None:
     assert verify(FORGE.with_header("at", NOW, "x5t", '"abc"'), issuers, NOW)
 
 
-@pytest.mark.parametrize("subject", ["x", "s" * 255, "Жанна 🌊", "a|b", "auth0|123"])
+@cases.each("subject", ["x", "s" * 255, "Жанна 🌊", "a|b", "auth0|123"])
 def test_odd_but_legal_subjects_are_kept_as_they_are(issuers: Issuers, subject: str) -> None:
     assert (
         verify(FORGE.with_claim("es", NOW, "sub", attacks.quoted(subject)), issuers, NOW).subject
@@ -200,9 +200,7 @@ def test_the_corpus_is_there() -> None:
 
 
 @pytest.mark.usefixtures("isolated")
-@pytest.mark.parametrize(
-    "attack", CORPUS, ids=[attacks.stable_id(attack.name) for attack in CORPUS]
-)
+@cases.each("attack", CORPUS, ids=[attacks.stable_id(attack.name) for attack in CORPUS])
 def test_a_forged_token_is_refused_by_the_check_that_is_meant_for_it(
     issuers: Issuers, attack: attacks.Attack
 ) -> None:
@@ -218,7 +216,7 @@ class _Sly(str):
         return 10
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "thing",
     [None, b"a.b.c", 1, [], {}, ["a", "b"], _Sly(FORGE.token("es", NOW))],
     ids=attacks.stable_id,
@@ -294,9 +292,7 @@ def test_a_header_that_is_always_refused_cannot_be_made_ignorable(
     )
 
 
-@pytest.mark.parametrize(
-    "change", [lambda text: text + "AAAA", lambda text: text[:-4], lambda text: "A" * 343]
-)
+@cases.each("change", [lambda text: text + "AAAA", lambda text: text[:-4], lambda text: "A" * 343])
 def test_a_signature_of_an_impossible_length_never_reaches_the_library(
     issuers: Issuers, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
 ) -> None:
@@ -310,9 +306,7 @@ def test_a_signature_of_an_impossible_length_never_reaches_the_library(
     }
 
 
-@pytest.mark.parametrize(
-    "text", ["A" * 50_000_000, "." * 5_000_000, "A." * 2_000_000, "A" * 8190 + ".."]
-)
+@cases.each("text", ["A" * 50_000_000, "." * 5_000_000, "A." * 2_000_000, "A" * 8190 + ".."])
 def test_refusing_a_huge_credential_copies_nothing(issuers: Issuers, text: str) -> None:
     tracemalloc.start()
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.cli import chat_client, transcript
 from tailrace.cli.transcript import DIM, PLAIN, Shown, Transcript
-from tests.support import page_events, toy_parser
+from tests.support import cases, page_events, toy_parser
 
 
 def printed(name: str, width: int = 0, *, dims: bool = True) -> str:
@@ -34,7 +34,7 @@ def test_a_terminal_that_cannot_dim_is_told_in_words() -> None:
     assert printed("items", 80, dims=False).startswith("(thinking) I think 天気.\nLet me")
 
 
-@pytest.mark.parametrize("width", [0, 12, 80])
+@cases.each("width", [0, 12, 80])
 def test_a_plain_answer_is_printed_as_ever(width: int) -> None:
     wanted = {0: "One two three.", 12: "One two\nthree.", 80: "One two three."}
     assert printed("plain", width) == wanted[width]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
 
 from tailrace.cli.word_wrap import WordWrap, columns
+from tests.support import cases
 
 
 def wrapped(text: str, width: int, size: int = 1) -> str:
@@ -15,13 +15,13 @@ def wrapped(text: str, width: int, size: int = 1) -> str:
     return "".join(wrap.feed(piece) for piece in pieces) + wrap.flush()
 
 
-@pytest.mark.parametrize("size", [1, 3, 100])
+@cases.each("size", [1, 3, 100])
 def test_a_line_ends_between_words(size: int) -> None:
     text = "the quick brown fox jumps over it"
     assert wrapped(text, 10, size) == "the quick\nbrown fox\njumps over\nit"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("text", "shown"),
     [
         ("a\n\n  indented", "a\n\n  indented"),

@@ -12,7 +12,7 @@ import pytest
 from tailrace.delivery import delivery
 from tailrace.log import interfaces
 from tailrace.protocol import events, ids, records, topics
-from tests.support import gateway_parts, log_contract, memory_delivery, memory_log
+from tests.support import cases, gateway_parts, log_contract, memory_delivery, memory_log
 
 TAG = ids.incarnation_tag("one")
 ALICE, BOB = records.Owner("https://tests", "alice"), records.Owner("https://tests", "bob")
@@ -74,8 +74,8 @@ async def refused(made: delivery.Delivery, rid: str, owner: records.Owner) -> No
         await made.find(rid, owner)
 
 
-@pytest.mark.parametrize("kind", ["queued", "running", "ended", "deleted"])
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "its owner follows it here"])
+@cases.each("kind", ["queued", "running", "ended", "deleted"])
+@cases.each("warm", [False, True], ids=["cold", "its owner follows it here"])
 async def test_a_response_of_somebody_else_costs_the_look_ups_of_an_unknown_one(
     kind: str, warm: bool
 ) -> None:

@@ -14,7 +14,7 @@ from tailrace import log
 from tailrace.delivery import feed, outbox
 from tailrace.protocol import activity, conversations, errors, ids, records, topics
 from tailrace.protocol import feed as positions
-from tests.support import memory_log, waiting
+from tests.support import cases, memory_log, waiting
 
 ALICE = records.Owner("i", "alice")
 # In the same partition.
@@ -197,7 +197,7 @@ async def test_a_position_that_is_not_of_this_log_is_reset(
         lost.close()
 
 
-@pytest.mark.parametrize("text", ["", "1-2-3", "0000000g-1-1", "00000000-1-", "00000000--1-1", "x"])
+@cases.each("text", ["", "1-2-3", "0000000g-1-1", "00000000-1-", "00000000--1-1", "x"])
 def test_what_is_no_position_is_none(text: str) -> None:
     with pytest.raises(positions.InvalidPosition):
         positions.position(text)

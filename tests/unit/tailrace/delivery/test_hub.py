@@ -13,7 +13,7 @@ import pytest
 from tailrace import log
 from tailrace.delivery import hub, subscription
 from tailrace.protocol import events, fold, records, topics
-from tests.support import collected
+from tests.support import cases, collected
 
 OWNER = records.Owner("iss", "alice")
 RID = "resp_" + "A" * 32
@@ -92,7 +92,7 @@ def test_events_are_dense_and_end_once() -> None:
     assert sum(e.terminal for e in s.emitted) == 1
 
 
-@pytest.mark.parametrize("cut", range(7))
+@cases.each("cut", range(7))
 def test_a_lookup_equals_the_live_stream_wherever_the_tail_stood(cut: int) -> None:
     h, live = opened()
     written = as_log(history())
@@ -312,7 +312,7 @@ def test_memory_counts_log_probabilities(ended: bool) -> None:
         assert json.loads(s.emitted[-1].body)["response"]["output"][0]["content"][0]["logprobs"]
 
 
-@pytest.mark.parametrize("missing", sorted(events.ESSENTIAL))
+@cases.each("missing", sorted(events.ESSENTIAL))
 def test_an_incomplete_echo_starts_no_series(missing: str) -> None:
     s = hub.Stream(RID, 0)
     incomplete = {k: v for k, v in echo().items() if k != missing}

@@ -7,12 +7,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-import pytest
-
 from tailrace.auth.principal import Principal
 from tailrace.delivery import revocations
 from tailrace.protocol import records, topics
-from tests.support import log_contract, memory_log
+from tests.support import cases, log_contract, memory_log
 
 ALICE = Principal("https://i", "alice", None, frozenset(), 2_000_000_000, 1_000)
 BOB = Principal("https://i", "bob", None, frozenset(), 2_000_000_000, 1_000)
@@ -73,7 +71,7 @@ async def test_each_later_one_is_told_once_and_holds_while_the_broker_is_away() 
         assert (told, known.refuses(ALICE)) == ([True], False)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("key", "value"),
     [
         (b"0" * 16, b"\xff"),

@@ -9,6 +9,7 @@ from tailrace.auth.issuers import load_issuers
 from tailrace.auth.principal import Principal
 from tailrace.auth.verification import verify
 from tailrace.local import dev_credentials
+from tests.support import cases
 
 NOW = 1_900_000_000.0
 
@@ -52,7 +53,7 @@ def test_an_issued_development_credential_verifies(tmp_path: Path) -> None:
     assert verify(plain, issuers, NOW).tenant is None
 
 
-@pytest.mark.parametrize("ttl", [0, -1, 86401])
+@cases.each("ttl", [0, -1, 86401])
 def test_a_lifetime_that_no_verifier_takes_is_not_issued(ttl: int) -> None:
     private, _ = dev_credentials.generate_key()
     with pytest.raises(ValueError, match="ttl"):

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.local import plan
 from tailrace.settings import catalog
+from tests.support import cases
 
 MODEL = plan.Model("/models/m", "m", 4096)
 AROUND = plan.Surroundings(
@@ -101,7 +102,7 @@ def test_the_archive_is_a_file_that_gateway_and_push_read_and_its_process_writes
     assert "TAILRACE_ARCHIVE" not in found["worker-1"].environ
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("engine", "python"),
     [
         ("vllm", "/engine/python"),
@@ -132,7 +133,7 @@ def test_gateways_count_only_with_a_model_that_is_a_folder() -> None:
     assert "tokenizer" not in json.loads(plan.pools(of_server))["default"]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("options", "text"),
     [
         ({"engine": "gpt"}, "--engine gpt"),
@@ -149,7 +150,7 @@ def test_an_option_that_cannot_be_is_named(options: dict[str, object], text: str
         plan.Options(**options).check()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("source", "name"),
     [
         ("/models/SmolLM2-135M-Instruct/", "smollm2-135m-instruct"),

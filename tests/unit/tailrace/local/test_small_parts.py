@@ -35,7 +35,7 @@ from tailrace.local import (
     readiness,
     state,
 )
-from tests.support import waiting
+from tests.support import cases, waiting
 
 
 def a_state(**fields: object) -> state.State:
@@ -114,14 +114,14 @@ class TestDevelopmentCredentials:
         dev_credentials.renew_page_credential(data)
         assert data.credential.stat().st_mtime > old + 1
 
-    @pytest.mark.parametrize(
+    @cases.each(
         ("text", "value"),
         [("90", 90), ("90s", 90), ("15m", 900), ("1h", 3600), ("24h", 86_400), ("1d", 86_400)],
     )
     def test_lifetimes(self, text: str, value: int) -> None:
         assert dev_credentials.seconds(text) == value
 
-    @pytest.mark.parametrize("text", ["", "0", "-1", "1w", "25h", "2d", "1.5h", "h"])
+    @cases.each("text", ["", "0", "-1", "1w", "25h", "2d", "1.5h", "h"])
     def test_no_lifetimes(self, text: str) -> None:
         with pytest.raises(ValueError, match="is no lifetime"):
             dev_credentials.seconds(text)
@@ -152,9 +152,7 @@ class TestLogs:
         assert logs.readable(json.dumps(record)) == "warning log.lost reason=no broker n=3"
         assert logs.readable('{"level": "info", "event": "started"}') == "started"
 
-    @pytest.mark.parametrize(
-        "line", ["Traceback (most recent call last):", "[1, 2]", "7", '{"half": ']
-    )
+    @cases.each("line", ["Traceback (most recent call last):", "[1, 2]", "7", '{"half": '])
     def test_any_other_line_is_shown_as_it_is(self, line: str) -> None:
         assert logs.readable(line) == line
 
@@ -223,7 +221,7 @@ class TestBroker:
 
 
 class TestInstall:
-    @pytest.mark.parametrize(
+    @cases.each(
         ("text", "major"),
         [
             ('openjdk version "17.0.15" 2025-04-15', 17),
@@ -236,7 +234,7 @@ class TestInstall:
     def test_java_versions(self, text: str, major: int | None) -> None:
         assert java.parse_version(text) == major
 
-    @pytest.mark.parametrize(
+    @cases.each(
         ("text", "version"),
         [("v20.19.2", (20, 19)), ("v22.1.0\n", (22, 1)), ("", (0, 0)), ("20.1", (0, 0))],
     )
@@ -337,7 +335,7 @@ class TestProbes:
         read = readiness.parse(200, b'{"ready": true, "parsers": ["hermes", "qwen3"]}')
         assert (read.parsers, worker.parsers) == (("hermes", "qwen3"), ())
 
-    @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
+    @cases.each("body", [b"", b"nonsense", b"[]", b'{"state": null}'])
     def test_a_body_of_anything_else_is_no_reason_to_fail(self, body: bytes) -> None:
         assert readiness.parse(503, body) == readiness.Readiness()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.log import address
+from tests.support import cases
 
 SECURE = "sasl+ssl://tailrace-push@a:9093,b:9093?password_file=/p&ca_file=/c"
 
@@ -28,7 +29,7 @@ def test_a_secure_address_is_read() -> None:
     assert address.parse(SECURE) == address.Bootstrap("a:9093,b:9093", "tailrace-push", "/p", "/c")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "text",
     [
         "",

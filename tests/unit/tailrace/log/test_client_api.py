@@ -13,6 +13,7 @@ import pytest
 
 from tailrace import log, private_parts, telemetry
 from tailrace.log import aiokafka_internals, client_api
+from tests.support import cases
 
 ROOM = Path(log.__file__).parent
 LIBRARY = Path(aiokafka.__file__).parent
@@ -40,7 +41,7 @@ def test_a_part_that_was_renamed_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize("beginning", aiokafka_internals.AWAY_MESSAGES)
+@cases.each("beginning", aiokafka_internals.AWAY_MESSAGES)
 def test_aiokafka_still_logs_the_texts_that_are_folded(beginning: str) -> None:
     sources = (path.read_text() for path in LIBRARY.rglob("*.py"))
     assert any(f'"{beginning}' in source for source in sources)

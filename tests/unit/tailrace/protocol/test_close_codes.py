@@ -2,10 +2,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tailrace.protocol import close_codes
 from tailrace.protocol.close_codes import CloseCode, Reconnect
+from tests.support import cases
 
 ROOT = Path(__file__).parents[4]
 
@@ -16,12 +15,12 @@ def test_every_code_is_a_cause_or_what_an_sdk_is_told() -> None:
     assert all(0 < len(row.reason.encode()) <= 123 for row in close_codes.TABLE.values())
 
 
-@pytest.mark.parametrize("code", [code for code in CloseCode if code >= 4000])
+@cases.each("code", [code for code in CloseCode if code >= 4000])
 def test_the_range_of_a_private_code_agrees_with_its_row(code: CloseCode) -> None:
     assert (close_codes.TABLE[code].reconnect is not Reconnect.NEVER) == (code <= 4499)
 
 
-@pytest.mark.parametrize("code", list(close_codes.TABLE))
+@cases.each("code", list(close_codes.TABLE))
 def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_anything_else(
     code: CloseCode,
 ) -> None:
@@ -35,7 +34,7 @@ def test_an_sdk_is_told_to_come_back_with_1012_or_1013_and_to_stay_away_with_any
 OF_THE_LIBRARY = {CloseCode.INVALID_TEXT, CloseCode.TOO_BIG}
 
 
-@pytest.mark.parametrize("code", sorted(set(close_codes.TABLE) - OF_THE_LIBRARY))
+@cases.each("code", sorted(set(close_codes.TABLE) - OF_THE_LIBRARY))
 def test_every_code_is_sent_somewhere(code: CloseCode) -> None:
     sources = [
         path.read_text()

@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.protocol import compact_events, events, fold, ids, queue_place, records
-from tests.support import compact_reader, toy_parser
+from tests.support import cases, compact_reader, toy_parser
 
 RID = ids.mint(ids.Address(b"test", 5, 6), bytes(range(11)))
 OTHER = ids.mint(ids.Address(b"test", 5, 7), bytes(range(11)))
@@ -173,7 +172,7 @@ def test_numbers_of_watches_that_are_over_are_used_again() -> None:
     assert json.loads(watches.message("e", batch))["number"] == 3
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
+@cases.each("size", [1, 2, 7])
 def test_a_token_costs_few_bytes_beside_its_text(size: int) -> None:
     """The steady state of the 64th response of a socket: with an answer's first delta behind it,
     in messages of `size` events."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.protocol import conversations, ids, records
 from tailrace.verify import conversation_fold
+from tests.support import cases
 
 ALICE = records.Owner("i", "alice")
 BOB = records.Owner("i", "bob")
@@ -145,7 +146,7 @@ def test_there_is_a_most_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.head == "b"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("key", "value"),
     [
         (C, b"no JSON"),

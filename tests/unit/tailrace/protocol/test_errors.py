@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.protocol import errors
+from tests.support import cases
 
 EVERY_ERROR = [
     (errors.invalid_request("No.", "input", "bad"), 400, "bad", "input"),
@@ -141,7 +142,7 @@ def test_an_error_without_code_still_gives_sockets_a_string_code() -> None:
     assert errors.ws_event(error)["error"]["code"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("seconds", "whole", "milliseconds"),
     [(0, "1", "1"), (0.25, "1", "250"), (1.0, "1", "1000"), (2.001, "3", "2001")],
 )

@@ -15,7 +15,7 @@ from openai.types import responses as sdk
 from pydantic import BaseModel, TypeAdapter
 
 from tailrace.protocol import events, fold, queue_place, records
-from tests.support import response_grammar
+from tests.support import cases, response_grammar
 
 RID = "resp_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
 ITEM = "msg_AQECAwQABQAAAAAABgABAgMEBQYHCAkK"
@@ -282,7 +282,7 @@ STATUS = {
 }
 
 
-@pytest.mark.parametrize("way", STATUS)
+@cases.each("way", STATUS)
 def test_the_terminal_response_says_how_it_ended(way: str) -> None:
     final = run(WAYS[way][0])[-1].response
     assert final is not None

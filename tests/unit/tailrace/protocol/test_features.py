@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tailrace.protocol import features, records
+from tests.support import cases
 
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 CUSTOM = {"type": "custom", "custom": {"name": "g"}}
@@ -24,7 +23,7 @@ def request(**more: Any) -> records.Request:
     )
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("asked", "needs"),
     [
         ({}, []),
@@ -46,7 +45,7 @@ def test_what_a_request_needs(asked: dict[str, Any], needs: list[tuple[str, str]
     assert {need.feature for need in features.needed(request(**asked))} <= features.ALL
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("told", "generates"),
     [([], True), (["tools"], True), (["embeddings"], False), (["embeddings", "text"], True)],
 )

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai import Omit
@@ -17,7 +16,7 @@ from pydantic import TypeAdapter
 
 from tailrace.protocol import events, file_search, fold, ids, records
 from tailrace.verify import history, outcome, reference_fold
-from tests.support import strict_types, toy_parser
+from tests.support import cases, strict_types, toy_parser
 from tests.unit.tailrace.protocol import test_items
 
 RID = test_items.RID
@@ -217,9 +216,7 @@ def test_another_model_that_continues_has_the_next_item() -> None:
     assert told[-1].type == "response.output_text.annotation.added"
 
 
-@pytest.mark.parametrize(
-    "member", [None, 5, [], {}, {"queries": "x"}, {"queries": [], "sources": [1]}], ids=str
-)
+@cases.each("member", [None, 5, [], {}, {"queries": "x"}, {"queries": [], "sources": [1]}], ids=str)
 def test_what_cannot_be_read_is_as_no_search(member: Any) -> None:
     said = {**events.echo(RID, 1_700_000_000, "m"), file_search.MEMBER: member}
     log = test_items.log_of("So [1].", [99])
@@ -244,7 +241,7 @@ IMAGE = {"type": "image", "sha256": "0", "media": "image/png"}
 TEXT = {"type": "text", "text": "Look."}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "messages",
     [
         [{"role": "user", "content": "why?"}],

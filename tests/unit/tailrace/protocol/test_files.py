@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import files, images, records, topics
+from tests.support import cases
 
 PLACE = {"p": 2, "at": [7, 9], "bytes": 600_000, "ms": 1_000}
 
@@ -37,7 +38,7 @@ def test_a_place_is_named_until_it_is_half_a_day_old() -> None:
     assert not place.reusable(1_000 + topics.FILE_REUSE_MS)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "change",
     [
         {"p": -1},
@@ -68,14 +69,14 @@ def test_messages_are_changed_where_they_show_images_and_nowhere_else() -> None:
     assert not images.kept_apart([plain, shows])
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 196_607, 196_608, 196_609, 500_000])
+@cases.each("size", [0, 1, 2, 3, 196_607, 196_608, 196_609, 500_000])
 def test_base64_in_steps_is_base64(size: int) -> None:
     data = (b"0123456789" * 50_001)[:size]
     assert files.encoded(data) == base64.b64encode(data).decode()
     assert files.decoded(files.encoded(data)) == data
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "text",
     [
         "A",

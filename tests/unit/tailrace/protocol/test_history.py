@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.delivery import hub
 from tailrace.protocol import events, fold, history, ids, records
+from tests.support import cases
 
 RID = ids.mint(ids.Address(b"abcd", 5, 6), bytes(11))
 OTHER = ids.mint(ids.Address(b"abcd", 5, 6), bytes([1] * 11))
@@ -321,7 +321,7 @@ BROKEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@cases.each("name", BROKEN)
 def test_what_does_not_fit_together_is_garbage(name: str) -> None:
     whole = json.loads(history.encode(response_of("hi")))
     assert history.decode(json.dumps(whole).encode()) is not None
@@ -371,7 +371,7 @@ def test_any_bytes_are_no_part_and_no_history(key: bytes, value: bytes) -> None:
     assert history.file_named_by(key) is None
 
 
-@pytest.mark.parametrize("place", range(40))
+@cases.each("place", range(40))
 def test_a_changed_byte_gives_nothing(place: int) -> None:
     ((key, value),) = history.parts(response_of("hi"))
     at = place * len(value) // 40
@@ -405,7 +405,7 @@ def test_a_responses_partition_is_its_own_in_the_topics_count() -> None:
     assert [history.partition(RID, count) for count in (1, 4, 12)] == [0, 1, 5]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("more", "reason", "kept"),
     [
         ({}, "stop", True),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import ids
+from tests.support import cases
 
 TAG = ids.incarnation_tag("a log")
 ENTROPY = bytes(range(ids.RANDOM_BYTES))
@@ -89,13 +90,13 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("rid", MALFORMED.values(), ids=MALFORMED.keys())
+@cases.each("rid", MALFORMED.values(), ids=MALFORMED.keys())
 def test_what_this_format_cannot_have_minted_is_refused(rid: str) -> None:
     with pytest.raises(ids.InvalidId):
         ids.parse(rid)
 
 
-@pytest.mark.parametrize("rid", [None, 1, b"resp_" + b"A" * 32, ["resp_"], {}])
+@cases.each("rid", [None, 1, b"resp_" + b"A" * 32, ["resp_"], {}])
 def test_what_is_no_text_is_refused(rid: object) -> None:
     with pytest.raises(ids.InvalidId):
         ids.parse(rid)  # type: ignore[arg-type]
@@ -121,7 +122,7 @@ def test_an_id_keeps_its_partition_when_the_log_grows() -> None:
     assert ids.parse(minted(partition=7), 8) == ids.parse(minted(partition=7), 64)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "address",
     [
         ids.Address(TAG, -1, 0),
@@ -137,7 +138,7 @@ def test_an_address_that_does_not_fit_is_refused_at_minting(address: ids.Address
         ids.mint(address, ENTROPY)
 
 
-@pytest.mark.parametrize("size", [0, 10, 12])
+@cases.each("size", [0, 10, 12])
 def test_minting_takes_exactly_the_promised_randomness(size: int) -> None:
     assert ids.RANDOM_BYTES * 8 >= 80
     with pytest.raises(ValueError):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import record_tags, records, topics
+from tests.support import cases
 
 SECRETS = {role: bytes([n]) * 32 for n, role in enumerate(record_tags.ROLES, 1)}
 OWNER = records.Owner("https://tests", "ann")
@@ -38,7 +39,7 @@ def signed(
     return [("tag", keyring().tag(by, topic, partition, key, value))]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("by", "topic", "value"),
     [
         ("gateway", REQUESTS, b"{}"),
@@ -61,7 +62,7 @@ def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, val
     assert keyring().forged(topic, 2, KEY, value, headers) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("by", "topic", "value"),
     [
         ("worker", REQUESTS, b"{}"),
@@ -94,7 +95,7 @@ def test_a_value_with_two_types_is_garbage() -> None:
     assert records.decode_token(b'{"t":"CANCEL","rid":"r","own":"o","seq":1,"t":"YIELD"}') is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "changed",
     [
         {"topic": topics.requests("other", "interactive")},
@@ -170,7 +171,7 @@ def test_a_key_of_the_future_signs_where_there_is_no_other() -> None:
     assert ring.signing_key("worker", 1.0) == ("worker", 9_000)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("text", "why"),
     [
         (b"", "Input data"),

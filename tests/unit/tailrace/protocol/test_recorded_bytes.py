@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import files, records
+from tests.support import cases
 
 OWNER = records.Owner("i", "s", "t")
 OWNER_JSON = b'{"issuer":"i","subject":"s","tenant":"t"}'
@@ -223,7 +224,7 @@ RECORDED: list[tuple[Any, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("record", "recorded"), [pytest.param(*pair, id=type(pair[0]).__name__) for pair in RECORDED]
 )
 def test_a_record_has_the_bytes_of_recorded_logs(record: Any, recorded: bytes) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import records
+from tests.support import cases
 
 OWNER = records.Owner("https://issuer", "alice", "acme")
 REQUEST = records.Request(
@@ -54,7 +55,7 @@ DECODERS: dict[str, Decode] = {
 }
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("decode", "record"),
     [(records.decode_token, r) for r in (CLAIM, TOK, END, FAILED, CANCEL, YIELD)]
     + [(records.decode_request, REQUEST)]
@@ -180,7 +181,7 @@ def test_fields_of_a_later_writer_are_tolerated() -> None:
     assert records.decode_request(altered(REQUEST, shiny=1)) == REQUEST
 
 
-@pytest.mark.parametrize("version", [0, 2, 99, -1, "1", None, 1.0, True, [1]])
+@cases.each("version", [0, 2, 99, -1, "1", None, 1.0, True, [1]])
 def test_another_version_is_garbage_to_this_reader(version: object) -> None:
     assert records.decode_token(altered(TOK, v=version)) is None
     assert records.decode_request(altered(REQUEST, v=version)) is None
@@ -270,7 +271,7 @@ def test_every_member_of_version_2_has_its_test() -> None:
     assert len(sampling) - sampling.index("logprobs") == 6
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "fields",
     [
         {"marks": [[0, 0, "z", "", ""]]},
@@ -294,13 +295,13 @@ def test_marks_and_log_probabilities_of_the_wrong_shape_are_garbage(fields: dict
     assert records.decode_token(altered(TOK, v=2, **fields)) is None
 
 
-@pytest.mark.parametrize("vectors", [["?"], ["AAAA", 1], "AAAA", [None], [["AAAA"]]], ids=str)
+@cases.each("vectors", [["?"], ["AAAA", 1], "AAAA", [None], [["AAAA"]]], ids=str)
 def test_vectors_of_the_wrong_shape_are_garbage(vectors: Any) -> None:
     assert records.decode_token(altered(END, v=2, vectors=["AAAA"])) is not None
     assert records.decode_token(altered(END, v=2, vectors=vectors)) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "embed",
     [{}, {"inputs": "a"}, {"inputs": [1]}, {"inputs": [[-1]]}, {"inputs": [["a"]]}],
     ids=str,
@@ -319,7 +320,7 @@ def test_a_prompt_that_is_embedded_has_its_own_digest() -> None:
     assert REQUEST.prompt_digest == records.prompt_digest(REQUEST.messages)
 
 
-@pytest.mark.parametrize("name", ["tok", "TOKEN", "", None, 1, ["TOK"], {}, ...])
+@cases.each("name", ["tok", "TOKEN", "", None, 1, ["TOK"], {}, ...])
 def test_an_unknown_type_is_garbage(name: object) -> None:
     assert records.decode_token(altered(TOK, t=name)) is None
 
@@ -331,7 +332,7 @@ def test_a_record_of_another_topic_is_garbage() -> None:
     assert records.decode_meta(records.encode(DELETED)) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "fields",
     [
         {"rid": ...},
@@ -361,7 +362,7 @@ def test_a_frame_of_the_wrong_shape_is_garbage(fields: dict[str, Any]) -> None:
     assert records.decode_token(altered(TOK, **fields)) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("record", "fields"),
     [
         (
@@ -412,8 +413,8 @@ JUNK: list[bytes | None] = [
 ]
 
 
-@pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+@cases.each("name", DECODERS)
+@cases.each("junk", JUNK, ids=range(len(JUNK)))
 def test_junk_is_none(name: str, junk: bytes | None) -> None:
     assert DECODERS[name](junk) is None
 
@@ -456,7 +457,7 @@ def test_no_json_raises_and_what_is_read_can_be_written(
             assert decode(records.encode(read)) == read
 
 
-@pytest.mark.parametrize("surrogate", [b"\\ud800", b"\\udfff", b"\\udc00\\ud800"])
+@cases.each("surrogate", [b"\\ud800", b"\\udfff", b"\\udc00\\ud800"])
 def test_lone_surrogates_never_get_in(surrogate: bytes) -> None:
     """They could not be encoded for a client: a reader would crash on text that no tokenizer
     makes."""
@@ -478,7 +479,7 @@ def at_stack_depth(frames: int, call: Callable[[], Any]) -> Any:
     return call() if frames == 0 else at_stack_depth(frames - 1, call)
 
 
-@pytest.mark.parametrize("depth", [1, 30, 62, 63, 64, 65, 200, 400, 900, 100_000])
+@cases.each("depth", [1, 30, 62, 63, 64, 65, 200, 400, 900, 100_000])
 def test_nesting_is_judged_alike_by_every_reader(depth: int) -> None:
     """The parser's own bound shrinks with the caller's stack: a claim with a deep echo counted for
     one reader and not for another."""

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import ids, records, seals
+from tests.support import cases
 
 ALICE = records.Owner("https://one", "alice")
 RID = ids.mint(ids.Address(b"inc1", 3, 77), bytes(11))
@@ -33,12 +34,12 @@ def test_a_reader_of_the_log_makes_the_same_bytes_without_the_keys() -> None:
     assert read.close(ITEM, "thought") == made.close(ITEM, "thought")
 
 
-@pytest.mark.parametrize("member", [None, 5, "", "aa", "aa:zz", "aa:" + "00" * 31])
+@cases.each("member", [None, 5, "", "aa", "aa:zz", "aa:" + "00" * 31])
 def test_an_echo_without_a_usable_seal_has_none(member: object) -> None:
     assert seals.Seal.of_echo(member) is None
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other",
     [
         records.Owner("https://one", "bob"),

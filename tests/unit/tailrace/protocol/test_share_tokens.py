@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import string
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import ids, records, seals, share_tokens
+from tests.support import cases
 
 KEY, OLDER = b"k" * 32, b"o" * 32
 TOKENS = share_tokens.Tokens([KEY])
@@ -72,7 +72,7 @@ def test_a_token_that_was_altered_at_any_place_is_refused() -> None:
         assert refused(token[:place] + token[place + 1 :]), "one character less"
 
 
-@pytest.mark.parametrize("more", ["A", "=", "==", "\n", " ", "/", "?after=1", "A" * 9_000])
+@cases.each("more", ["A", "=", "==", "\n", " ", "/", "?after=1", "A" * 9_000])
 def test_nothing_may_follow_a_token_or_come_before_it(more: str) -> None:
     token = TOKENS.seal(LINK)
     assert refused(token + more)
@@ -88,9 +88,7 @@ def test_a_last_character_with_spare_bits_is_refused() -> None:
         assert same == [token[-1]]
 
 
-@pytest.mark.parametrize(
-    "token", ["", "x", "a" * 39, "a" * 100, "../" * 20, "%2e" * 30, "A" * 10**6]
-)
+@cases.each("token", ["", "x", "a" * 39, "a" * 100, "../" * 20, "%2e" * 30, "A" * 10**6])
 def test_what_is_no_token_is_refused(token: str) -> None:
     assert refused(token)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.protocol import topics
+from tests.support import cases
 
 POOLS = ("default", "large")
 
@@ -66,7 +67,7 @@ def test_only_topics_that_hold_a_last_state_per_key_are_compacted() -> None:
     }
 
 
-@pytest.mark.parametrize("name", request_topics())
+@cases.each("name", request_topics())
 def test_tokens_outlive_requests(name: str) -> None:
     """A request redelivered after its first records are gone would look new, and be answered
     twice."""
@@ -187,7 +188,7 @@ def test_every_topic_has_a_writer_and_the_operator_reads_it() -> None:
         assert "operator" in row.readers, row.name
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("pool", "priority"),
     [
         ("", "batch"),
@@ -224,14 +225,14 @@ def test_two_tables_do_not_share_settings() -> None:
     assert other[topics.META].config["segment.ms"] != "1"
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "name", [topics.CONVERSATIONS, topics.DELETIONS, topics.USAGE, topics.META, topics.HISTORY]
 )
 def test_a_fixed_number_of_partitions_is_what_the_table_says(name: str) -> None:
     assert topics.partitions_of(name) == rows()[name].partitions
 
 
-@pytest.mark.parametrize("name", [topics.TOKENS, *request_topics(), "llm.none"])
+@cases.each("name", [topics.TOKENS, *request_topics(), "llm.none"])
 def test_a_topic_with_the_logs_partition_count_or_none_has_no_fixed_number(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         topics.partitions_of(name)

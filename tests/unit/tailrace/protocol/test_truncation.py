@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.protocol import records, truncation
 from tailrace.verify import truncation_checks
+from tests.support import cases
 
 Message = dict[str, Any]
 
@@ -31,7 +32,7 @@ def returned(call: str) -> Message:
 S, U, A = said("system"), said("user"), said("assistant")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("messages", "counts"),
     [
         ([], [0]),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 
 from tailrace.protocol import events, fold, records
-from tests.support import toy_parser, version_1
+from tests.support import cases, toy_parser, version_1
 from tests.unit.tailrace.protocol.test_items import (
     ECHO,
     OWNER,
@@ -77,7 +76,7 @@ def test_an_old_reader_shows_nothing_of_a_response_with_a_parser(
     assert read(log, old=False)[0].phase is fold.Phase.DONE
 
 
-@pytest.mark.parametrize("at", range(1, 6))
+@cases.each("at", range(1, 6))
 def test_an_old_reader_stalls_at_the_first_record_that_it_cannot_read(at: int) -> None:
     """Log probabilities need no parser, so its first claim is one that old readers know."""
     log: list[records.TokenRecord] = [claim("n0", None, "")]

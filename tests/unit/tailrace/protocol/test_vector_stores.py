@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import msgspec
-import pytest
 
 from tailrace.protocol import files, ids, records, vector_stores
 from tailrace.protocol.vector_stores import (
@@ -21,6 +20,7 @@ from tailrace.protocol.vector_stores import (
     Stores,
     Used,
 )
+from tests.support import cases
 
 ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob", "t")
 STORE = ids.mint(ids.Address(b"abcd", 1, 0), bytes(11), vector_stores.PREFIX)
@@ -50,7 +50,7 @@ def only(stores: Stores) -> vector_stores.Store:
     return found
 
 
-@pytest.mark.parametrize("act", [*ACTS, Leaving(STORE, ALICE), Detached(STORE, ALICE, "vsa_1")])
+@cases.each("act", [*ACTS, Leaving(STORE, ALICE), Detached(STORE, ALICE, "vsa_1")])
 def test_a_record_is_read_as_it_was_written_under_its_own_key_only(act: vector_stores.Act) -> None:
     value, key = vector_stores.encode(act), vector_stores.key(act)
     assert vector_stores.act_of(key.encode(), value) == act

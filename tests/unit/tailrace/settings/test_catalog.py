@@ -12,6 +12,7 @@ import yaml
 
 from tailrace import settings
 from tailrace.settings import catalog, pools_file
+from tests.support import cases
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 WHOLE = """
@@ -77,7 +78,7 @@ def test_the_example_and_its_schema_agree_with_the_code() -> None:
         jsonschema.validate(wrong, schema)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("text", "said"),
     [
         (

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tailrace.auth.issuers import load_issuers
 from tailrace.settings import table
+from tests.support import cases
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAMS = ("gateway", "push", "worker", "pipelines", "tailrace")
@@ -55,7 +54,7 @@ def test_every_variable_that_anything_reads_or_sets_is_in_the_table() -> None:
     assert not unknown
 
 
-@pytest.mark.parametrize("row", table.VARIABLES, ids=lambda row: row.name)
+@cases.each("row", table.VARIABLES, ids=lambda row: row.name)
 def test_every_row_is_read_somewhere(row: table.Variable) -> None:
     attribute = re.compile(rf"\.{row.field}\b" if row.field else rf"\b{row.name}\b")
     sources = [f for f in files(*PROGRAMS, "locustfile.py") if f.suffix == ".py"]

@@ -10,7 +10,6 @@ from typing import Any
 import hypothesis
 import hypothesis.strategies as st
 import msgspec
-import pytest
 
 from gateway import backlog, cache, context, worker_registry
 from tailrace import fair_queue
@@ -30,6 +29,7 @@ from tailrace.store import (
     turned_away,
     workers,
 )
+from tests.support import cases
 from worker import demand
 from worker.turned_away import TurnedAway
 
@@ -225,7 +225,7 @@ def test_waits_of_principals_yield_a_wait_that_a_client_can_be_told(
             assert int(errors.deadline_not_met(wait, 600).headers["retry-after"]) >= 1
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])
+@cases.each("seconds", [math.nan, math.inf, -math.inf, 1e209, -3.0, 0.0])
 def test_a_client_is_told_a_time_within_a_day(seconds: float) -> None:
     for told in (
         errors.overloaded(seconds),

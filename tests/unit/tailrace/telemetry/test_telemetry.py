@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tailrace import log, telemetry
 from tailrace.local import dev_credentials
 from tailrace.telemetry import Action
+from tests.support import cases
 
 ROOT = Path(__file__).parents[4]
 CANARY = "the prompt of a person"
@@ -237,7 +238,7 @@ def test_the_message_of_an_error_that_may_quote_content_is_not_shown(
     )
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("error", "shown"),
     [
         (ConnectionRefusedError(111, "refused"), "ConnectionRefusedError: [Errno 111] refused"),
@@ -358,7 +359,7 @@ def test_without_export_headers_are_empty_but_a_callers_context_is_handed_on() -
         otel_context.detach(token)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "headers",
     [
         [],

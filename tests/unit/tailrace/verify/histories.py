@@ -656,11 +656,22 @@ def by_a_faster_worker(w: World) -> records.Request:
 def good() -> Good:
     """Responses that were taken, with two watchers each, one of which reconnects twice; and some
     that were not. Each call returns its own copy: to make one again takes thirty times as long."""
-    defaults, made = _defaults(), _pickled()
-    copier = pickle.Unpickler(io.BytesIO(made))  # noqa: S301
-    copier.persistent_load = defaults.__getitem__
-    copied: Good = copier.load()
+    copied: Good = _Unpickler(io.BytesIO(_pickled())).load()
     return copied
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: int) -> Any:
+        return _defaults()[pid]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._numbers = {id(default): number for number, default in enumerate(_defaults())}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self._numbers.get(id(obj))
 
 
 @functools.cache
@@ -679,11 +690,8 @@ def _defaults() -> list[Any]:
 @functools.cache
 def _pickled() -> bytes:
     """The good history. To read it takes a tenth of what a deep copy takes."""
-    numbers = {id(default): number for number, default in enumerate(_defaults())}
     made = io.BytesIO()
-    pickler = pickle.Pickler(made)
-    pickler.persistent_id = lambda each: numbers.get(id(each))
-    pickler.dump(_good())
+    _Pickler(made).dump(_good())
     return made.getvalue()
 
 

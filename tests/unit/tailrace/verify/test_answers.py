@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tailrace.protocol import records
+from tests.support import cases
 from tests.unit.tailrace.verify import histories as worlds
 
 GREEDY = records.Sampling(4096, temperature=0.0)
@@ -40,7 +41,7 @@ def test_nobody_is_given_an_answer_of_another_cache_scope() -> None:
     assert problems(w) == ["it is an answer to another cache scope"]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "wants",
     [
         {"sampling": records.Sampling(4096)},

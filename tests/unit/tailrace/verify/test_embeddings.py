@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from tailrace.protocol import events, fold, records
 from tailrace.verify import report
+from tests.support import cases
 from tests.unit.tailrace.verify import histories as worlds
 
 VECTOR = b"\0\0\x80?" * 2
@@ -54,7 +54,7 @@ def test_the_good_history_passes() -> None:
     assert out.verdict is report.Verdict.PASS, "\n".join(out.lines())
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("vectors", "what"),
     [
         ((), "0 vectors for 2 inputs"),

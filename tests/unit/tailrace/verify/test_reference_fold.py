@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import hypothesis
 import msgspec
-import pytest
 from hypothesis import strategies as st
 
 from tailrace.protocol import fold, ids, records
 from tailrace.verify import history, reference_fold, report, response_checks
+from tests.support import cases
 from tests.unit.tailrace.verify import histories as worlds
 from worker import takeover
 
@@ -315,7 +315,7 @@ def test_marks_of_the_end_count() -> None:
     assert agreement(story, LosesMarksOfTheEnd).failed() == ["L1"]
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda c: c.__name__)
+@cases.each("broken", BROKEN, ids=lambda c: c.__name__)
 def test_a_broken_fold_is_caught(broken: type[fold.Fold]) -> None:
     assert set(agreement(unlucky(), broken).failed()) & {"L1", "L3"}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import struct
 
-import pytest
-
 from tailrace.verify import replicas, report
+from tests.support import cases
 
 
 def segment(*found: tuple[int, int, bytes]) -> bytes:
@@ -44,7 +43,7 @@ def test_a_replica_that_begins_later_agrees() -> None:
     assert failed(GOOD, segment((3, 1, b"b"), (4, 2, b"cc"))) == []
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "other",
     [
         segment((0, 3, b"aaa"), (3, 1, b"z"), (4, 2, b"cc")),

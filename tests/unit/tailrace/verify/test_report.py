@@ -18,6 +18,7 @@ from tailrace.verify import (
     report,
     transcript,
 )
+from tests.support import cases
 from tests.unit.tailrace.verify import histories as worlds
 
 
@@ -65,7 +66,7 @@ def test_as_json_says_the_same() -> None:
     assert found["figures"]["takeovers with k > 0"] == 10
 
 
-@pytest.mark.parametrize(("q", "value"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])
+@cases.each(("q", "value"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.0, 1)])
 def test_quantiles(q: float, value: float) -> None:
     assert report.quantile(list(range(100, 0, -1)), q) == value
 

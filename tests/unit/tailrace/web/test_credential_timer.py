@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.protocol import errors
 from tailrace.web import auth_messages, credential_timer
-from tests.support import collected
+from tests.support import cases, collected
 
 
 class Clock:
@@ -90,7 +90,7 @@ def test_one_that_has_ended_is_not_announced(clock: Clock, end: float) -> None:
     assert clock.told == ["end"]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "body",
     [
         {},

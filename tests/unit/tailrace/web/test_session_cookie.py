@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.web import session_cookie
+from tests.support import cases
 from tests.support.gateway_parts import ALICE
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -50,7 +51,7 @@ def test_under_another_key_it_is_nothing() -> None:
         session_cookie.SessionCookies(OTHER).open(value, NOW)
 
 
-@pytest.mark.parametrize("place", [0, 5, 20, -2])
+@cases.each("place", [0, 5, 20, -2])
 def test_a_changed_character_is_noticed(place: int) -> None:
     cookies = session_cookie.SessionCookies(KEY)
     value = list(cookies.seal(ALICE))
@@ -78,7 +79,7 @@ def test_the_token_is_of_this_cookie_alone() -> None:
     assert not cookies.shows_token(asked("h", x_tailrace_session=forged), one)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("host", "name", "secure"),
     [
         ("chat.example", "__Host-tailrace", True),

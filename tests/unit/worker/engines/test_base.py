@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import cases
 from worker.engines import base
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("error", "verdict"),
     [
         (base.EngineDead("x"), base.Verdict.DIE),

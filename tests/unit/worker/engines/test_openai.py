@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tailrace.protocol import records
-from tests.support import openai_server
+from tests.support import cases, openai_server
 from tests.support.openai_server import Refusal
 from tests.support.waiting import eventually
 from worker.engines import (
@@ -214,7 +214,7 @@ async def test_vllm_is_told_whose_prompt_it_caches(server: openai_server.Server)
     assert server.requests[0]["cache_salt"] == records.Owner("i", "s").cache_scope
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("choice", "sent", "names"),
     [
         (records.ToolChoice(), "auto", ["weather", "time"]),
@@ -497,9 +497,7 @@ async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(
         assert engine.trouble == f"the server answered {status}"
 
 
-@pytest.mark.parametrize(
-    "asked", ["soon", "-3", "0", "inf", "nan", "", "Sun, 06 Nov 1994 08:50:07 GMT"]
-)
+@cases.each("asked", ["soon", "-3", "0", "inf", "nan", "", "Sun, 06 Nov 1994 08:50:07 GMT"])
 def test_a_pause_that_is_none_or_cannot_be_read_is_left_to_the_back_off(asked: str) -> None:
     assert openai_answers.retry_after_s({"retry-after": asked}) is None
 

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.parsing import schemas
 from tailrace.protocol import features, records
+from tests.support import cases
 from worker.engines import base, scripted, scripted_answers, scripted_markers, scripted_values
 from worker.item_parser import Piece
 
@@ -113,7 +114,7 @@ def test_a_number_stands_for_tokens_that_depend_on_all_before_them() -> None:
     assert len(json.loads(arguments)["city"]) > 80
 
 
-@pytest.mark.parametrize("rounds", range(4))
+@cases.each("rounds", range(4))
 def test_then_is_for_the_answer_after_the_outputs(rounds: int) -> None:
     asked = request(
         'call weather {"city":"a"}\nthen\ncall time {}\nthen\nsay Bye.',
@@ -133,7 +134,7 @@ def choice(mode: Any, *names: str) -> records.ToolChoice:
     return records.ToolChoice(mode, names)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("said", "fields", "expected"),
     [
         ("call weather\ncall time", {"tool_choice": choice("none")}, ["m"]),
@@ -178,7 +179,7 @@ def test_a_message_is_of_the_format_whatever_was_to_be_said() -> None:
     assert text == '{"city":"Rome"}'
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("form", "pattern"),
     [
         ({"type": "json_object"}, r'\{"answer":".+"\}'),
@@ -212,7 +213,7 @@ def of(*, array: bool = False, **members: Any) -> dict[str, Any]:
     return {"type": "array", "items": members} if array else {"type": "object", **members}
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "schema",
     [
         TREE,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import cases
 from worker.engines import base, vllm_arguments
 
 KNOWN = ("model", "max_model_len", "tensor_parallel_size", "_private")
@@ -37,7 +38,7 @@ def test_arguments_that_vllm_knows_pass() -> None:
     vllm_arguments.check_names(["tensor_parallel_size"], KNOWN, "1")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("name", "said"),
     [
         ("tensor_paralel_size", "vLLM 1 has no engine_args.tensor_paralel_size, perhaps 'tensor_"),
@@ -51,7 +52,7 @@ def test_a_name_is_refused(name: str, said: str) -> None:
         vllm_arguments.check_names([name], KNOWN, "1")
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("given", "said"),
     [
         ({"x": 1, "a": "broken"}, "cannot do engine_args.a here: ValueError: a or b and c: no"),
@@ -65,7 +66,7 @@ def test_what_cannot_be_done_is_refused(given: dict[str, Any], said: str) -> Non
         vllm_arguments.configure(build, given, "1")
 
 
-@pytest.mark.parametrize("given", [{}, {"size": 4}, {"x": [1], "size": 2, "mode": "auto"}])
+@cases.each("given", [{}, {"size": 4}, {"x": [1], "size": 2, "mode": "auto"}])
 def test_what_can_be_done_is_configured(given: dict[str, Any]) -> None:
     assert vllm_arguments.configure(build, given, "1").cache.size == given.get("size", 1)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import cases
 from worker.engines import vllm_custom
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("ebnf", "rewritten"),
     [
         ('root ::= (("a" root_0))', 'text ::= (("a" root_0))'),

@@ -11,13 +11,14 @@ import pytest
 from tailrace import telemetry
 from tailrace.prompts import chat_template
 from tailrace.protocol import events, records
+from tests.support import cases
 from worker.engines import base, scripted, vllm_items, vllm_parsers, vllm_template
 
 TEXTS = ["", "plain", 'a "quote"\n\\ 日 😀', "\t\u0001", "{}"]
 
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-@pytest.mark.parametrize("text", TEXTS)
+@cases.each("ascii_only", [True, False])
+@cases.each("text", TEXTS)
 def test_the_text_of_a_custom_call_does_not_depend_on_how_it_comes(
     text: str, ascii_only: bool
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_template_that_ignores_tools_is_found_out() -> None:
     assert vllm_template.Template(Tokenizer("tools")).takes_tools
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("takes", "effort", "variables"),
     [
         (["enable_thinking"], "none", {"enable_thinking": False}),

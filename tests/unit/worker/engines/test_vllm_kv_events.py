@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support import cases
 from worker.cached_blocks import CachedBlocks, Cleared, Removed, Stored
 from worker.engines.vllm_kv_events import KvEvents, events_of, wanted
 
@@ -69,7 +70,7 @@ def test_blocks_are_stored_with_the_scope_of_the_first_removed_and_cleared() -> 
     assert list(events_of(AllBlocksCleared())) == [Cleared()]
 
 
-@pytest.mark.parametrize(
+@cases.each(
     "event",
     [
         BlockStored([b"a"], None, [1, 2], medium="CPU"),
@@ -111,7 +112,7 @@ def test_events_go_over_a_socket_that_only_this_user_reaches(reader: KvEvents) -
     assert not reader._folder.exists()
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("given", "expected"),
     [
         ({}, True),

@@ -12,6 +12,7 @@ from tokenizers import decoders, models
 
 from tailrace.prompts import chat_template
 from tailrace.protocol import records
+from tests.support import cases
 from worker.engines import detokenizer, vllm, vllm_template
 
 IMAGE = {"type": "image", "sha256": "00", "media": "image/png", "width": 1, "height": 1, "data": ""}
@@ -43,7 +44,7 @@ class Tokenizer:
         return "".join(f"<{m['role']}>" + self._template(m["content"]) for m in messages)
 
 
-@pytest.mark.parametrize(
+@cases.each(
     ("template", "takes"),
     [
         (with_parts, True),
@@ -124,7 +125,7 @@ def dialogue(text: str, *, continued: bool) -> records.Request:
     return records.Request("r", owner, "m", said, records.Sampling(1), {}, continue_final=continued)
 
 
-@pytest.mark.parametrize("text", ["one two", " spaces \n", "", "q", "tailrace-continues-here"])
+@cases.each("text", ["one two", " spaces \n", "", "q", "tailrace-continues-here"])
 def test_a_text_that_is_continued_ends_the_prompt_as_it_is(text: str) -> None:
     template = vllm_template.Template(Written())
     assert template.continues
@@ -138,7 +139,7 @@ def test_a_text_that_is_continued_ends_the_prompt_as_it_is(text: str) -> None:
     assert closed == f"<user>q</><assistant>{text.strip()}</><assistant>"
 
 
-@pytest.mark.parametrize("change", [lambda _: "", lambda text: text * 2, str.upper])
+@cases.each("change", [lambda _: "", lambda text: text * 2, str.upper])
 def test_a_template_that_shows_another_text_continues_none(change: Callable[[str], str]) -> None:
     assert not vllm_template.Template(Written(change)).continues
 
