@@ -18,7 +18,7 @@ SETTINGS = [
     USUAL,
     search.Setting(workers=3, claims=1, tokens=2, doubles=1),
     search.Setting(workers=2, claims=1, tokens=3, doubles=2, losses=1),
-    search.Setting(workers=2, claims=3, tokens=1, losses=1),
+    search.Setting(workers=2, claims=3, tokens=2),
 ]
 # Of two models: the second continues the text of the first, or the first that of the second.
 MODELS = search.Setting(workers=2, claims=2, tokens=3, doubles=1, losses=1, models=(0, 1))
