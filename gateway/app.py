@@ -59,7 +59,6 @@ from gateway import (
     stream_keeper,
     submission,
     token_counts,
-    turned_away,
     turns,
     uploads,
     vector_store_routes,
@@ -258,7 +257,6 @@ class Gateway:
         self.counts = principal_counts.PrincipalCounts(
             cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
         )
-        self.turned_away = turned_away.TurnedAway(cached, f"{config.name}/{os.urandom(4).hex()}")
         resolver = context.Resolver(self.delivery, cached, layout.partitions)
         resolved = references.References(
             self.delivery, seals.Keys(keys) if keys else None, self.uploads
@@ -317,7 +315,6 @@ class Gateway:
             self.breakers,
             self.canaries,
             hedging.Hedges(self.pools, cached),
-            self.turned_away,
             self.spawn,
         )
         self.sockets = endpoint.Sockets(
@@ -447,7 +444,7 @@ class Gateway:
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
-            *(self.breakers, self.canaries, self.submission.rerouting, self.turned_away),
+            *(self.breakers, self.canaries, self.submission.rerouting),
             *(self.submission.hedges, *self.searching),
         ]
         if config.admin_port:

@@ -20,7 +20,6 @@ from tailrace.store import (
     prefixes,
     running,
     sessions,
-    turned_away,
     workers,
 )
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
@@ -40,7 +39,6 @@ class Cache:
         self._prefixes = prefixes.Prefixes(evictable)
         self._workers = workers.Workers(redis)
         self._running = running.Running(redis)
-        self._turned_away = turned_away.TurnedAway(redis)
         self._breakers = breakers.Breakers(redis)
         self._canaries = canaries.Canaries(redis)
         self._late = offers.Offers(redis, offers.Late, "hedges")
@@ -115,12 +113,6 @@ class Cache:
     async def running_elsewhere(self, gateway: str) -> Counter[str]:
         """What other gateways run, by digest of the principal."""
         return await self._ask(self._running.elsewhere(gateway), Counter[str]())
-
-    async def tell_turned_away(
-        self, pool: str, gateway: str, counts: Mapping[turned_away.Whose, turned_away.Count]
-    ) -> None:
-        """Tell the workers of a pool what this gateway turned away."""
-        await self._ask(self._turned_away.tell(pool, gateway, counts), None)
 
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str

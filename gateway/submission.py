@@ -39,7 +39,6 @@ from gateway import (
     routes,
     stream_keeper,
     token_counts,
-    turned_away,
     turns,
     withdrawals,
     worker_registry,
@@ -91,7 +90,6 @@ class Submission:
         broken: breakers.Breakers,
         weighed: canaries.Canaries,
         late: hedging.Hedges,
-        turned: turned_away.TurnedAway,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
@@ -108,7 +106,6 @@ class Submission:
         self._turns = taken
         self._busy = waits
         self._tokens = tokens
-        self._turned_away = turned
         self.streams = streams
         self._routes = routes.Routes(pools, broken, workers, builder.wait_s)
         self.rerouting = rerouting.Rerouting(pools, broken, self._routes, writer, weighed, late)
@@ -158,7 +155,7 @@ class Submission:
         """
         if create.pending is None and not self._tokens.able(create.pool):
             return None
-        self._admit(create, principal, counts=True)
+        self._admit(create, principal)
         charge = await self._rates.charge(create, principal.key)
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S):
@@ -387,8 +384,8 @@ class Submission:
             return create
         return self._routes.shortened(create, principal.key)
 
-    def _admit(self, create: command.Create, principal: Principal, *, counts: bool = False) -> None:
-        """Raises ApiError, if it is refused. `counts`: its tokens are to be counted and no more."""
+    def _admit(self, create: command.Create, principal: Principal) -> None:
+        """Raises ApiError, if it is refused."""
         if create.pending is not None:
             # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
             create = dataclasses.replace(create, priority="interactive", generate=False)
@@ -404,8 +401,6 @@ class Submission:
         )
         if refused is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()
-            if isinstance(refused, errors.DeadlineNotMet) and not counts:
-                self._note_turned_away(create, principal)
             raise refused
 
     async def _choose(
@@ -414,23 +409,12 @@ class Submission:
         """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
         in any."""
         try:
-            found = self._routes.choose(create, request, principal.key)
+            return self._routes.choose(create, request, principal.key)
         except errors.ApiError as refused:
             if refused.status == 429 and await self._answered(create, request):
                 return create.pool
             telemetry.REQUESTS.labels(outcome="refused").inc()
-            if isinstance(refused, errors.DeadlineNotMet):
-                self._note_turned_away(create, principal)
             raise
-        if found != create.pool:
-            self._note_turned_away(create, principal)
-        return found
-
-    def _note_turned_away(self, create: command.Create, principal: Principal) -> None:
-        """The pool that was asked does not get this request, which is one choice of a completion
-        that has several."""
-        tokens = admission.cost(create)
-        self._turned_away.note(create.pool, create.priority, principal.key, tokens)
 
     async def _answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool's workers have a former answer, which needs no place in an engine."""

@@ -28,11 +28,11 @@ from tailrace.settings import kinds
 # rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
     "gateway": "~session:* ~sessions:* ~ticket:* ~rate:* ~idem:* ~prefix:* ~workers:* ~running:*"
-    " ~answer:* ~queue:* ~hedges:* ~turned_away:* ~breakers ~canaries +get +getex +getdel +set +del"
+    " ~answer:* ~queue:* ~hedges:* ~breakers ~canaries +get +getex +getdel +set +del"
     " +exists +mget +hgetall +hdel +hset +hmget +pexpire +pttl +time +rpush +lpop +lindex +llen",
     "push": "~ticket:* ~queue:* +getdel +hmget",
     "worker": (
-        "~prefix:* ~answer:* ~workers:* ~queue:* ~offers:* ~handover:* ~hedges:* ~turned_away:* "
+        "~prefix:* ~answer:* ~workers:* ~queue:* ~offers:* ~handover:* ~hedges:* "
         "+get +set +del +zadd +zcard +zpopmin +zrem +zremrangebyscore +pexpire +pttl +hset +hdel "
         "+hgetall +hlen +time"
     ),

@@ -20,7 +20,6 @@ from tailrace.store.answers import Answers
 from tailrace.store.offers import Late, Offers
 from tailrace.store.prefixes import Prefixes
 from tailrace.store.queues import Queues
-from tailrace.store.turned_away import TurnedAway as TurnedAwayStore
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
 from worker.activity_writer import ActivityWriter
@@ -46,7 +45,6 @@ from worker.stall_detector import StallDetector
 from worker.status import State, Status
 from worker.stealing import Stealing
 from worker.tail import Tail
-from worker.turned_away import TurnedAway
 from worker.worker_context import WorkerContext
 
 SHUTDOWN_S = 10.0
@@ -219,13 +217,6 @@ class App:
             consumer.unserved,
         )
         background.append(tasks.create_task(teller.run(), name="queue-teller"))
-        turned_away = TurnedAway(
-            TurnedAwayStore(self._connections.redis),
-            self._settings.pool,
-            context.engine_slots.demand,
-            lambda: len(self._heartbeat.living),
-        )
-        background.append(tasks.create_task(turned_away.run(), name="turned-away"))
         prefixes = PrefixTeller(
             Prefixes(self._connections.redis_cache),
             context.held,

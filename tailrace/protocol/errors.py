@@ -50,10 +50,6 @@ class ApiError(Exception):
         return f"{self.status} {self.code or self.type}: {self.message}"
 
 
-class DeadlineNotMet(ApiError):
-    """A request would wait for too long, so it was not queued."""
-
-
 # ---- shapes
 
 
@@ -460,16 +456,14 @@ def overloaded(retry_after_s: float) -> ApiError:
     )
 
 
-def deadline_not_met(wait_s: float, deadline_s: float) -> DeadlineNotMet:
+def deadline_not_met(wait_s: float, deadline_s: float) -> ApiError:
     """A request would start after its deadline, or too close to it. Nothing was queued."""
     when = "after" if wait_s > deadline_s else "too close to"
     message = (
         f"This request would start in about {_wait(wait_s):.1f}s, {when} its deadline of "
         f"{deadline_s:g}s. Please try again in {_wait(wait_s):.1f}s."
     )
-    return DeadlineNotMet(
-        429, "requests", "rate_limit_exceeded", message, headers=_retry_after(wait_s)
-    )
+    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(wait_s))
 
 
 def too_many_feeds(most: int, retry_after_s: float) -> ApiError:

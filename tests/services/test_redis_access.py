@@ -26,7 +26,6 @@ from tailrace.store.redis_store import RedisStore
 from tailrace.store.running import Running
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
-from tailrace.store.turned_away import Count, TurnedAway, Whose
 from tailrace.store.workers import Workers
 from tests.support import waiting
 from worker.handing_over import Handover, Orphan
@@ -110,9 +109,6 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
 ) -> None:
     assert await worker.reachable()
     await Workers(worker).heartbeat("default", "worker-1", {"state": "ready"})
-    counts = {Whose(0): Count(3, 60), Whose(1, "a"): Count(1, 20)}
-    await TurnedAway(gateway).tell("default", "gateway-1", counts)
-    assert await TurnedAway(worker).listed("default") == {"gateway-1": counts}
     await Prefixes(worker).tell("default", "worker-1/a", {"long": 128, "short": 64, "gone": 16})
     await Prefixes(worker).tell("default", "worker-1/a", {"gone": 0})
     for client in (gateway, worker):  # a worker asks who drains

@@ -33,7 +33,6 @@ from gateway import (
     stream_keeper,
     submission,
     token_counts,
-    turned_away,
     turns,
     uploads,
     withdrawals,
@@ -136,7 +135,6 @@ class Parts:
         self.workers = worker_registry.WorkerRegistry(self.cache, self.current)
         self.canaries = canaries.Canaries(self.current, self.workers, self.cache)
         self.hedges = hedging.Hedges(self.current, self.cache)
-        self.turned_away = turned_away.TurnedAway(self.cache, "this")
         self.request_writer = request_writer.RequestWriter(self.delivery, self.writer)
         self.builder = request_builder.RequestBuilder(
             self.delivery,
@@ -201,7 +199,6 @@ class Parts:
             self.breakers,
             self.canaries,
             self.hedges,
-            self.turned_away,
             self.spawn,
         )
 

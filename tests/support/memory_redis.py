@@ -67,7 +67,7 @@ class MemoryRedis(RedisStore):
             return self._set(f"{key}:{args[3]}", args[2])
         if kind == "queue":
             return self._tell_queue(key, *args[2:])
-        if kind in ("hedges", "turned_away"):
+        if kind == "hedges":
             held = self.hashes.setdefault(key, {})
             if args:
                 held[args[0]] = args[2]

@@ -26,12 +26,9 @@ from tailrace.store import (
     redis_store,
     sessions,
     tickets,
-    turned_away,
     workers,
 )
 from tests.support import cases
-from worker import demand
-from worker.turned_away import TurnedAway
 
 RID = ids.mint(ids.Address(b"abcd", 3, 7), b"0" * 11)
 OWNER = records.Owner("https://tests", "alice")
@@ -149,22 +146,6 @@ async def test_an_answer_is_absent_or_has_ids(answer: Any) -> None:
         assert found.rid
         assert 0 < len(found.ids) <= answers.MAX_IDS
         assert all(0 <= each < 2**32 for each in found.ids)
-
-
-@hypothesis.given(st.lists(anything | almost.map(msgspec.json.encode), max_size=6) | anything)
-@hypothesis.example([b"one", b"1000", b'{"interactive ":[1e9,1e18],"batch a":[1,0]}'])
-@hypothesis.example([b"one", b"1000", b'{"interactive ":[1e-300,1e9],"batch a":[-1,3]}'])
-@hypothesis.example([b"one", b"1000", b'{"interactive ":[5,1e308],"boss a":[1,1]}'])
-async def test_what_gateways_turned_away_comes_so_fast(answer: Any) -> None:
-    """One look finds nothing, and the next one this."""
-    expected = demand.Demand()
-    worker = TurnedAway(turned_away.TurnedAway(store_of([])), "p", expected, lambda: 1)
-    await worker.look()
-    worker._told = turned_away.TurnedAway(store_of(answer))
-    await worker.look()
-    expected.measure(1.0)
-    for rank in (0, 1):
-        assert 0 <= expected.rate_of_all(rank) < math.inf
 
 
 @hypothesis.given(ANSWERS)
