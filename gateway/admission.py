@@ -112,6 +112,7 @@ def check(
     writable: bool,
     wait_s: float | None = None,
     elsewhere: int = 0,
+    drawn: float = 0.0,
 ) -> errors.ApiError | None:
     """Return the reason to refuse a request, or None.
 
@@ -120,6 +121,7 @@ def check(
         writable: the log can be appended to.
         wait_s: seconds until it would start. While that is not known, it may wait in the log.
         elsewhere: responses of the principal at other gateways.
+        drawn: a random number from 0 to 1, so that those refused do not all come back at once.
     """
     if refusing:
         return errors.unavailable(
@@ -134,7 +136,7 @@ def check(
     if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
     if create.generate and wait_s is not None and late(wait_s, create.deadline_ms / 1000):
-        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000)
+        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000, drawn)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -42,13 +43,15 @@ class Routes:
         broken: breakers.Breakers,
         workers: worker_registry.WorkerRegistry,
         wait_s: Callable[[str, command.Create, str], float | None],
+        draw: Callable[[], float] = random.random,
     ) -> None:
         """`wait_s`: gives the seconds until a pool would start a request of a principal; None while
-        that is not known."""
+        that is not known. `draw`: gives a random number from 0 to 1."""
         self._pools = pools
         self._breakers = broken
         self._workers = workers
         self._wait_s = wait_s
+        self.draw = draw
 
     def gives_again(self, create: command.Create) -> bool:
         """Whether the pool that was asked may answer by a former answer, which its workers are
@@ -115,7 +118,7 @@ class Routes:
                 self._late_s(create.pool, create, principal) if self.gives_again(create) else None
             )
             if late_s is not None:
-                raise errors.deadline_not_met(late_s, deadline_s)
+                raise self._too_late(late_s, deadline_s)
         if len(chain) < 2:
             return create.pool
         asked, late_s = chain[0], None
@@ -123,7 +126,7 @@ class Routes:
             late_s = self._late_s(asked.name, create, principal)
         if not allowed(request):
             if late_s is not None:
-                raise errors.deadline_not_met(late_s, deadline_s)
+                raise self._too_late(late_s, deadline_s)
             return create.pool
         if late_s is None and self._breakers.admits(asked.name):
             return asked.name
@@ -134,7 +137,7 @@ class Routes:
         able = [name for name in others if self._able(name, request)]
         waits = [late_s, *(self._late_s(name, create, principal) for name in able)]
         if known := [each for each in waits if each is not None]:
-            raise errors.deadline_not_met(min(known), deadline_s)
+            raise self._too_late(min(known), deadline_s)
         raise errors.no_pool(
             create.model,
             [(pool.name, self._breakers.reason(pool.name)) for pool in chain],
@@ -155,6 +158,9 @@ class Routes:
             if suits and in_time and self._breakers.admits(name):
                 return name
         return None
+
+    def _too_late(self, wait_s: float, deadline_s: float) -> errors.ApiError:
+        return errors.deadline_not_met(wait_s, deadline_s, self.draw())
 
     def _able(self, name: str, request: records.Request) -> bool:
         """Whether it can answer, though perhaps not in time."""

@@ -398,6 +398,7 @@ class Submission:
             writable=self._writer.ready,
             wait_s=self._routes.wait_s(create, principal.key),
             elsewhere=self._counts.elsewhere(principal.key),
+            drawn=self._routes.draw(),
         )
         if refused is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from tailrace.protocol import wait_times
+
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
 
@@ -456,14 +458,17 @@ def overloaded(retry_after_s: float) -> ApiError:
     )
 
 
-def deadline_not_met(wait_s: float, deadline_s: float) -> ApiError:
-    """A request would start after its deadline, or too close to it. Nothing was queued."""
+def deadline_not_met(wait_s: float, deadline_s: float, drawn: float = 0.0) -> ApiError:
+    """A request would start after its deadline, or too close to it. Nothing was queued. `drawn`: as
+    of `wait_times.with_jitter`."""
     when = "after" if wait_s > deadline_s else "too close to"
+    shown_s = wait_times.rounded_up(_wait(wait_s))
     message = (
-        f"This request would start in about {_wait(wait_s):.1f}s, {when} its deadline of "
-        f"{deadline_s:g}s. Please try again in {_wait(wait_s):.1f}s."
+        f"This request would start in about {shown_s:g}s, {when} its deadline of "
+        f"{deadline_s:g}s. Please try again in {shown_s:g}s."
     )
-    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=_retry_after(wait_s))
+    headers = _retry_after(wait_times.with_jitter(shown_s, drawn))
+    return ApiError(429, "requests", "rate_limit_exceeded", message, headers=headers)
 
 
 def too_many_feeds(most: int, retry_after_s: float) -> ApiError:

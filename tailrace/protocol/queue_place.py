@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-# Changes below these are not worth an event. The part bounds the number of events of one response.
+from tailrace.protocol import wait_times
+
+# A smaller change is not worth an event. It bounds the number of events of one response.
 POSITION_PART: Final = 0.1
-ETA_PART: Final = 0.2
-ETA_S: Final = 1.0
 
 
 class Place(NamedTuple):
@@ -24,15 +24,17 @@ class Place(NamedTuple):
             return True
         if abs(self.position - before.position) > POSITION_PART * before.position:
             return True
-        if self.eta_s is None or before.eta_s is None:
-            return self.eta_s is not before.eta_s
-        return abs(self.eta_s - before.eta_s) > max(ETA_S, ETA_PART * before.eta_s)
+        return self._shown_s != before._shown_s
 
     def member(self) -> dict[str, Any]:
         """The member `queue` of an event (docs/protocol.md, section 4)."""
         found: dict[str, Any] = {"position": self.position}
-        if self.eta_s is not None:
-            found["eta_s"] = round(self.eta_s, 1)
+        if self._shown_s is not None:
+            found["eta_s"] = self._shown_s
         if self.at_least:
             found["at_least"] = True
         return found
+
+    @property
+    def _shown_s(self) -> float | None:
+        return None if self.eta_s is None else wait_times.rounded_up(self.eta_s)

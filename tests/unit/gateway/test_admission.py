@@ -86,7 +86,7 @@ class TestCheck:
         assert refused is not None
         assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
         assert int(refused.headers["retry-after"]) == 60
-        assert "60.0s, after its deadline of 59s" in refused.message
+        assert "60s, after its deadline of 59s" in refused.message
 
     def test_a_wait_that_leaves_no_room_for_an_error_is_told_too(self) -> None:
         """Of those that were taken up to their deadline, one in four expired in the queue."""
@@ -96,7 +96,7 @@ class TestCheck:
         batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) - 1)
         refused = check(batch, wait_s=WAIT_S)
         assert refused is not None
-        assert "60.0s, too close to its deadline of 99.999s" in refused.message
+        assert "60s, too close to its deadline of 99.999s" in refused.message
 
     def test_a_warm_up_waits_for_no_engine(self) -> None:
         body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}

@@ -57,7 +57,7 @@ async def test_a_waiting_response_is_told_its_place_under_the_last_number(
     await world.say(Place(12, 8.51))
     found = watcher.pending()
     assert [event.sequence_number for event in found] == [*range(last + 1), last]
-    assert queued(found) == [{"n": last, "position": 12, "eta_s": 8.5}]
+    assert queued(found) == [{"n": last, "position": 12, "eta_s": 10.0}]
     said = json.loads(found[-1].body)
     assert (said["type"], said["response"]["status"]) == ("response.queued", "queued")
     world.stream.apply(CLAIM, 5, 1)
@@ -71,7 +71,7 @@ async def test_only_a_noticeable_change_is_told() -> None:
     await world.long_ago()
     for place in (Place(100, 50.0), Place(95, 46.0), Place(91, None), Place(91, 40.0)):
         await world.say(place)
-    assert queued(watcher.pending()) == [{"n": 0, "position": 91, "eta_s": 40.0}]
+    assert queued(watcher.pending()) == [{"n": 0, "position": 91, "eta_s": 60.0}]
     for place in (Place(90, 38.0), Place(80, 33.0)):
         await world.say(place)
         assert len(queued(watcher.pending())) == (place.position == 80)

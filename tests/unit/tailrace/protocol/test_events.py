@@ -562,7 +562,7 @@ def test_a_place_in_the_queue_is_an_event_of_the_sdk_and_takes_no_number(backgro
     found = _stream_event.validate_json(event.body)
     assert isinstance(found, sdk.ResponseQueuedEvent)
     assert (found.sequence_number, found.response.status) == (last, "queued")
-    assert found.model_extra == {"queue": {"position": 12, "eta_s": 8.5}}
+    assert found.model_extra == {"queue": {"position": 12, "eta_s": 10.0}}
     assert not event.terminal
     assert series.apply(FIRST)[0].sequence_number == last + 1
 

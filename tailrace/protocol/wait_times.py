@@ -1,0 +1,27 @@
+"""Waits as clients are told them (pure). A wait is an estimate, so a person reads one of a few
+figures, and not one that pretends to be exact."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import Final
+
+STEPS_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
+_LAST_S: Final = STEPS_S[-1]
+# Clients that were refused at the same time come back within this part of their wait. Before its
+# end, because the wait was rounded up.
+JITTER: Final = 0.2
+
+
+def rounded_up(seconds: float) -> float:
+    """The next of the steps, at least the first one. Above the last one: whole hours."""
+    if seconds <= _LAST_S:
+        return float(STEPS_S[bisect.bisect_left(STEPS_S, seconds)])
+    return math.ceil(seconds / _LAST_S) * float(_LAST_S)
+
+
+def with_jitter(seconds: float, drawn: float) -> float:
+    """When a client comes back that was told so many seconds. `drawn`: a random number from 0 to
+    1."""
+    return seconds * (1 - JITTER * drawn)
