@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gateway import backlog
+from tailrace.protocol import topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +39,41 @@ class PoolWorker:
 
 
 def of(
-    work: backlog.Backlog, among: Collection[int], new: backlog.NewRequest, each: float
+    work: backlog.Backlog,
+    among: Collection[int],
+    priority: topics.PriorityClass,
+    principal: str,
+    each: float,
 ) -> list[PoolWorker]:
     """The ready workers with a partition that may be chosen, as a request finds them.
 
     Args:
         work: of the pool.
         among: those partitions.
+        priority, principal: of the request.
         each: tokens that a request makes.
     """
-    found = []
-    for beat in work.ready:
-        chosen = tuple(p for p in backlog.partitions_of(beat) if p in among)
+    found, rank = [], topics.CLASSES.index(priority)
+    for worker in work.ready:
+        chosen = tuple(p for p in worker.partitions if p in among)
         if not chosen:
             continue
-        count = new.behind(beat, backlog.UNTOLD_S).all
-        told_waiting = [_number(tokens) for tokens in _listed(beat.get("waiting_tokens"))]
-        waiting, all_waiting = sum(told_waiting[: new.rank + 1]), sum(told_waiting)
+        count = work.placements.number(worker.incarnation, rank)
+        waiting, all_waiting = sum(worker.waiting[: rank + 1]), sum(worker.waiting)
         # Heartbeats do not tell the number of those that wait by class.
-        queued = _number(beat.get("queued")) * (waiting / all_waiting if all_waiting else 1.0)
-        running, load = _number(beat.get("running")), _number(beat.get("running_tokens"))
-        if new.priority == "interactive":
-            running = max(0.0, running - _number(beat.get("pausable")))
-            load = max(0.0, load - _number(beat.get("pausable_tokens")))
+        queued = worker.queued * (waiting / all_waiting if all_waiting else 1.0)
+        running, load = worker.running, worker.running_tokens
+        if priority == "interactive":
+            running = max(0.0, running - worker.pausable)
+            load = max(0.0, load - worker.pausable_tokens)
         wait_s: float | None = 0.0
-        if running + count >= _number(beat.get("capacity")):
-            wait_s = work.wait_at(beat, new, crowd=True)
+        if running + count >= worker.capacity:
+            wait_s = work.wait_at(worker, priority, principal)
         found.append(
             PoolWorker(
-                str(beat.get("incarnation", "")),
+                worker.incarnation,
                 chosen,
-                max(1, int(_number(beat.get("capacity")))),
+                max(1, int(worker.capacity)),
                 int(running + queued) + count,
                 load + waiting + count * each,
                 waits=bool(queued or waiting),
@@ -79,11 +83,3 @@ def of(
     if any(math.isinf(worker.wait_s) for worker in found):
         return [replace(worker, wait_s=0.0) for worker in found]
     return found
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _number(value: Any) -> float:
-    return float(value) if type(value) in (int, float) and value > 0 else 0.0

@@ -12,7 +12,6 @@ import msgspec
 
 from gateway import (
     admission,
-    backlog,
     cache,
     canaries,
     context,
@@ -31,7 +30,7 @@ from gateway.parsing import command, conversation, images, sampling
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
-from tailrace.protocol import equal_requests, errors, events, ids, records, seals
+from tailrace.protocol import equal_requests, errors, events, ids, records, seals, topics
 from tailrace.web import access
 
 _CLOSED: Final = (
@@ -46,7 +45,6 @@ class RequestBuilder:
     Attributes:
         searching: searches files; None where there are no vector stores. Set once all is wired.
         _turn: counts placements, so that equally loaded partitions take turns.
-        _lately: requests of which workers may not tell yet.
     """
 
     def __init__(
@@ -63,7 +61,6 @@ class RequestBuilder:
         canary: canaries.Canaries | None = None,
         affinity: bool = True,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing.
         `canary`: None to weigh no revisions. `affinity`: go by what workers hold."""
@@ -72,6 +69,7 @@ class RequestBuilder:
         self._running = running
         self._workers = workers
         self._partitions = partitions
+        self._all_partitions = frozenset(range(partitions))
         self._records_version = records_version
         self._seal_keys = seal_keys
         self._clock = clock
@@ -81,8 +79,6 @@ class RequestBuilder:
         self._turn = itertools.count()
         self._canaries = canary
         self._affinity = affinity
-        self._monotonic = monotonic
-        self._lately = backlog.Lately()
 
     async def before(
         self,
@@ -337,13 +333,15 @@ class RequestBuilder:
         if not self._affinity:
             return None
         pool, cached = create.pool, dict[str, int]()
+        if not self._workers.workers(pool):
+            return None
         if prefix:
-            names = [str(beat.get("incarnation", "")) for beat in self._workers.workers(pool)]
-            cached = await self._cache.held(pool, prefix, names) if names else {}
-        among = frozenset(range(self._partitions)) & (weighed or self._workers.served(pool))
-        work = backlog.of(self._workers.workers(pool))
+            names = [worker.incarnation for worker in self._workers.backlog(pool).ready]
+            cached = await self._cache.held(pool, prefix, names)
+        among = self._all_partitions & (weighed or self._workers.served(pool))
+        work = self._workers.backlog(pool)
         each = work.each or float(create.sampling.max_tokens)
-        workers = pool_workers.of(work, among, self._new(create, principal.key), each)
+        workers = pool_workers.of(work, among, create.priority, principal.key, each)
         if not workers:
             return None
         return placement.place(
@@ -360,30 +358,22 @@ class RequestBuilder:
         self, pool: str, partition: int, create: command.Create, principal: Principal
     ) -> None:
         """Count a request that goes to a partition until the pool's workers may tell of it."""
-        for incarnation in self._takers(pool, partition):
-            self._lately.add(incarnation, principal.key, create.priority, self._monotonic())
+        work, rank = self._workers.backlog(pool), topics.CLASSES.index(create.priority)
+        for worker in work.taking(partition):
+            work.placements.add(worker.incarnation, principal.key, rank)
 
     def dropped(self, partition: int, create: command.Create, principal: Principal) -> None:
         """What was built for a partition is not written after all."""
-        for incarnation in self._takers(create.pool, partition):
-            self._lately.remove(incarnation, principal.key, create.priority)
-
-    def _takers(self, pool: str, partition: int) -> list[str]:
-        return [
-            str(beat.get("incarnation", ""))
-            for beat in self._workers.workers(pool) or self._workers.standing(pool)
-            if partition in backlog.partitions_of(beat)
-        ]
+        work, rank = self._workers.backlog(create.pool), topics.CLASSES.index(create.priority)
+        for worker in work.taking(partition):
+            work.placements.remove(worker.incarnation, principal.key, rank)
 
     def wait_s(self, pool: str, create: command.Create, principal: str) -> float | None:
         """Seconds until a pool would start a request of a principal, by its key; None while that is
         not known."""
         key = create.idempotency_key
         partition = None if key is None else placement.of_key(principal, key, self._partitions)
-        return self._workers.backlog(pool).wait_s(self._new(create, principal), partition)
-
-    def _new(self, create: command.Create, principal: str) -> backlog.NewRequest:
-        return backlog.NewRequest(create.priority, principal, self._lately, self._monotonic())
+        return self._workers.backlog(pool).wait_s(create.priority, principal, partition)
 
     async def answered(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool has a former answer to this request (log rule §24)."""

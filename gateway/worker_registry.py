@@ -68,6 +68,7 @@ class WorkerRegistry:
         _absent_since: pools without a ready worker, and since when (monotonic seconds). None while
             Redis is away.
         _unanswered_at: when Redis did not answer last, by pool (monotonic seconds).
+        _backlogs, _served: what follows from the last heartbeats, by pool. Every request needs it.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class WorkerRegistry:
         self._told_at: dict[str, float] = {}
         self._absent_since: dict[str, float] = {}
         self._unanswered_at: dict[str, float] = {}
+        self._backlogs: dict[str, backlog.Backlog] = {}
+        self._served: dict[str, frozenset[int]] = {}
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -116,6 +119,14 @@ class WorkerRegistry:
             self._standing[pool], self._told_at[pool] = [*heard], now
         elif self.absent(pool):
             self._standing.pop(pool, None)
+        self._served[pool] = served_partitions(told or [])
+        # That Redis is away, or was emptied, does not mean no backlog.
+        known: Sequence[Beat] = told or []
+        if not known and now - self._told_at.get(pool, -math.inf) < BACKLOG_S:
+            known = self.standing(pool)
+        placements = self.backlog(pool).placements
+        placements.refresh()
+        self._backlogs[pool] = backlog.of(known, placements)
 
     def absent(self, pool: str) -> bool:
         """Whether it is known that no worker of the pool is ready."""
@@ -131,14 +142,14 @@ class WorkerRegistry:
 
     def served(self, pool: str) -> frozenset[int]:
         """See `served_partitions`."""
-        return served_partitions(self.workers(pool))
+        return self._served.get(pool, frozenset())
 
     def backlog(self, pool: str) -> backlog.Backlog:
-        """See `backlog.of`. That Redis is away, or was emptied, does not mean no backlog."""
-        known: Sequence[Beat] = self.workers(pool)
-        if not known and self._clock() - self._told_at.get(pool, -math.inf) < BACKLOG_S:
-            known = self.standing(pool)
-        return backlog.of(known)
+        """See `backlog.of`."""
+        found = self._backlogs.get(pool)
+        if found is None:
+            found = self._backlogs[pool] = backlog.of([])
+        return found
 
     def state(self) -> dict[str, Any]:
         return engine_state([w for pool in self._pools.catalog.names for w in self.workers(pool)])

@@ -13,9 +13,11 @@ largest cost of each (the same bound as in the paper).
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -28,6 +30,7 @@ N = TypeVar("N")
 # So many idle shares are remembered; above it all of them start from zero when they come back.
 _KEPT: Final = 256
 NAME_DIGITS: Final = 12
+_ROUNDING: Final = 1e-6  # of an item
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ def tenant_of(principal: str) -> str:
     return f"{issuer}|{tenant}" if tenant and subject else principal
 
 
+@functools.lru_cache(maxsize=4096)
 def waits_of(whose: str) -> str:
     """The name under which a worker tells how long requests of a principal or tenant would wait."""
     return hashlib.sha256(whose.encode("utf-8", "surrogatepass")).hexdigest()[:NAME_DIGITS]
@@ -69,23 +73,21 @@ def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:
     return weight
 
 
-class Share(NamedTuple):
-    """A principal as it stands among those of its tenant. `start`: virtual time of its next item,
-    among them. `cost`: of its items. `length`: their number."""
+class _Line(NamedTuple):
+    """The items of one tenant or principal. `start`: virtual time of its next one. `cost`: of all.
+    `each`: of one."""
 
     start: float
     cost: float
-    length: int
+    each: float
+    weight: float = 1.0
 
-
-class Standing(NamedTuple):
-    """A tenant as it stands. `start`: virtual time of its next item. `now`: the virtual time at
-    which a new principal of it starts."""
-
-    start: float
-    weight: float
-    now: float
-    principals: dict[str, Share]
+    def before(self, turn: float) -> float:
+        """The cost of those whose turn comes until then."""
+        if turn < self.start or not self.each:
+            return 0.0
+        turns = math.floor((turn - self.start) * self.weight / self.each + _ROUNDING) + 1
+        return min(self.cost, turns * self.each)
 
 
 @dataclass(slots=True)
@@ -169,21 +171,51 @@ class FairQueue(Generic[T]):
             yield named
             follow(start + named[1] / tenant.weight, tenant, turns)
 
-    def standing(self) -> tuple[float, dict[str, Standing]]:
-        """The virtual time at which a new tenant starts, and all tenants that are remembered."""
-        tenants = {}
+    def ahead(self, most: int, elsewhere: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+        """The cost of what `pop` takes before a new item if no other comes: before one of a new
+        tenant, and by name before one of the `most` principals with most items, and of a new
+        principal of their tenants. Items of one flow count as equal.
+
+        Args:
+            elsewhere: the cost of items that wait elsewhere, behind those of the same principal.
+        """
+        shares: dict[str, dict[str, _Line]] = {}
+        lines: dict[str, _Line] = {}
         for name, tenant in self._tenants.items():
-            shares = {
-                key: Share(
-                    principal.start if principal.items else max(principal.start, tenant.now),
-                    principal.cost,
-                    len(principal.items),
-                )
+            own = shares[name] = {
+                key: _line(principal, tenant.now, elsewhere.get(key, 0.0))
                 for key, principal in tenant.principals.items()
             }
             start = tenant.start if tenant.waiting else max(tenant.start, self._now)
-            tenants[name] = Standing(start, tenant.weight, tenant.now, shares)
-        return self._now, tenants
+            cost = sum(line.cost for line in own.values())
+            here = sum(principal.cost for principal in tenant.principals.values())
+            each = here / tenant.waiting if tenant.waiting else cost
+            lines[name] = _Line(start, cost, each, tenant.weight)
+
+        def before(name: str, key: str | None, start: float) -> float:
+            cost = sum(
+                line.cost if other == key else line.before(start)
+                for other, line in shares[name].items()
+            )
+            turn = lines[name].start + cost / lines[name].weight
+            return cost + sum(line.before(turn) for n, line in lines.items() if n != name)
+
+        busiest = heapq.nlargest(
+            most,
+            (
+                (line.cost, line.start, name, key)
+                for name, own in shares.items()
+                for key, line in own.items()
+            ),
+        )
+        found = {
+            name: before(name, None, self._tenants[name].now)
+            for _, _, name, _ in busiest
+            if name not in shares[name]
+        }
+        for cost, start, name, key in busiest:
+            found[key] = before(name, key, start + cost)
+        return sum(line.before(self._now) for line in lines.values()), found
 
     def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
         """Put an item behind the others of its flow, or `first` of them."""
@@ -276,6 +308,12 @@ class FairQueue(Generic[T]):
             tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}
         if len(self._tenants) > max(_KEPT, 2 * self._length):
             self._tenants = {n: t for n, t in self._tenants.items() if t.waiting}
+
+
+def _line(principal: _Principal[T], now: float, elsewhere: float) -> _Line:
+    start = principal.start if principal.items else max(principal.start, now)
+    cost = principal.cost + elsewhere
+    return _Line(start, cost, principal.cost / len(principal.items) if principal.items else cost)
 
 
 def _first(tenant: _Tenant[T], eligible: Callable[[Flow], bool] | None) -> _Principal[T] | None:

@@ -1,4 +1,4 @@
-"""What the requests of each principal make of what they ask for, and how fast they come (pure).
+"""What the requests of each principal make of what they ask for (pure).
 
 A request says only what it may take. Charged with that, a principal would be behind all others
 while its answers run, and far before them when they end shorter than they might have; so the order
@@ -12,9 +12,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from tailrace.fair_queue import waits_of
-from worker.arrival_rates import Arrivals, Spans, agreeing
-
 # Seconds until what requests made of what they asked for counts e times less.
 PART_MEMORY_S: Final = 300.0
 # So many requests of a principal weigh as much as what is known of all others.
@@ -23,7 +20,7 @@ FEW: Final = 30
 # deviations of their sum.
 CHANCE: Final = 2.0
 LEAST: Final = 1.0  # tokens; what counts less is forgotten
-KEPT: Final = 2_000  # principals; above it those are forgotten that asked longest ago
+KEPT: Final = 2_000  # principals; above it those are forgotten whose last request ended first
 
 
 @dataclass(slots=True)
@@ -31,18 +28,14 @@ class _Habit:
     """Of one principal, in tokens.
 
     Attributes:
-        name: under which gateways tell of it.
         asked, used: what requests that have ended asked for and took.
-        came: the requests that came or would have come, by rank of their class.
         ended: number of those that have ended.
         squares: sum of the squares of what each of them took.
         owed: what they took more than they were charged with, as far as that may be chance.
     """
 
-    name: str = ""
     asked: float = 0.0
     used: float = 0.0
-    came: dict[int, Arrivals] = field(default_factory=dict)
     ended: float = 0.0
     squares: float = 0.0
     owed: float = 0.0
@@ -60,17 +53,11 @@ class Demand:
 
     Attributes:
         _all: of all principals.
-        _of: of each that is remembered, the one that asked last at the end.
-        _named: those of them that gateways may tell of, by their names there.
-        _spans: the seconds in which requests came.
-        _agreeing: how far the rates of principals move, by rank (`arrival_rates.agreeing`).
+        _of: of each that is remembered, the one whose request ended last at the end.
     """
 
     _all: _Habit = field(default_factory=_Habit)
     _of: dict[str, _Habit] = field(default_factory=dict)
-    _named: dict[str, _Habit] = field(default_factory=dict)
-    _spans: Spans = field(default_factory=Spans)
-    _agreeing: dict[int, float] = field(default_factory=dict)
 
     @property
     def part(self) -> float:
@@ -85,37 +72,17 @@ class Demand:
             asked_before, used = asked_before + habit.asked, used + habit.used
         return asked * min(1.0, used / asked_before) if asked_before else asked
 
-    def came(self, principal: str, rank: int, asked: float) -> None:
-        """A request came that asks for so many tokens."""
-        own = self._of.pop(principal, None)
-        if own is None:
-            own = _Habit(waits_of(principal))
-            self._named[own.name] = own
-        self._of[principal] = own  # now the newest
-        if len(self._of) > KEPT:
-            self._named.pop(self._of.pop(next(iter(self._of))).name, None)
-        for habit in (self._all, own):
-            habit.came.setdefault(rank, Arrivals()).add(asked)
-
-    def turned_away(self, rank: int, name: str, number: float, asked: float) -> None:
-        """So many requests of a class, which ask for so many tokens together, would have come here
-        but for a gateway.
-
-        Args:
-            name: of the principal (`fair_queue.waits_of`); empty: all principals together.
-        """
-        habit = self._named.get(name) if name else self._all
-        if habit is not None:
-            habit.came.setdefault(rank, Arrivals()).add(asked, number)
-
     def ended(self, principal: str, asked: float, used: float) -> None:
         """A request took so many of those that it asked for."""
-        for habit in (self._all, self._of.get(principal)):
-            if habit is not None:
-                habit.asked += asked
-                habit.used += used
-                habit.ended += 1
-                habit.squares += used**2
+        own = self._of.pop(principal, None) or _Habit()
+        self._of[principal] = own  # now the newest
+        if len(self._of) > KEPT:
+            del self._of[next(iter(self._of))]
+        for habit in (self._all, own):
+            habit.asked += asked
+            habit.used += used
+            habit.ended += 1
+            habit.squares += used**2
 
     def due(self, principal: str, difference: float) -> float:
         """What to charge now that a request took so much more than it was charged with (less, if
@@ -136,35 +103,11 @@ class Demand:
         habit.owed -= due
         return due
 
-    def rate(self, principal: str, rank: int) -> float:
-        """Tokens per second that its requests of a class are expected to take."""
-        habit = self._of.get(principal)
-        came = habit.came.get(rank) if habit is not None else None
-        if came is None:
-            return 0.0
-        per_s = came.rate(self._spans).moved(self._agreeing.get(rank, 0.0))
-        return per_s * self.expected(principal, came.each)
-
-    def rate_of_all(self, rank: int) -> float:
-        """The same of all principals."""
-        came = self._all.came.get(rank)
-        return came.rate(self._spans).per_s * self.expected("", came.each) if came else 0.0
-
     def measure(self, seconds: float) -> None:
         """Account for the seconds since the last call."""
-        part, fades = math.exp(-seconds / PART_MEMORY_S), self._spans.pass_by(seconds)
+        part = math.exp(-seconds / PART_MEMORY_S)
         for habit in (self._all, *self._of.values()):
             habit.asked, habit.used = habit.asked * part, habit.used * part
             habit.ended, habit.squares = habit.ended * part, habit.squares * part
             habit.owed *= part
-            for came in habit.came.values():
-                came.fade(fades)
-        self._of = {
-            name: habit
-            for name, habit in self._of.items()
-            if habit.asked >= LEAST or any(came.tokens >= LEAST for came in habit.came.values())
-        }
-        self._named = {habit.name: habit for habit in self._of.values()}
-        for rank, came in self._all.came.items():
-            rates = (h.came[rank].rate(self._spans) for h in self._of.values() if rank in h.came)
-            self._agreeing[rank] = agreeing(came.rate(self._spans).per_s, rates)
+        self._of = {name: habit for name, habit in self._of.items() if habit.asked >= LEAST}

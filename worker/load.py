@@ -10,16 +10,15 @@ from typing import Any, Final
 from tailrace.fair_queue import waits_of
 from tailrace.protocol import topics
 from tailrace.store.workers import MAX_FIGURE
-from worker import told_waits
+from worker import waits
 from worker.read_ahead import Unserved
 from worker.slots import STARTED, Slots
-from worker.told_waits import Next
 from worker.workload import Totals, Workload
 
-# Of the time, for how long requests would wait: with 2,000 principals it takes 37 ms.
+# Of the time, for how long requests would wait: with 2,000 principals it takes long.
 MOST_TIME: Final = 0.05
 
-_AT_ONCE: Final = Next(0.0, 0.0)
+_AT_ONCE: Final = 0.0, 0.0
 
 
 class Load:
@@ -36,23 +35,24 @@ class Load:
         self._work = work
         self._clock = clock
         self._waited = False
-        self._waits: told_waits.Told | None = None
+        self._waits: waits.Waits | None = None
         self._due = 0.0
 
     def measure(self, slots: Slots, made: int, seconds: float) -> None:
         """Account for the seconds since the last call. `made`: tokens since the worker's start."""
         totals = Totals(made, *slots.begun)
-        waits = slots.queued > 0
+        queued = slots.queued > 0
         self._work.measure(
             totals,
             seconds,
-            waited=waits and self._waited,
+            waited=queued and self._waited,
             running=slots.running,
+            interactive=slots.interactive,
             holds=slots.holds,
         )
         slots.holds.clear()
         slots.demand.measure(seconds)
-        self._waited = waits
+        self._waited = queued
 
     def told(self, slots: Slots | None, unserved: Sequence[Unserved]) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make, and how long new requests
@@ -78,40 +78,36 @@ class Load:
             "waiting_tokens": [round(tokens) for tokens in waiting],
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
-            **self._told(slots, sum(waiting), unserved),
+            **self._told(slots, waiting, unserved),
         }
 
     def _told(
-        self, slots: Slots | None, waiting: float, unserved: Sequence[Unserved]
+        self, slots: Slots | None, waiting: Sequence[float], unserved: Sequence[Unserved]
     ) -> dict[str, list[str] | list[float]]:
         """How long new requests would wait: of each class, of known principals and of others.
         Nothing while it is not known."""
         if slots is not None:
-            self._work.look_ahead(waiting, slots.ages, slots.stopped_ages)
-        if slots is None or not waiting:
-            return _members({}, (_AT_ONCE, _AT_ONCE))
+            self._work.look_ahead(sum(waiting), slots.ages, slots.stopped_ages)
+        if slots is None or not any(waiting):
+            return _members({}, _AT_ONCE)
         if not self._work.starts.rate:
             return _members({}, ())
         began = self._clock()
         if began >= self._due or self._waits is None:
-            self._waits = told_waits.told(told_waits.queues(slots, self._work, unserved))
+            self._waits = waits.of_new(slots, self._work, unserved, waiting)
             self._due = began + (self._clock() - began) / MOST_TIME
-        return _members(self._waits.of, self._waits.others)
+        return _members(self._waits.known, self._waits.others)
 
 
 def _members(
-    of: Mapping[str, tuple[Next, Next]], others: Sequence[Next]
+    known: Mapping[str, tuple[float, float]], others: Sequence[float]
 ) -> dict[str, list[str] | list[float]]:
-    def seconds(waits: Iterable[float]) -> list[float]:
-        return [round(min(each, MAX_FIGURE), 2) for each in waits]
+    def seconds(each: Iterable[float]) -> list[float]:
+        return [round(min(wait_s, MAX_FIGURE), 2) for wait_s in each]
 
-    interactive, batch = ([both[rank] for both in of.values()] for rank in range(2))
     return {
-        "waits_of": [waits_of(whose) for whose in of],
-        "interactive_waits_s": seconds(each.seconds for each in interactive),
-        "interactive_next_s": seconds(each.behind_one for each in interactive),
-        "batch_waits_s": seconds(each.seconds for each in batch),
-        "batch_next_s": seconds(each.behind_one for each in batch),
-        "waits_s": seconds(each.seconds for each in others),
-        "next_s": seconds(each.behind_one for each in others),
+        "waits_of": [waits_of(name) for name in known],
+        "interactive_waits_s": seconds(interactive for interactive, _ in known.values()),
+        "batch_waits_s": seconds(batch for _, batch in known.values()),
+        "waits_s": seconds(others),
     }

@@ -13,7 +13,7 @@ from tailrace.store.queues import Queues, rest
 from tailrace.store.redis_store import StoreUnavailable
 from worker.read_ahead import Unserved
 from worker.slots import Slots
-from worker.told_waits import SetAside, places_at
+from worker.waits import SetAside, places
 from worker.workload import Workload
 
 TELL_S: Final = 1.0
@@ -57,7 +57,7 @@ class QueueTeller:
         told: dict[str, Place] = {}
         if self._slots.queued:
             unserved = [self._unserved(rank) for rank in range(len(topics.CLASSES))]
-            told, bound = places_at(self._slots, self._workload, self._set_aside, unserved)
+            told, bound = places(self._slots, self._workload, self._set_aside, unserved)
             if bound is not None:
                 told |= dict.fromkeys(map(rest, self._models), bound)
         gone = self._told - told.keys()

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tailrace.fair_queue import NOBODY, FairQueue, Flow, Standing, tenant_of
+from tailrace.fair_queue import NOBODY, FairQueue, Flow, tenant_of
 from tailrace.protocol import topics
 from worker.demand import Demand
 
@@ -180,9 +180,24 @@ class Slots:
             return part / self.demand.part
         return part * asked / charged
 
-    def standing(self, rank: int) -> tuple[float, dict[str, Standing]]:
-        """How principals stand in the queue of a rank, by charges (`FairQueue.standing`)."""
-        return self._queue(rank).standing()
+    def ahead(
+        self, rank: int, aside: Mapping[str, float], part: float, most: int
+    ) -> tuple[float, dict[str, float]]:
+        """What goes before a new request of a rank, in tokens that will be made: before one of a
+        new tenant, and by name of the busiest `most` principals (`FairQueue.ahead`).
+
+        Args:
+            aside, part: as of `times`.
+        """
+        times = self.times(rank, aside, part)
+        charged = {name: self.demand.expected(name, asked) for name, asked in aside.items()}
+        new, known = self._queue(rank).ahead(most, charged)
+        return times * new, {name: times * cost for name, cost in known.items()}
+
+    @property
+    def interactive(self) -> float:
+        """The part of the slots in which interactive requests run."""
+        return sum(turn.rank < BATCH for turn in self._running) / max(1, self.bound)
 
     @property
     def making_way(self) -> tuple[int, float]:
@@ -253,8 +268,6 @@ class Slots:
         turn.charge = self.demand.expected(flow.principal, cost)
         if again:
             self._stopped.add(turn)
-        else:
-            self.demand.came(flow.principal, rank, cost)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
         self._admit()

@@ -20,6 +20,7 @@ from worker.starts import Starts
 # make of what they ask needs more of them than the rate needs seconds.
 RATE_MEMORY_S: Final = 30.0
 PART_MEMORY_S: Final = 300.0
+LEFT_MEMORY_S: Final = 20.0  # of what interactive requests leave, which changes with their load
 # How far and how finely is looked ahead: as far as the queue reaches and half as far again.
 AHEAD_S: Final = (8.0, 600.0)
 FURTHER: Final = 1.5
@@ -51,6 +52,7 @@ class Workload:
         _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
         _made, _begun, _asked: what came to the totals.
         _run_s: seconds of engine slots in use.
+        left: the part of the engine that interactive requests leave to batch requests.
         _holds: how long slots were held.
         _starts: when what waits begins, as it was last looked at.
     """
@@ -62,6 +64,7 @@ class Workload:
     _begun: float = 0.0
     _asked: float = 0.0
     _run_s: float = 0.0
+    left: float = 1.0
     _holds: HoldTimes = field(default_factory=HoldTimes)
     _starts: Starts | None = None
 
@@ -72,6 +75,7 @@ class Workload:
         *,
         waited: bool,
         running: float = 0.0,
+        interactive: float = 0.0,
         holds: Iterable[float] = (),
     ) -> None:
         """Account for the `seconds` since the last call.
@@ -79,6 +83,7 @@ class Workload:
         Args:
             waited: requests waited all the time.
             running: engine slots in use.
+            interactive: the part of the slots in which interactive requests run.
             holds: for how many seconds each slot was held that came free.
         """
         made = now.made - self._last.made
@@ -86,6 +91,7 @@ class Workload:
         if waited:
             self._busy_s = self._busy_s * kept + seconds
             self._busy_made = self._busy_made * kept + made
+        self.left += (1 - math.exp(-seconds / LEFT_MEMORY_S)) * (1 - interactive - self.left)
         kept = math.exp(-seconds / PART_MEMORY_S)
         self._made = self._made * kept + made
         self._begun = self._begun * kept + now.begun - self._last.begun

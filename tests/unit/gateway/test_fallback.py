@@ -11,11 +11,10 @@ import msgspec
 import pytest
 
 from gateway import backlog, breaker, choices, rerouting, response_stream, routes
-from gateway.backlog import NewRequest
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
 from tailrace import log, settings
-from tailrace.protocol import errors, features, records, topics
+from tailrace.protocol import errors, features, records, topics, wait_times
 from tailrace.settings.shapes import Pool
 from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, Parts, put_answer
@@ -94,7 +93,7 @@ async def test_a_broken_pool_gets_nothing_and_the_next_one_does() -> None:
         assert seen[-1].response["fallback"] == {"from": "m"}
 
 
-async def test_a_request_counts_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_counts_where_it_goes() -> None:
     """Until the heartbeats of the workers there tell of it."""
     async with running() as parts:
         figures = {"request_tokens": 9_000, "drain_rate": 100, "waits_s": [0.0, 0.0]}
@@ -102,13 +101,13 @@ async def test_a_request_counts_where_it_goes(monkeypatch: pytest.MonkeyPatch) -
             pool: [beat(partitions=[0], incarnation=pool, **figures)]
             for pool in ("default", "small")
         }
-        monkeypatch.setattr(parts.workers, "workers", lambda pool: told.get(pool, []))
-        monkeypatch.setattr(parts.builder, "_monotonic", lambda: 1.0)
+        for pool, beats in told.items():
+            parts.workers.note(pool, beats)
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
             assert stream.pool == "small"
             waits = [parts.builder.wait_s(pool, create(), ALICE.key) for pool in told]
-            assert waits == [0.0, 90.0 - backlog.UNTOLD_S]
+            assert waits == [0.0, 90.0 - backlog.UNCOUNTED_S]
             answer(parts, parts_request(parts, "small"), served="s")
             await gateway_parts.all_events(stream)
 
@@ -475,12 +474,12 @@ async def test_while_a_pool_is_broken_the_wait_for_the_others_is_told() -> None:
             await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
         assert refused.value.status == 429
         waits = [
-            parts.workers.backlog(pool).wait_s(NewRequest("interactive"))
-            for pool in ("tiny", "small")
+            parts.workers.backlog(pool).wait_s("interactive", "") for pool in ("tiny", "small")
         ]
         assert waits[0] is not None
         assert waits[0] < (waits[1] or 0)
-        assert int(refused.value.headers["retry-after-ms"]) == pytest.approx(1000 * waits[0], abs=2)
+        shown_s = wait_times.rounded_up(waits[0])
+        assert refused.value.message.endswith(f"Please try again in {shown_s:g}s.")
         fail(parts, "small", "tiny")
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)

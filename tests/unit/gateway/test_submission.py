@@ -55,11 +55,11 @@ async def test_a_request_is_placed_where_a_ready_worker_takes_requests(
 ) -> None:
     async with gateway_parts.running() as parts:
         for served in range(parts.broker.layout.partitions):
-            beats = [
+            beats: list[dict[str, Any]] = [
                 {"state": "ready", "partitions": [served]},
                 {"state": "draining", "partitions": []},
             ]
-            monkeypatch.setattr(parts.workers, "workers", lambda _pool, found=beats: found)
+            parts.workers.note("default", beats)
             with await parts.submission.submit(create(), ALICE) as stream:
                 assert ids.parse(stream.rid).partition == served
                 parts.answer(stream.rid)

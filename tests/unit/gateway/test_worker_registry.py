@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 
 from gateway import cache, worker_registry
-from gateway.backlog import NewRequest
 from gateway.worker_registry import ABSENT_S, BACKLOG_S, SILENT_S, WorkerRegistry
 from tests.support import gateway_parts
 from tests.support.memory_worker import Time
@@ -37,7 +36,7 @@ def registry(time: Time) -> WorkerRegistry:
 
 
 def waits(registry: WorkerRegistry) -> float | None:
-    return registry.backlog("default").wait_s(NewRequest("batch"))
+    return registry.backlog("default").wait_s("batch", "")
 
 
 @pytest.mark.parametrize("told", [None, []], ids=["away", "emptied"])

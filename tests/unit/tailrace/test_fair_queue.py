@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.fair_queue import FairQueue, Flow, Share
+from tailrace.fair_queue import FairQueue, Flow
 
 A, B, C = (Flow(name, name) for name in "abc")
 
@@ -39,27 +40,61 @@ def test_a_newcomer_goes_before_all_that_another_one_has_queued() -> None:
     assert queue.cost == 397 * 1500
 
 
-def test_where_principals_and_tenants_stand() -> None:
+def begins_after(queue: FairQueue[str], flow: Flow) -> float:
+    """The cost of what is taken before a new item of the flow."""
+    queue.push(flow, "new", 1.0)
+    order = list(queue.order(lambda item: item, {}))
+    names = [name for name, _ in order]
+    return sum(cost for _, cost in order[: names.index("new")])
+
+
+def crowded() -> FairQueue[str]:
+    """Two principals of tenant t, a heavy one of its own, and one that has just had its turn."""
     queue: FairQueue[str] = FairQueue(weight=lambda tenant: 2.0 if tenant == "t" else 1.0)
-    one, two = Flow("t", "one"), Flow("t", "two")
-    assert queue.standing() == (0.0, {})
-    for flow, cost in ((one, 4.0), (one, 6.0), (two, 2.0), (A, 3.0)):
-        queue.push(flow, "x", cost)
-    for _ in range(3):  # one's first, a's, two's
-        queue.pop()
-    queue.push(one, "y", 1.0)
-    now, tenants = queue.standing()
-    assert now == 2.0, "t's second turn began there, after 4 of weight 2"
-    crowd = tenants["t"]
-    assert (crowd.start, crowd.weight, crowd.now) == (3.0, 2.0, 0.0)
-    assert crowd.principals == {"one": Share(4.0, 7.0, 2), "two": Share(2.0, 0.0, 0)}
-    assert tenants["a"].principals == {"a": Share(3.0, 0.0, 0)}
-    assert tenants["a"].start == 3.0
-    for _ in range(2):
-        queue.pop()
-    now, tenants = queue.standing()
-    assert tenants["a"].start == now == 6.0, "who rested has saved nothing up"
-    assert tenants["t"].principals["two"].start == tenants["t"].now == 10.0
+    for _ in range(3):
+        queue.push(A, "x", 4.0)
+    drain(queue, 3)
+    for flow, count in ((Flow("t", "one"), 9), (Flow("t", "two"), 3), (B, 20)):
+        for _ in range(count):
+            queue.push(flow, "x", 4.0)
+    drain(queue, 5)
+    return queue
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [A, B, Flow("t", "one"), Flow("t", "two"), Flow("t", "t"), Flow("new", "new")],
+    ids=lambda flow: flow.principal,
+)
+def test_what_goes_before_a_new_item_is_what_is_taken_before_it(flow: Flow) -> None:
+    new, known = crowded().ahead(9, {})
+    assert known.keys() == {"a", "b", "one", "two", "t"}
+    assert known.get(flow.principal, new) == begins_after(crowded(), flow)
+
+
+def test_a_light_principal_goes_before_what_a_heavy_one_has_queued() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(400):
+        queue.push(A, "flood", 10.0)
+    drain(queue, 1)
+    new, known = queue.ahead(9, {})
+    assert (new, known) == (0.0, {"a": 3_990.0})
+
+
+def test_what_waits_elsewhere_goes_before_the_next_item_of_its_principal() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for flow in (A, B):
+        queue.push(flow, "x", 10.0)
+    assert queue.ahead(9, {}) == (20.0, {"a": 20.0, "b": 20.0})
+    assert queue.ahead(9, {"a": 50.0}) == (20.0, {"a": 70.0, "b": 30.0})
+
+
+def test_of_many_principals_those_with_most_items_are_known() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for number in range(50):
+        for _ in range(3 if number % 10 == 0 else 1):
+            queue.push(Flow(f"{number}", f"{number}"), "x", 10.0)
+    assert queue.ahead(5, {})[1].keys() == {"0", "10", "20", "30", "40"}
 
 
 def test_a_flow_that_rested_has_saved_nothing_up() -> None:

@@ -56,11 +56,8 @@ def test_before_the_engine_is_ready_it_tells_the_state_and_no_load() -> None:
         "drain_rate": 0.0,
         "waits_of": [],
         "interactive_waits_s": [],
-        "interactive_next_s": [],
         "batch_waits_s": [],
-        "batch_next_s": [],
         "waits_s": [0.0, 0.0],
-        "next_s": [0.0, 0.0],
     }
 
 

@@ -1,4 +1,4 @@
-"""What a worker tells of how long requests would wait at it."""
+"""What a worker says of how long requests would wait at it."""
 
 from __future__ import annotations
 
@@ -7,59 +7,43 @@ from typing import Any
 import pytest
 
 from gateway import backlog
-from gateway.backlog import NewRequest
 from tailrace.fair_queue import Flow, waits_of
 from tests.support.memory_worker import Time
-from worker import load, told_waits
+from worker import load, waits
 from worker.load import Load
 from worker.read_ahead import Unserved
 from worker.slots import BATCH, Slots
-from worker.told_waits import Next
 from worker.workload import Workload
 
 ALICE, BOB = (Flow(name, name) for name in ("alice", "bob"))
 NONE = [Unserved({}, 0)] * 2
 
 
-async def test_a_worker_tells_how_long_a_new_request_of_each_principal_would_wait() -> None:
+async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wait() -> None:
     time, work = Time(), Workload()
     found, slots, made = Load(work, time), Slots(1, monotonic=time), 0
 
-    def told() -> dict[str, Any]:
+    def beat() -> dict[str, Any]:
         return found.told(slots, NONE) | {"state": "ready"}
 
     running = slots.acquire(0, ALICE, 100.0)
     turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
-    assert told()["waits_s"] == [], "something waits, and how fast it begins is not known"
-    assert backlog.of([told()]).wait_s(NewRequest("interactive", "alice")) is None
+    assert beat()["waits_s"] == [], "something waits, and how fast it begins is not known"
+    assert backlog.of([beat()]).wait_s("interactive", "alice") is None
     for turn in [running, *turns[:8]]:  # each holds the only slot for 5 s and makes 100 tokens
         time.advance(5.0)
         made += 100
         slots.release(turn, used=100)
         found.measure(slots, made, 5.0)
         assert not slots.holds
-    assert slots.demand.rate_of_all(0) > 0
-    slots.acquire(0, BOB, 100.0, again=True)  # what comes is counted elsewhere
+    slots.acquire(0, BOB, 100.0)
     time.advance(1.0)
-    work_ahead = backlog.of([told()])
-    waiting = slots.queued - 1
-
-    def wait_s(priority: Any, principal: str) -> float:
-        seconds = work_ahead.wait_s(NewRequest(priority, principal))
-        assert seconds is not None
-        return seconds
-
-    assert wait_s("interactive", "alice") == pytest.approx((waiting + 2) * 5.0, rel=0.1)
+    work_ahead, waiting = backlog.of([beat()]), slots.queued - 1
+    assert work_ahead.wait_s("interactive", "alice") == pytest.approx((waiting + 2) * 5.0, rel=0.1)
     # What runs ends after 4 s. Before him are his own and that of alice which has its turn with it.
-    assert wait_s("interactive", "bob") == pytest.approx(4.0 + 2 * 5.0, rel=0.2)
-    coming = slots.demand.rate_of_all(0) / work.rate
-    assert 0 < coming < 0.4, "alice may ask on"
-    all_s = (waiting + 2) * 5.0
-    assert wait_s("batch", "bob") == pytest.approx(all_s / (1 - coming), rel=0.2)
-    assert 0 < wait_s("interactive", "carol") < 15.0
-    assert told()["waits_of"] == [waits_of("alice"), waits_of("bob")]
-    for name in ("interactive_next_s", "batch_next_s", "next_s"):
-        assert told()[name] == [pytest.approx(5.0, rel=0.2)] * 2
+    assert work_ahead.wait_s("interactive", "bob") == pytest.approx(4.0 + 2 * 5.0, rel=0.2)
+    assert 0 < (work_ahead.wait_s("interactive", "carol") or 0.0) < 15.0
+    assert beat()["waits_of"] == [waits_of("alice"), waits_of("bob")]
 
 
 async def test_what_made_way_says_how_long_slots_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,16 +64,26 @@ async def test_what_made_way_says_how_long_slots_are_held(monkeypatch: pytest.Mo
     assert seen == [(1.0, 3.0)]
 
 
+async def test_what_interactive_requests_leave_is_measured() -> None:
+    time, work = Time(), Workload()
+    found, slots = Load(work, time), Slots(4, monotonic=time)
+    for rank in (0, 0, 0, BATCH):
+        slots.acquire(rank, ALICE, 100.0)
+    for second in range(200):
+        found.measure(slots, 40 * second, 1.0)
+    assert work.left == pytest.approx(0.25, abs=0.01)
+
+
 async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     time, slots, computed = Time(), Slots(1), list[float]()
     found = Load(Workload(), time)
 
-    def told(_queues: object) -> told_waits.Told:
+    def of_new(*_of: object) -> waits.Waits:
         computed.append(time())
         time.advance(0.02)
-        return told_waits.Told({}, (Next(3.0, 0.5), Next(4.0, 0.0)))
+        return waits.Waits({}, (3.0, 4.0))
 
-    monkeypatch.setattr(told_waits, "told", told)
+    monkeypatch.setattr(waits, "of_new", of_new)
     for _ in range(2):
         slots.acquire(0, ALICE, 100.0)
     for made in (0, 100):
@@ -97,6 +91,5 @@ async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPa
     began = time()
     for _ in range(100):
         assert found.told(slots, NONE)["waits_s"] == [3.0, 4.0]
-        assert found.told(slots, NONE)["next_s"] == [0.5, 0.0]
         time.advance(0.1)
     assert len(computed) == pytest.approx((time() - began) * load.MOST_TIME / 0.02, rel=0.3)

@@ -319,20 +319,29 @@ async def test_one_whose_answers_are_always_longer_gets_fewer_turns() -> None:
 
 
 async def test_whatever_was_expected_what_was_taken_is_charged_where_answers_are_alike() -> None:
+    """With ten tokens each, whom they expected to take a hundred, both get every second turn."""
     pool = slots.Slots(1)
-    for used in (10.0, 10.0, 10.0):
-        before = pool.standing(0)[1].get("alice")
-        pool.release(pool.acquire(0, ALICE, 100.0), used=used)
-        start = before.start if before else 0.0
-        assert pool.standing(0)[1]["alice"].start == pytest.approx(start + used)
+    for _ in range(3):
+        pool.release(pool.acquire(0, ALICE, 100.0), used=10.0)
+    held = pool.acquire(0, BOB, 100.0)
+    waiting = {flow: [pool.acquire(0, flow, 100.0) for _ in range(9)] for flow in (ALICE, BOB)}
+    pool.release(held, used=30.0)
+    for _ in range(8):
+        turn = next(t for each in waiting.values() for t in each if t.done())
+        waiting[turn.flow].remove(turn)
+        pool.release(turn, used=10.0)
+    assert {flow.principal: len(each) for flow, each in waiting.items()} == {"alice": 5, "bob": 5}
 
 
 async def test_what_one_that_makes_way_has_not_used_yet_is_given_back_at_once() -> None:
     pool = slots.Slots(1)
     used_to(pool)
-    start = pool.standing(0)[1]["alice"].start
-    pool.release(pool.acquire(0, ALICE, 100.0), used=2.0, paused=True)
-    assert pool.standing(0)[1]["alice"].start == pytest.approx(start + 2.0)
+    paused, other = pool.acquire(0, ALICE, 100.0), pool.acquire(0, BOB, 100.0)
+    again = pool.acquire(0, ALICE, 100.0)
+    pool.release(paused, used=0.5, paused=True)
+    pool.release(other, used=8.0)
+    later = pool.acquire(0, BOB, 100.0)
+    assert (again.done(), later.done()) == (True, False)
 
 
 async def test_what_made_way_counts_as_one_request() -> None:
@@ -350,7 +359,6 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
         pool.acquire(0, FLOOD, 10.0, name)
     pool.acquire(0, ALICE, 6.0, "alice")
     pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
-    pool.demand.came("flood", 0, 1.0)
     pool.demand.ended("flood", 3_000.0, 1_500.0)
     behind = {0: {"flood": [("flood 3", 20.0)]}}
     assert list(pool.order(lambda rank: behind.get(rank, {}))) == [

@@ -157,12 +157,12 @@ async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) ->
         errors.rate_limit_exceeded(charged.retry_after_s, "requests")
 
 
-def new_of(principal: str, *beats: Mapping[str, Any]) -> backlog.NewRequest:
-    """A request behind nine of alice's at each worker, of which these do not tell."""
-    lately = backlog.Lately()
+def batch_wait(principal: str, *beats: Mapping[str, Any]) -> float | None:
+    """Of a request behind nine of alice's at each worker, which these do not count."""
+    placements = backlog.Placements()
     for beat in beats * 9:
-        lately.add(str(beat.get("incarnation", "")), "alice", "batch", 1.0)
-    return backlog.NewRequest("batch", principal, lately, 1.0)
+        placements.add(str(beat.get("incarnation", "")), "alice", 1)
+    return backlog.of(beats, placements).wait_s("batch", principal)
 
 
 @hypothesis.given(st.lists(anything, max_size=8) | anything)
@@ -180,7 +180,7 @@ def new_of(principal: str, *beats: Mapping[str, Any]) -> backlog.NewRequest:
 async def test_heartbeats_yield_a_state_and_a_wait_that_a_client_can_be_told(answer: Any) -> None:
     beats = await workers.Workers(store_of(answer)).list_workers("p")
     msgspec.json.encode(worker_registry.engine_state(beats))
-    wait = backlog.of(beats).wait_s(new_of("alice", *beats))
+    wait = batch_wait("alice", *beats)
     if wait is not None:
         told = errors.deadline_not_met(wait, 600)
         assert 1 <= int(told.headers["retry-after"]) <= errors.MAX_WAIT_S
@@ -198,10 +198,10 @@ def test_waits_of_principals_yield_a_wait_that_a_client_can_be_told(
 ) -> None:
     beat = {"state": "ready", "waiting_tokens": [50, 100], "drain_rate": rate, "waits_s": others}
     beat |= {"waits_of": [fair_queue.waits_of("alice"), *waits], "batch_waits_s": waits}
-    beat |= {"batch_next_s": others, "next_s": waits, "incarnation": waits and waits[0]}
+    beat |= {"interactive_waits_s": others, "incarnation": waits and waits[0]}
     beats = [beat, {**beat, "drain_rate": 10}]
     for principal in ("alice", "bob"):
-        wait = backlog.of(beats).wait_s(new_of(principal, *beats))
+        wait = batch_wait(principal, *beats)
         if wait is not None:
             assert int(errors.deadline_not_met(wait, 600).headers["retry-after"]) >= 1
 
