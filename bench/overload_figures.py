@@ -14,12 +14,13 @@ from typing import Final, Literal
 import msgspec
 
 from bench import measure
+from tailrace.protocol import wait_times
 
 Group = Literal["interactive", "batch"]
 GROUPS: Final[tuple[Group, ...]] = ("interactive", "batch")
 Outcome = Literal["answered", "refused", "expired", "failed"]
 
-LEAST_S: Final = 0.001
+FIRST_STEP_S: Final = wait_times.STEPS_S[0]  # no shorter wait is ever told
 # A first token is late when it is this much later than p99 of an idle pool.
 LATE: Final = 2.0
 LATE_S: Final = 0.2
@@ -81,14 +82,9 @@ def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, floa
             values[f"{group}_{outcome}"] = share
         firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
         values |= measure.spread(f"{group}_first", firsts)
-        if ratios := told_over_true(ours):
-            values[f"{group}_told"] = float(len(ratios))
-            values |= {
-                f"{group}_told_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)
-            }
-            values[f"{group}_told_within_a_fifth"] = sum(0.8 <= r <= 1.2 for r in ratios) / len(
-                ratios
-            )
+        values |= estimates(
+            f"{group}_refusal", [(each.told_s, each.again_s) for each in ours if each.again_s >= 0]
+        )
     return values
 
 
@@ -99,31 +95,21 @@ def came_until(each: Asked, end_s: float) -> float:
     return each.tokens * bisect.bisect_right(each.came_s, end_s) / len(each.came_s)
 
 
-class Wait(msgspec.Struct, frozen=True):
-    """A refusal that was asked again.
+def estimates(name: str, pairs: Iterable[tuple[float, float]]) -> dict[str, float]:
+    """Estimated over true waits. One counts that was more than the shortest that is ever told, or
+    was said to be: else those would be missing that were said too long.
 
-    `due_s`: when it was due. `told_s`: the wait that it told. `true_s`: the wait that was.
+    Args:
+        pairs: seconds that were told and that were waited.
     """
-
-    group: Group
-    pool: str
-    due_s: float
-    told_s: float
-    true_s: float
-
-
-def waits(asked: Iterable[Asked]) -> list[Wait]:
-    """Those of a run."""
-    return [
-        Wait(each.group, each.pool, each.due_s, each.told_s, each.again_s)
-        for each in asked
-        if each.again_s >= 0
+    ratios = [
+        told / max(true, FIRST_STEP_S) for told, true in pairs if max(told, true) > FIRST_STEP_S
     ]
-
-
-def told_over_true(asked: Iterable[Asked]) -> list[float]:
-    """Of each refusal that was asked again: the wait that it told over the one that was."""
-    return [each.told_s / max(LEAST_S, each.true_s) for each in waits(asked)]
+    values = {f"{name}s": float(len(ratios))}
+    if ratios:
+        values |= {f"{name}_over_true_p{p}": measure.percentile(ratios, p) for p in (10, 50, 90)}
+        values[f"{name}_within_twice"] = sum(0.5 <= r <= 2.0 for r in ratios) / len(ratios)
+    return values
 
 
 def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:

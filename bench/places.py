@@ -1,4 +1,4 @@
-"""Streamed requests of both classes that wait, and what each is told of its wait."""
+"""Streamed requests of both classes that wait, and the estimate of its wait that each gets."""
 
 from __future__ import annotations
 
@@ -132,14 +132,17 @@ class Client:
 
 
 class Case(NamedTuple):
-    """A load of both classes, in parts of the capacity."""
+    """A load of both classes, in parts of the capacity, of so many users."""
 
     name: str
     interactive: float
     batch: float
+    users: int = USERS
 
 
 CASES: Final = (
+    Case("one user at four fifths of the capacity", 0.8, 0.0, users=1),
+    Case("one user at twice the capacity", 2.0, 0.0, users=1),
     Case("interactive at twice the capacity", 2.0, 0.0),
     Case("interactive at half of it, batch at one and a half", 0.5, 1.5),
     Case("interactive at 1.2 of it, batch at a fifth", 1.2, 0.2),
@@ -176,7 +179,7 @@ async def measured(
             rate = parts[group] * capacity / client.answers.mean
             at = time.perf_counter()
             while goes_on():
-                tokens, user = client.answers.drawn(drawn), drawn.randrange(USERS)
+                tokens, user = client.answers.drawn(drawn), drawn.randrange(case.users)
                 tasks.create_task(client.ask(group, tokens, user, counts=counts()))
                 at += drawn.expovariate(rate)
                 await asyncio.sleep(at - time.perf_counter())
@@ -184,7 +187,7 @@ async def measured(
         async def probe(group: Group) -> None:
             await asyncio.sleep(SETTLE_S)
             while counts():
-                tasks.create_task(client.probe(group, drawn.randrange(USERS), http))
+                tasks.create_task(client.probe(group, drawn.randrange(case.users), http))
                 await asyncio.sleep(PROBE_S)
 
         async with asyncio.TaskGroup() as load_of_groups:

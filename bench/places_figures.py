@@ -5,14 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bench import measure, overload_figures
-
-# Of shorter waits the second until a worker tells, and the one until a gateway asks, are a great
-# part. A wait counts that is longer, or was said to be: else those that were told too much would be
-# missing.
-LEAST_S: Final = 1.0
 
 
 class Told(NamedTuple):
@@ -56,27 +51,13 @@ def of(waited: Iterable[Waited]) -> dict[str, float]:
     waits = [each.started - each.asked for each in every]
     return {
         **{f"wait_p{p}_s": measure.percentile(waits, p) for p in (50, 90)},
-        **ratios("first_eta", _pairs(every, [told[:1] for told in places])),
-        **ratios("later_eta", _pairs(every, [told[1:] for told in places])),
-        **ratios("bound", _pairs(every, bounds)),
+        **overload_figures.estimates("first_eta", _pairs(every, [told[:1] for told in places])),
+        **overload_figures.estimates("later_eta", _pairs(every, [told[1:] for told in places])),
+        **overload_figures.estimates("bound", _pairs(every, bounds)),
         "position_steps": float(len(steps)),
         "position_rises": float(sum(step > 0 for step in steps)),
-        **ratios("refusal", refused),
+        **overload_figures.estimates("refusal", refused),
     }
-
-
-def ratios(name: str, pairs: Iterable[tuple[float, float]]) -> dict[str, float]:
-    """What was told over what was true.
-
-    Args:
-        pairs: seconds that were told and that were waited.
-    """
-    found = [told / max(true, 0.001) for told, true in pairs if max(told, true) >= LEAST_S]
-    values = {f"{name}s": float(len(found))}
-    if found:
-        values |= {f"{name}_over_true_p{p}": measure.percentile(found, p) for p in (10, 50, 90)}
-        values[f"{name}_within_a_fifth"] = sum(0.8 <= r <= 1.2 for r in found) / len(found)
-    return values
 
 
 def _pairs(every: Iterable[Waited], told: Iterable[Iterable[Told]]) -> list[tuple[float, float]]:

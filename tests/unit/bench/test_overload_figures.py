@@ -47,7 +47,7 @@ def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
     assert found["failed"] == 1.0
     assert found["interactive_first_p99_ms"] == 100.0
     assert found["batch_first_p50_ms"] == 9_000.0
-    assert "batch_told_over_true_p50" not in found
+    assert "batch_refusal_over_true_p50" not in found
 
 
 def test_a_told_wait_is_compared_with_that_of_the_same_user_asking_again() -> None:
@@ -55,14 +55,23 @@ def test_a_told_wait_is_compared_with_that_of_the_same_user_asking_again() -> No
         asked(1.0, first_s=2.0),
         asked(1.3, "refused", told_s=6.0, again_s=4.0),
         asked(1.4, "refused", told_s=6.0),
-        asked(1.5, "refused", told_s=3.0, again_s=6.0),
+        asked(1.5, "refused", told_s=2.0, again_s=6.0),
         asked(1.6, "refused", told_s=5.0, again_s=5.0),
-        asked(1.6, "refused", told_s=5.0, again_s=0.0),
     ]
-    assert figures.told_over_true(every) == [1.5, 0.5, 1.0, 5_000.0]
-    found = figures.of(every[:-1], load_s=10.0, capacity=1.0)
-    assert (found["interactive_told"], found["interactive_told_over_true_p50"]) == (3.0, 1.0)
-    assert found["interactive_told_within_a_fifth"] == pytest.approx(1 / 3)
+    found = figures.of(every, load_s=10.0, capacity=1.0)
+    assert (found["interactive_refusals"], found["interactive_refusal_over_true_p50"]) == (3.0, 1.0)
+    assert found["interactive_refusal_within_twice"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("told", "true", "ratio"), [(5.0, 0.2, 5.0), (0.9, 5.0, 0.18), (2.0, 2.0, 1.0)]
+)
+def test_a_wait_counts_that_was_long_or_was_said_to_be(
+    told: float, true: float, ratio: float
+) -> None:
+    """By the true wait alone, what was said far too long would be left out."""
+    found = figures.estimates("x", [(told, true), (1.0, 0.6)])
+    assert (found["xs"], found["x_over_true_p50"]) == (1.0, pytest.approx(ratio))
 
 
 @pytest.mark.parametrize(
