@@ -8,6 +8,7 @@ once per refresh, and a request costs a few look-ups.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,13 +170,19 @@ class Backlog:
     ) -> float | None:
         """The same at one of the ready workers."""
         rank = topics.CLASSES.index(priority)
-        wait_s = worker.wait_s((waits_of(principal), waits_of(tenant_of(principal))), rank)
+        wait_s = worker.wait_s(_names(principal), rank)
         more = self.placements.turns(worker.incarnation, principal, rank) - worker.free
         if wait_s is None or more <= 0 or not worker.rate:
             return wait_s
         # As many as are made in that time may have started in it, which heartbeats do not say yet.
         uncounted_s = BUSY_UNCOUNTED_S if self.busy else UNCOUNTED_S
         return wait_s + max(0.0, more * self.each / worker.rate - uncounted_s)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(principal: str) -> tuple[str, str]:
+    """The digests of a principal and its tenant."""
+    return waits_of(principal), waits_of(tenant_of(principal))
 
 
 def of(beats: Sequence[Mapping[str, Any]], placements: Placements | None = None) -> Backlog:

@@ -13,7 +13,6 @@ largest cost of each (the same bound as in the paper).
 from __future__ import annotations
 
 import collections
-import functools
 import hashlib
 import heapq
 import itertools
@@ -56,7 +55,6 @@ def tenant_of(principal: str) -> str:
     return f"{issuer}|{tenant}" if tenant and subject else principal
 
 
-@functools.lru_cache(maxsize=4096)
 def waits_of(whose: str) -> str:
     """The name under which a worker tells how long requests of a principal or tenant would wait."""
     return hashlib.sha256(whose.encode("utf-8", "surrogatepass")).hexdigest()[:NAME_DIGITS]

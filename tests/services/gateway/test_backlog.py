@@ -161,31 +161,3 @@ async def test_a_response_that_waits_is_told_its_place_on_every_transport(
     assert places(rest)
     assert {event["sequence_number"] for event in rest if "queue" in event} == {1}
     assert all(event["object"] == "chat.completion.chunk" for event in chunks)
-
-
-async def test_who_is_refused_is_expected_to_come(busy: gp.Gateway) -> None:
-    """erin waits behind what dora would ask for if she was let in."""
-    async with busy.client("dora") as dora, busy.client("erin") as erin:
-        asked = [(erin, await ask(erin)) for _ in range(120)]
-        asked += [(dora, await ask(dora)) for _ in range(20)]
-
-        async def told_s(client: httpx.AsyncClient) -> float:
-            found = await ask(client, deadline_ms=500)
-            if found.status_code == 200:
-                asked.append((client, found))
-                return 0.0
-            return int(found.headers["retry-after-ms"]) / 1000
-
-        async def known() -> float:
-            seconds = await told_s(erin)
-            return seconds if seconds > 5.0 else 0.0
-
-        before = await waiting.eventually(known, "the backlog is known")
-
-        async def later() -> bool:
-            refused = [await told_s(dora) for _ in range(10)]
-            return min(refused) > 0.0 and await told_s(erin) > 1.2 * before
-
-        await waiting.eventually(later, "erin is told more", within_s=8.0)
-        for client, each in asked:
-            await client.post(f"/v1/responses/{each.json()['id']}/cancel")
