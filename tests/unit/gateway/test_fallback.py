@@ -508,3 +508,21 @@ async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> 
             with pytest.raises(errors.ApiError) as refused:
                 await parts.submission.submit(asked, ALICE)
             assert refused.value.status == 429
+
+
+@pytest.mark.parametrize("when_busy", [False, True])
+async def test_who_is_refused_at_the_same_time_does_not_come_back_at_the_same_time(
+    when_busy: bool,
+) -> None:
+    pools = (dataclasses.replace(LARGE, fallback_when_busy=when_busy), SMALL, TINY)
+    async with running(pools) as parts:
+        for pool in pools:
+            parts.workers.note(pool.name, [beat(**BUSY)])
+        waits = set()
+        for _ in range(5):
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
+            waits.add(int(refused.value.headers["retry-after-ms"]) / 1000)
+        shown_s = float(refused.value.message.rsplit(" ", 1)[1].rstrip("s."))
+        assert len(waits) > 1
+        assert (1 - wait_times.JITTER) * shown_s <= min(waits) <= max(waits) <= shown_s

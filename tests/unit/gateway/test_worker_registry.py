@@ -63,6 +63,16 @@ def test_no_backlog_is_left_of_workers_that_are_gone(registry: WorkerRegistry, t
     assert worker_registry.BACKLOG_S > ABSENT_S
 
 
+def test_a_request_that_was_placed_counts_until_two_refreshes_later(
+    registry: WorkerRegistry,
+) -> None:
+    registry.note("default", [{**BUSY[0], "incarnation": "a"}])
+    registry.backlog("default").placements.add("a", "alice", 0)
+    for number in (1, 1, 0):
+        assert registry.backlog("default").placements.number("a", 0) == number
+        registry.note("default", BUSY)
+
+
 def silent(*seconds: float) -> list[dict[str, Any]]:
     return [{"state": "ready", "silent_s": each} for each in seconds]
 

@@ -333,15 +333,20 @@ async def test_whatever_was_expected_what_was_taken_is_charged_where_answers_are
     assert {flow.principal: len(each) for flow, each in waiting.items()} == {"alice": 5, "bob": 5}
 
 
-async def test_what_one_that_makes_way_has_not_used_yet_is_given_back_at_once() -> None:
+@pytest.mark.parametrize("paused", [True, False])
+async def test_what_one_that_makes_way_has_not_used_yet_is_given_back_at_once(
+    paused: bool,
+) -> None:
+    """That of one that has ended is chance."""
     pool = slots.Slots(1)
     used_to(pool)
-    paused, other = pool.acquire(0, ALICE, 100.0), pool.acquire(0, BOB, 100.0)
+    first = pool.acquire(0, ALICE, 100.0)
+    pool.release(first, used=0.5, paused=paused)
+    other = pool.acquire(0, BOB, 50.0)
+    later = pool.acquire(0, BOB, 50.0)
     again = pool.acquire(0, ALICE, 100.0)
-    pool.release(paused, used=0.5, paused=True)
-    pool.release(other, used=8.0)
-    later = pool.acquire(0, BOB, 100.0)
-    assert (again.done(), later.done()) == (True, False)
+    pool.release(other, used=other.charge)
+    assert (again.done(), later.done()) == (paused, not paused)
 
 
 async def test_what_made_way_counts_as_one_request() -> None:
