@@ -169,6 +169,11 @@ class VLLM:
         self._events: vllm_kv_events.KvEvents | None = None
         self._reading: asyncio.Task[None] | None = None
 
+    @property
+    def config(self) -> Any:
+        """vLLM's configuration, with what vLLM chose by itself. Only while the engine runs."""
+        return self._llm.vllm_config
+
     async def start(self) -> None:
         self._set_environment()
         pdeathsig.guard()
@@ -181,8 +186,7 @@ class VLLM:
         self._llm = await loaded
         self._describe()
         if self._events is not None:
-            size = self._llm.vllm_config.cache_config.block_size
-            self.cached_blocks = self._events.begin(size)
+            self.cached_blocks = self._events.begin(self.config.cache_config.block_size)
             self._reading = asyncio.create_task(self._events.run())
         if self._sources and self._embeds:
             raise base.ArgumentRefused("adapters: the model makes embeddings")
@@ -420,7 +424,7 @@ class VLLM:
         return vllm_parsers.fitting(found, *self._wanted_parsers, tokenizer)
 
     def _describe(self) -> None:
-        config = self._llm.model_config
+        config = self.config.model_config
         self._tokenizer = self._llm.renderer.tokenizer
         if vllm_images.taken(config):
             self._tokenizer = copy.deepcopy(self._tokenizer)
