@@ -116,6 +116,7 @@ def check(watchers: list[Watcher]) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.nightly
 def test_a_real_engine_is_killed_in_mid_answer(two_workers: Stack) -> None:
     pids = {p["name"]: p["pid"] for p in two_workers.processes("worker")}
     rid = ask(

@@ -15,7 +15,7 @@ import pytest
 
 from tailrace import log
 from tailrace.protocol import records, topics
-from tests.support import engine_environment, long_runs, toy_embeddings, workers
+from tests.support import engine_environment, toy_embeddings, workers
 from tests.support import gateway_process as gp
 from tests.support.waiting import eventually
 
@@ -26,8 +26,7 @@ MODEL = workers.MODEL_NAME
 
 pytestmark = [
     pytest.mark.engine,
-    long_runs.only_by("services-long"),
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         not workers.ENGINE_PYTHON.exists() or not engine_environment.MODEL.is_dir(),

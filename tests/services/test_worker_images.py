@@ -13,7 +13,7 @@ import pytest
 
 from gateway.parsing import images
 from tailrace.protocol import files, records, topics
-from tests.support import engine_environment, long_runs, pictures, workers
+from tests.support import engine_environment, pictures, workers
 
 BOOT_S = 300.0
 ANSWER_S = 90.0
@@ -22,8 +22,7 @@ APART = 2  # the picture whose file is kept beside its request
 
 pytestmark = [
     pytest.mark.engine,
-    long_runs.only_by("services-long"),
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         not workers.ENGINE_PYTHON.exists() or not engine_environment.MODEL.is_dir(),

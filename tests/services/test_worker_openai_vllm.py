@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from tailrace.protocol import records
-from tests.support import long_runs, vllm_server, workers
+from tests.support import vllm_server, workers
 from worker.engines import base, openai, openai_credentials
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.engine,
-    long_runs.only_by("services-long"),
+    pytest.mark.nightly,
     pytest.mark.timeout(500),
 ]
 GREEDY = records.Sampling(60, temperature=0.0)

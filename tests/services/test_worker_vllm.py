@@ -34,7 +34,7 @@ CORES = len(os.sched_getaffinity(0))
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(700),
     pytest.mark.skipif(
         not workers.ENGINE_PYTHON.exists() or not MODEL.is_dir(),
