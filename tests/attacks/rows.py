@@ -211,7 +211,7 @@ ATTACKS: Final = (
         23,
         "the prefix cache across tenants",
         "no hit across tenants or issuers",
-        ("tests/contract/test_engines.py::test_vllm_keeps_the_contract_in_its_own_environment",),
+        ("tests/contract/test_engine_environment.py::test_vllm_keeps_the_contract",),
     ),
     Attack(
         24,

@@ -1,4 +1,4 @@
-"""Databases of both kinds for the archive, an engine of each, and models with the real engine."""
+"""Databases of both kinds for the archive, an engine of each, and the real engines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace.archive import database, migration
-from tests.support import postgres
-from tests.support.model_engines import model
+from tests.support import engine_environment, model_engines, postgres
+from tests.support.model_engines import engine_to_kill, engines, model
 
-__all__ = ["model"]
+__all__ = ["engine_to_kill", "engines", "model"]
+collect_ignore = [] if engine_environment.HERE else [*engine_environment.ONLY_THERE]
 
 KINDS = ("sqlite", "postgresql")
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own order, by fixtures
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = model_engines.in_order(items)
 
 
 @pytest.fixture(params=KINDS)

@@ -1,16 +1,13 @@
 """What every engine must do.
 
-vLLM's cases need the engine environment: the last test runs this module again there, with each way
-in which the engine reads vLLM's output.
-
-    vllm              vLLM's private parts: how a worker runs on a machine without a GPU
-    vllm_public_api   vLLM's public API only, float32: prefill and decode then round alike, so that
-                      a continued answer equals the uninterrupted one
+vLLM's cases are collected in the engine environment (tests/contract/test_engine_environment.py),
+with each way in which the engine reads vLLM's output (tests/support/model_engines.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,30 +17,35 @@ import pytest
 import pytest_asyncio
 
 from tailrace.protocol import events, records
-from tests.support import engine_environment, openai_server
+from tests.support import engine_environment, model_engines, openai_server
+from tests.support.model_engines import REAL, REAL_NATIVE, REAL_PUBLIC, cases
 from tests.support.waiting import eventually
 from worker.engines import base, openai, scripted
 
-MODEL = engine_environment.MODEL
 HAVE_VLLM = engine_environment.HERE
 MAX_MODEL_LEN = 1024
-VLLM = ["vllm", "vllm_public_api"]
-EXACT = ["scripted", *(["vllm_public_api"] if HAVE_VLLM else [])]
+VLLM = cases(REAL, REAL_PUBLIC)
+EXACT = VLLM if HAVE_VLLM else ["scripted"]  # a continued answer equals the uninterrupted one
 PROMPTS = ["Count to twenty.", "Tell a story about the sea.", "List the planets."]
 # Nats between a token and the model's best one. Two computations of the same logits in bfloat16
 # differ by less than this (measured: 0.25), a token that follows another prefix by more.
 NEAR_TIE = 1.0
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+    *([pytest.mark.engine] if HAVE_VLLM else []),
+]
 
 
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="module",
-    params=["scripted", "openai", *(VLLM if HAVE_VLLM else [])],
-)
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[base.Engine]:
+@pytest_asyncio.fixture(loop_scope="session", params=VLLM if HAVE_VLLM else ["scripted", "openai"])
+async def engine(
+    request: pytest.FixtureRequest, engines: model_engines.Engines
+) -> AsyncIterator[base.Engine]:
     made: base.Engine
+    if isinstance(request.param, model_engines.Variant):
+        yield (await engines.acquire(request.param)).engine
+        return
     if request.param == "openai":
         async with openai_server.Server() as server:
             made = openai.OpenAI(url=server.url, model="m", capacity=16)
@@ -51,19 +53,7 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[base.Engine]:
             yield made
             await made.shutdown()
         return
-    if request.param in VLLM:
-        from worker.engines import vllm
-
-        public = request.param == "vllm_public_api"
-        made = vllm.VLLM(
-            model=str(MODEL),
-            capacity=16,
-            max_model_len=MAX_MODEL_LEN,
-            public_api=public,
-            cpu_dtype="float32" if public else None,
-        )
-    else:
-        made = scripted.Scripted(capacity=16, max_model_len=MAX_MODEL_LEN)
+    made = scripted.Scripted(capacity=16, max_model_len=MAX_MODEL_LEN)
     await made.start()
     yield made
     await made.shutdown()
@@ -74,6 +64,7 @@ def ask(
     *,
     max_tokens: int = 40,
     logit_bias: dict[str, float] | None = None,
+    ignore_eos: bool = False,
     **cues: Any,
 ) -> records.Request:
     rid = f"resp_{os.urandom(16).hex()}"
@@ -85,7 +76,9 @@ def ask(
         records.Owner("i", "s"),
         "m",
         messages,
-        records.Sampling(max_tokens, temperature=0.0, logit_bias=logit_bias or {}),
+        records.Sampling(
+            max_tokens, temperature=0.0, logit_bias=logit_bias or {}, ignore_eos=ignore_eos
+        ),
         echo,
     )
 
@@ -131,20 +124,22 @@ async def started(engine: base.Engine, request: records.Request) -> asyncio.Task
 
 async def empty(engine: base.Engine) -> None:
     """Wait until no request is inside the engine."""
-    await eventually(lambda: not inside(engine), "the engine is empty", within_s=10)
+
+    async def nothing() -> bool:
+        if isinstance(engine, scripted.Scripted):
+            return engine.running == 0
+        if not HAVE_VLLM:
+            return True  # the server does not say
+        # vLLM counts at each step, so there has to be one.
+        await collect(engine, await job(engine, ask(max_tokens=1)))
+        return model_engines.inside() == 0
+
+    await eventually(nothing, "the engine is empty", within_s=10)
 
 
 def text_of(engine: base.Engine, ids: list[int]) -> str:
     detokenizer = engine.detokenizer()
     return detokenizer.push(ids) + detokenizer.flush()
-
-
-def inside(engine: base.Engine) -> int | None:
-    """Requests inside the engine; None where it does not say."""
-    if isinstance(engine, scripted.Scripted):
-        return engine.running
-    llm = getattr(engine, "_llm", None)
-    return None if llm is None else int(llm.get_num_unfinished_requests())
 
 
 async def test_an_answer_ends_with_a_reason_and_has_text(engine: base.Engine) -> None:
@@ -156,7 +151,6 @@ async def test_an_answer_ends_with_a_reason_and_has_text(engine: base.Engine) ->
     assert text_of(engine, ids).strip()
 
 
-@pytest.mark.parametrize("engine", [*EXACT, "openai"], indirect=True)
 async def test_greedy_answers_repeat(engine: base.Engine) -> None:
     request = ask()
     assert await collect(engine, await job(engine, request)) == await collect(
@@ -195,14 +189,16 @@ async def test_a_greedy_answer_is_continued_as_if_it_had_not_been_interrupted(
     )
 
 
-@pytest.mark.parametrize("engine", ["openai"], indirect=True)
-async def test_an_engine_that_cannot_continue_refuses_to(engine: base.Engine) -> None:
-    with pytest.raises(base.NotResumable):
-        await collect(engine, await job(engine, ask(), [104, 105]))
+if not HAVE_VLLM:
+
+    @pytest.mark.parametrize("engine", ["openai"], indirect=True)
+    async def test_an_engine_that_cannot_continue_refuses_to(engine: base.Engine) -> None:
+        with pytest.raises(base.NotResumable):
+            await collect(engine, await job(engine, ask(), [104, 105]))
 
 
 async def test_wanting_no_more_or_cancelling_the_task_stops_the_engine(engine: base.Engine) -> None:
-    request = ask("slow story 5000", max_tokens=900, script_tokens="5000")
+    request = ask("slow story 5000", max_tokens=1900, ignore_eos=True, script_tokens="5000")
     steps: list[base.Step] = []
 
     def on_step(step: base.Step) -> bool:
@@ -280,7 +276,7 @@ if HAVE_VLLM:
             for made, likely in zip(ids[start:], found.prompt_logprobs[start:], strict=True)
         ]
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
+    @pytest.mark.parametrize("engine", cases(REAL, REAL_PUBLIC, REAL_NATIVE), indirect=True)
     async def test_a_continued_answer_is_what_the_model_says_to_exactly_the_accepted_prefix(
         engine: base.Engine,
     ) -> None:
@@ -302,25 +298,22 @@ if HAVE_VLLM:
             *[
                 check(text, prompt, whole[:k])
                 for text, prompt, (whole, _) in zip(PROMPTS, prompts, answers, strict=True)
-                for k in range(1, len(whole), 5)
+                for k in range(1, len(whole), 8)
             ]
         )
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllms_output_is_read_in_the_way_that_was_chosen(
         engine: base.Engine, request: pytest.FixtureRequest
     ) -> None:
-        way = request.node.callspec.params["engine"]
-        assert engine.internals is (way == "vllm")  # type: ignore[attr-defined]
+        variant: model_engines.Variant = request.node.callspec.params["engine"]
+        assert engine.internals is not variant.public_api  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllm_stops_at_each_of_the_models_end_tokens(engine: base.Engine) -> None:
         assert engine.stop_ids
         for end in engine.stop_ids:
             request = ask("Say hi.", logit_bias={str(end): 100.0})
             assert await collect(engine, await job(engine, request)) == ([end], "stop")
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllm_counts_cached_prompt_tokens(engine: base.Engine) -> None:
         long = ask("Here are some facts. " * 60 + "Now say only the word yes.", max_tokens=8)
         assert await cached_tokens(engine, long) == 0
@@ -340,7 +333,6 @@ if HAVE_VLLM:
         assert found is not None
         return found
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
     async def test_vllm_shares_a_cached_prompt_within_one_tenant_only(engine: base.Engine) -> None:
         """How fast an answer begins would tell one tenant what another has asked."""
         long = ask("What the board has decided. " * 60 + "Now say yes.", max_tokens=8)
@@ -358,27 +350,19 @@ if HAVE_VLLM:
         ):
             assert await cached(foreign) == 0, foreign
 
-    @pytest.mark.parametrize("engine", VLLM, indirect=True)
-    async def test_vllm_refuses_bad_sampling_and_notices_the_death_of_its_engine_process(
-        engine: base.Engine,
-    ) -> None:
+    async def test_vllm_refuses_bad_sampling(engine: base.Engine) -> None:
         bad = ask(logit_bias={"99999999": 5.0})
         with pytest.raises(base.Refused):
             await collect(engine, await job(engine, bad))
 
+    async def test_vllm_notices_the_death_of_its_engine_process(
+        engine_to_kill: base.Engine,
+    ) -> None:
+        engine = engine_to_kill
         reading = await started(engine, ask("Tell a very long story.", max_tokens=900))
-        import multiprocessing
-
         for child in multiprocessing.active_children():
             child.kill()
         with pytest.raises(base.EngineDead):
             await reading
         async with asyncio.timeout(10):
             await engine.dead.wait()
-
-
-@pytest.mark.engine
-@pytest.mark.skipif(HAVE_VLLM, reason="this is the engine environment")
-async def test_vllm_keeps_the_contract_in_its_own_environment() -> None:
-    these = " or ".join(f"[{way}]" for way in VLLM)
-    await engine_environment.run_again("tests/contract/test_engines.py", "-k", these)

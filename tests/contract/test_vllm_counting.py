@@ -1,29 +1,29 @@
-"""Counting at the gateway against the real engine: the same number for 200 chats.
+"""Counting at the gateway against the real engine: the same number for many chats.
 
-tests/contract/test_vllm_models.py runs this module in the engine environment.
+Collected in the engine environment (tests/contract/test_engine_environment.py).
 """
 
 from __future__ import annotations
 
 import json
 import random
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tailrace.prompts import counter
 from tailrace.protocol import records
-from tests.support import engine_environment
-from tests.support.model_engines import Model
-from worker.engines import base
+from tests.support.model_engines import REAL, TOY, Model, cases
+from worker.engines import base, vllm
 
-if TYPE_CHECKING:
-    from worker.engines import vllm
-
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(1_200)]
-CHATS = 200
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+    pytest.mark.parametrize("model", cases(TOY, REAL), indirect=True),
+]
+CHATS = [50, pytest.param(200, marks=pytest.mark.nightly)]
 TEXTS = (
     "",
     "Hello!",
@@ -110,78 +110,68 @@ def request(messages: list[dict[str, Any]], **more: Any) -> records.Request:
     return records.Request("resp_x", owner, "m", messages, sampling, {}, **more)
 
 
-if engine_environment.HERE:
+async def by_engine(engine: vllm.VLLM, asked: records.Request) -> int | None:
+    try:
+        return len(await engine.encode(asked))
+    except base.Refused:
+        return None
 
-    async def by_engine(engine: vllm.VLLM, asked: records.Request) -> int | None:
-        try:
-            return len(await engine.encode(asked))
-        except base.Refused:
-            return None
 
-    async def test_two_hundred_chats_count_alike(model: Model) -> None:
-        made, folder = model
-        counted = counter.Counter(folder)
-        assert counted.digest == made.counting_digest != ""
-        rng = random.Random(14)
-        chats = [chat(rng) for _ in range(CHATS)]
-        # Some orders of roles no template takes, and effort needs a switch: both refuse.
-        different = []
-        seconds = 0.0
-        sizes = []
-        for number, asked in enumerate(chats):
-            expected = await by_engine(made, asked)
-            begun = time.perf_counter()
-            found = counted.count(asked)
-            seconds += time.perf_counter() - begun
-            sizes.append(found or 0)
-            if found != expected:
-                different.append((number, found, expected))
-        assert different == []
-        counts = [size for size in sizes if size]
-        assert len(counts) > CHATS * 0.7, "nearly all are counted"
-        assert sum(bool(c.tools) for c, size in zip(chats, sizes, strict=True) if size) > 50
-        assert sum(not c.tools for c, size in zip(chats, sizes, strict=True) if size) > 50
-        print(
-            f"{len(counts)} chats of {min(counts)} to {max(counts)} tokens: "
-            f"{1000 * seconds / CHATS:.2f} ms each"
-        )
+@pytest.mark.parametrize("number", CHATS)
+async def test_chats_count_alike(model: Model, number: int) -> None:
+    made, folder = model.engine, model.folder
+    counted = counter.Counter(folder)
+    assert counted.digest == made.counting_digest != ""
+    rng = random.Random(14)
+    chats = [chat(rng) for _ in range(number)]
+    # Some orders of roles no template takes, and effort needs a switch: both refuse.
+    sizes = [counted.count(asked) for asked in chats]
+    expected = [await by_engine(made, asked) for asked in chats]
+    different = [
+        (at, *both) for at, both in enumerate(zip(sizes, expected, strict=True)) if len({*both}) > 1
+    ]
+    assert different == []
+    with_tools = [bool(asked.tools) for asked, size in zip(chats, sizes, strict=True) if size]
+    assert len(with_tools) > number * 0.7, "nearly all are counted"
+    assert number / 4 < sum(with_tools) < len(with_tools) - number / 4
 
-    async def test_the_ids_are_the_same(model: Model) -> None:
-        made, folder = model
-        counted = counter.Counter(folder)
-        rng = random.Random(15)
-        for _ in range(20):
-            asked = chat(rng)
-            if counted.count(asked) is not None:
-                assert counted._template.render(asked) == await made.encode(asked)
 
-    async def test_a_prompt_without_a_template_counts_alike(
-        model: Model,
-    ) -> None:
-        made, folder = model
-        counted = counter.Counter(folder)
-        for text in TEXTS:
-            asked = request([{"role": "user", "content": text}], raw=True)
-            assert counted.count(asked) == await by_engine(made, asked)
+async def test_the_ids_are_the_same(model: Model) -> None:
+    made, folder = model.engine, model.folder
+    counted = counter.Counter(folder)
+    rng = random.Random(15)
+    for _ in range(20):
+        asked = chat(rng)
+        if counted.count(asked) is not None:
+            assert counted._template.render(asked) == await made.encode(asked)
 
-    async def test_another_template_or_tokenizer_does_not_agree(
-        model: Model, tmp_path: Path
-    ) -> None:
-        made, folder = model
 
-        def copied(name: str) -> Path:
-            there = tmp_path / name
-            there.mkdir()
-            for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-                (there / file).write_text((folder / file).read_text())
-            return there
+async def test_a_prompt_without_a_template_counts_alike(
+    model: Model,
+) -> None:
+    made, folder = model.engine, model.folder
+    counted = counter.Counter(folder)
+    for text in TEXTS:
+        asked = request([{"role": "user", "content": text}], raw=True)
+        assert counted.count(asked) == await by_engine(made, asked)
 
-        assert counter.Counter(copied("same")).digest == made.counting_digest
-        template = copied("template") / "chat_template.jinja"
-        template.write_text(template.read_text() + ".")
-        tokenizer = copied("tokenizer") / "tokenizer.json"
-        content = json.loads(tokenizer.read_text())
-        del content["model"]["merges"][100]
-        tokenizer.write_text(json.dumps(content))
-        for name in ("template", "tokenizer"):
-            assert counter.Counter(tmp_path / name).digest != made.counting_digest
+
+async def test_another_template_or_tokenizer_does_not_agree(model: Model, tmp_path: Path) -> None:
+    made, folder = model.engine, model.folder
+
+    def copied(name: str) -> Path:
+        there = tmp_path / name
+        there.mkdir()
+        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (there / file).write_text((folder / file).read_text())
+        return there
+
+    assert counter.Counter(copied("same")).digest == made.counting_digest
+    template = copied("template") / "chat_template.jinja"
+    template.write_text(template.read_text() + ".")
+    tokenizer = copied("tokenizer") / "tokenizer.json"
+    content = json.loads(tokenizer.read_text())
+    del content["model"]["merges"][100]
+    tokenizer.write_text(json.dumps(content))
+    for name in ("template", "tokenizer"):
+        assert counter.Counter(tmp_path / name).digest != made.counting_digest
