@@ -53,12 +53,17 @@ class Counter:
         """How many tokens the prompt of a request has, without what a fork copies; None where that
         takes the engine: with images, for embeddings, and where the template refuses the request.
         """
+        ids = self.ids(request)
+        return None if ids is None else len(ids)
+
+    def ids(self, request: records.Request) -> list[int] | None:
+        """The tokens of the prompt, or None (see `count`)."""
         if request.embed is not None or images.any_in(request.messages):
             return None
         if request.raw:
-            return len(self._tokenizer.raw_ids(chat_template.raw_text(request)))
+            return self._tokenizer.raw_ids(chat_template.raw_text(request))
         try:
-            return len(self._template.render(request))
+            return self._template.render(request)
         except chat_template.Unrenderable:
             return None
 

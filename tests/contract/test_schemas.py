@@ -22,7 +22,6 @@ SCHEMAS = [  # seed, number made of it; about half of them pass
     pytest.param(0, 1_000, marks=pytest.mark.nightly),
     pytest.param(1, 1_000, marks=pytest.mark.nightly),
 ]
-RANDOM_PATTERNS = [4_000, pytest.param(20_000, marks=pytest.mark.nightly)]
 TEXTS = 3  # made by each grammar
 LONGEST = 160  # steps; a text that is not finished then tells nothing
 VOCABULARY = ["</s>", *map(chr, range(32, 127)), "é", "\n", "true", "false", "null"]
@@ -185,15 +184,14 @@ def written(xgrammar: Any, grammar: Any, pick: random.Random) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("number", RANDOM_PATTERNS)
-def test_a_pattern_that_the_gateway_accepts_is_one_for_the_engine(number: int) -> None:
+def test_a_pattern_that_the_gateway_accepts_is_one_for_the_engine() -> None:
     import xgrammar
 
     pick = random.Random(1)
     taken = 0
-    for _ in range(number):
+    for _ in range(20_000):
         pattern = "".join(pick.choices(CHARACTERS, k=pick.randint(1, 9)))
         if patterns.problem(pattern) is None:
             xgrammar.Grammar.from_json_schema({"type": "string", "pattern": pattern})
             taken += 1
-    assert taken > number / 20
+    assert taken > 1000
