@@ -15,10 +15,12 @@ from tailrace import settings
 from tailrace.auth.principal import Principal
 from tailrace.delivery import feed
 from tailrace.protocol import close_codes, errors, records
-from tailrace.web import drain, shares, watch_sender, watch_socket, write_deadline
+from tailrace.web import credential_timer, drain, shares, watch_sender, watch_socket, write_deadline
 from tests.support import collected, waiting
 
-GATE: Any = types.SimpleNamespace(clock=lambda: 0.0, rates=shares.Rates(settings.Limits()))
+GATE: Any = types.SimpleNamespace(
+    clock=lambda: 0.0, later=credential_timer.on_loop, rates=shares.Rates(settings.Limits())
+)
 
 
 class Stuck:
