@@ -63,6 +63,15 @@ class Parts:
         with gp.archive(self.folder, self.kafka, self.url) as running:
             yield running
 
+    def with_another_archive(self, name: str) -> Parts:
+        """The same deployment with another archive, which is not there yet."""
+        return dataclasses.replace(self, url=f"sqlite:///{self.folder / f'{name}.sqlite3'}")
+
+    def with_another_pool(self, pool: str) -> Parts:
+        """The same deployment with a pool that has no workers yet."""
+        self.broker.apply_topics([self.pool, pool])
+        return dataclasses.replace(self, pool=pool)
+
     def drop(self) -> None:
         """Remove the archive's file; nothing has it open."""
         for file in self.folder.glob("archive.sqlite3*"):
@@ -113,7 +122,7 @@ async def archived(client: httpx.AsyncClient, *rids: str) -> None:
     """Wait until the archive has these responses."""
 
     async def there() -> bool:
-        got = await client.get("/v1/responses?limit=100")
+        got = await client.get("/v1/responses?limit=100&order=desc")
         return got.status_code == 200 and {*rids} <= {each["id"] for each in got.json()["data"]}
 
     await waiting.eventually(there, "the responses in the archive", within_s=30)

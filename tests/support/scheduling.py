@@ -22,11 +22,14 @@ GROUPS: Final = {
     "attacks": ("tests/attacks/",),
     # One stack of the scripted engine, and one browser.
     "scripted stack": ("tests/journey/",),
+    # Their deployment with an archive is one for all of them.
+    "archive": ("tests/services/gateway/archive/",),
 }
 # The groups and folders that come first, the longest first.
 FIRST: Final = (
     "real model",
     "scripted stack",
+    "archive",
     "tests/faults/",
     "attacks",
     "tests/services/",

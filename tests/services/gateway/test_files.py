@@ -100,7 +100,7 @@ async def test_another_gateway_knows_it_with_redis_empty(
     sent = {"files": {"file": ("a.png", PHOTOGRAPH)}, "data": {"purpose": "vision"}}
     made = (await client.post("/v1/files", **sent)).json()["id"]  # type: ignore[arg-type]
     async with redis.from_url(redis_url) as store:
-        await store.flushall()
+        await store.flushdb()
     with gp.gateway(tmp_path, kafka, redis_url, pool, gateway.keys, "gateway-2") as second:
         async with second.client() as there:
             answer = await there.post("/v1/responses", json=shows(made), timeout=60)

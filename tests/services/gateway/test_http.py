@@ -226,7 +226,7 @@ class TestChains:
             )
         ).json()["id"]
         async with redis.from_url(redis_url) as store:
-            await store.flushall()
+            await store.flushdb()
         rebuilt = (
             await client.post(
                 "/v1/responses", json={**QUICK, "input": "last", "previous_response_id": rid}
@@ -253,7 +253,7 @@ class TestChains:
         again = {**QUICK, "input": "And now?", "previous_response_id": first["id"]}
         cached = (await client.post("/v1/responses", json=again)).json()["id"]
         async with redis.from_url(redis_url) as store:
-            await store.flushall()
+            await store.flushdb()
         rebuilt = (await client.post("/v1/responses", json=again)).json()["id"]
         seen = await self.messages_of(kafka, pool, cached)
         assert seen == await self.messages_of(kafka, pool, rebuilt)
@@ -279,7 +279,7 @@ class TestChains:
         [part] = images.parts(seen)
         assert "data" not in part
         async with redis.from_url(redis_url) as store:
-            await store.flushall()
+            await store.flushdb()
         again = {"input": "And now?", "previous_response_id": first["id"]}
         second = (await client.post("/v1/responses", json=again)).json()
         assert f"with images {name[:8]}" in said(second)

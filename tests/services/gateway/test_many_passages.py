@@ -1,6 +1,6 @@
 """Many passages, folded twice, with `kill -9` in between: same count, same answers.
 
-`make nightly` (TAILRACE_TEST_LONG=1) has ten thousand.
+`make nightly` has ten thousand.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tailrace.protocol import vector_stores as acts
 from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk, settings
 from tests.support import gateway_process as gp
 from tests.support import waiting
-from tests.support.long_runs import LARGER, LONG
+from tests.support.long_runs import LONG
 
 pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
 
-pytestmark = LARGER
+pytestmark = pytest.mark.nightly
 
 FILES, EACH = 16 if LONG else 4, 625  # an upload of text has at most 256 KiB
 

@@ -149,6 +149,7 @@ async def outputs(kafka: str, many: int, runners: Runners) -> list[Any]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 async def test_each_row_is_in_the_store_once_though_its_runner_is_killed(
     folder: Path, kafka: str, storing: gp.Gateway

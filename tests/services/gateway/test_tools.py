@@ -139,7 +139,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 async def forgotten(redis_url: str) -> None:
     async with redis.from_url(redis_url) as store:
-        await store.flushall()
+        await store.flushdb()
 
 
 class TestConversation:

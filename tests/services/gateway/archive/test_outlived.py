@@ -1,8 +1,7 @@
 """Every event of responses of every kind, from the log and then from the archive alone, after all
 that can be lost was lost.
 
-`make nightly` (TAILRACE_TEST_LONG=1) has 1,000 responses; `-s` shows the figures of
-docs/history.md.
+`make nightly` has 1,000 responses, other runs 45; `-s` shows the figures of docs/history.md.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from tailrace.protocol import history, topics
 from tests.faults import wants
 from tests.support import archive_parts, archive_rows, pictures, waiting
 from tests.support import gateway_process as gp
-from tests.support.long_runs import LARGER, LONG
+from tests.support.long_runs import LONG
 
-pytestmark = LARGER
+pytestmark = pytest.mark.nightly
 
 RESPONSES = 1_000 if LONG else 45
 AT_ONCE = 8

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -15,35 +14,11 @@ from tests.support import archive_parts, waiting
 from tests.support import gateway_process as gp
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[archive_parts.Parts]:
-    folder = tmp_path_factory.mktemp("archive")
-    with archive_parts.parts(folder, keys, "archive-tests") as made, made.worker():
-        yield made
-
-
-@pytest.fixture(scope="module")
-def archive(parts: archive_parts.Parts) -> Iterator[gp.Process]:
-    with parts.archive() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def gateway(parts: archive_parts.Parts, archive: gp.Process) -> Iterator[gp.Gateway]:
-    with parts.gateway("gateway-1") as running:
-        yield running
-
-
-@pytest.fixture
-async def client(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.client() as alice:
-        yield alice
-
-
 @pytest.fixture
 async def sdk(gateway: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A user with no other completions."""
     async with openai.AsyncOpenAI(
-        base_url=f"{gateway.url}/v1", api_key=gateway.keys.token("alice"), max_retries=0
+        base_url=f"{gateway.url}/v1", api_key=gateway.keys.token("lister"), max_retries=0
     ) as made:
         yield made
 
@@ -145,7 +120,14 @@ async def _read_all(client: httpx.AsyncClient, rids: list[str]) -> dict[str, Any
 
 @pytest.mark.timeout(240)
 async def test_after_retention_every_event_has_equal_bytes(
-    parts: archive_parts.Parts, client: httpx.AsyncClient, archive: gp.Process
+    parts: archive_parts.Parts, gateway: gp.Gateway, later: gp.Gateway
+) -> None:
+    async with gateway.client("outlived") as client:
+        await _outlives(parts, client, later)
+
+
+async def _outlives(
+    parts: archive_parts.Parts, client: httpx.AsyncClient, later: gp.Gateway
 ) -> None:
     rids = []
     for name, case in CASES.items():
@@ -173,55 +155,52 @@ async def test_after_retention_every_event_has_equal_bytes(
 
     await waiting.eventually(listed, "all of them in the archive")
     await parts.retention()
-    with parts.gateway("gateway-2") as fresh:
-        async with fresh.client() as later, fresh.client("bob") as bob:
-            assert await _read_all(later, rids) == before
-            for rid in rids[:3]:
-                stop = before[rid][2].index(b'"sequence_number":2')
-                rest = await _events(later, rid, 2)
-                assert rest
-                assert before[rid][2].endswith(rest)
-                assert b'"sequence_number":2,' not in rest
-                assert len(rest) < len(before[rid][2]) - stop
-            # Another's id costs and says what one that never was does.
-            others = [await bob.get(f"/v1/responses/{rid}") for rid in rids]
-            assert {each.status_code for each in others} == {410}
-            # The next turn, and a chat with its messages.
-            told = await later.post(
-                "/v1/responses",
-                json={"previous_response_id": rids[1], "input": "say more", "store": False},
-            )
-            assert told.status_code == 200, told.text
-            name = chat.json()["id"]
-            assert (await later.get(f"/v1/chat/completions/{name}")).json()["choices"] == (
-                chat.json()["choices"]
-            )
-            asked = (await later.get(f"/v1/chat/completions/{name}/messages")).json()
-            assert asked["data"][0]["content"] == "hi"
-            # Erasure holds at once, and in the archive.
-            assert (await later.delete(f"/v1/responses/{rids[0]}")).status_code == 200
-            assert (await later.get(f"/v1/responses/{rids[0]}")).status_code == 404
+    async with later.client("outlived") as elsewhere, later.client("bob") as bob:
+        assert await _read_all(elsewhere, rids) == before
+        for rid in rids[:3]:
+            stop = before[rid][2].index(b'"sequence_number":2')
+            rest = await _events(elsewhere, rid, 2)
+            assert rest
+            assert before[rid][2].endswith(rest)
+            assert b'"sequence_number":2,' not in rest
+            assert len(rest) < len(before[rid][2]) - stop
+        # Another's id costs and says what one that never was does.
+        others = [await bob.get(f"/v1/responses/{rid}") for rid in rids]
+        assert {each.status_code for each in others} == {410}
+        # The next turn, and a chat with its messages.
+        told = await elsewhere.post(
+            "/v1/responses",
+            json={"previous_response_id": rids[1], "input": "say more", "store": False},
+        )
+        assert told.status_code == 200, told.text
+        name = chat.json()["id"]
+        assert (await elsewhere.get(f"/v1/chat/completions/{name}")).json()["choices"] == (
+            chat.json()["choices"]
+        )
+        asked = (await elsewhere.get(f"/v1/chat/completions/{name}/messages")).json()
+        assert asked["data"][0]["content"] == "hi"
+        # Erasure holds at once, and in the archive.
+        assert (await elsewhere.delete(f"/v1/responses/{rids[0]}")).status_code == 200
+        assert (await elsewhere.get(f"/v1/responses/{rids[0]}")).status_code == 404
 
-            # Without the archive what the log holds is served.
-            recent = (await later.post("/v1/responses", json=CASES["text"])).json()["id"]
-            archive.child.send_signal(signal.SIGKILL)
-            archive.child.wait()
-            parts.drop()
-        with parts.gateway("gateway-3") as fresh_again:
-            async with fresh_again.client() as alone:
-                refused = await alone.get(f"/v1/responses/{rids[1]}")
-                assert refused.status_code == 503
-                assert "archive" in refused.json()["error"]["message"]
-                assert (await alone.get(f"/v1/responses/{recent}")).status_code == 200
-                assert (await alone.get("/v1/responses")).status_code == 503
-                # Built again from the topics, it has what it had.
-                with parts.archive():
+        # Without the archive what the log holds is served.
+        recent = (await elsewhere.post("/v1/responses", json=CASES["text"])).json()["id"]
+    lost = parts.with_another_archive("lost")
+    with lost.gateway("archiveless") as without:
+        async with without.client("outlived") as alone:
+            refused = await alone.get(f"/v1/responses/{rids[1]}")
+            assert refused.status_code == 503
+            assert "archive" in refused.json()["error"]["message"]
+            assert (await alone.get(f"/v1/responses/{recent}")).status_code == 200
+            assert (await alone.get("/v1/responses")).status_code == 503
+            # Built again from the topics, it has what it had.
+            with lost.archive():
 
-                    async def built() -> bool:
-                        got = await alone.get("/v1/responses?limit=100")
-                        return got.status_code == 200 and len(got.json()["data"]) >= len(rids)
+                async def built() -> bool:
+                    got = await alone.get("/v1/responses?limit=100")
+                    return got.status_code == 200 and len(got.json()["data"]) >= len(rids)
 
-                    await waiting.eventually(built, "the archive built again", within_s=30)
-                    kept = rids[1:]
-                    assert await _read_all(alone, kept) == {rid: before[rid] for rid in kept}
-                    assert (await alone.get(f"/v1/responses/{rids[0]}")).status_code == 404
+                await waiting.eventually(built, "the archive built again", within_s=60)
+                kept = rids[1:]
+                assert await _read_all(alone, kept) == {rid: before[rid] for rid in kept}
+                assert (await alone.get(f"/v1/responses/{rids[0]}")).status_code == 404

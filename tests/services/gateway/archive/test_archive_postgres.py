@@ -15,6 +15,7 @@ from tests.support import archive_parts, postgres, waiting
 from tests.support import gateway_process as gp
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
         not postgres.installed(), reason="PostgreSQL is not installed (make install)"

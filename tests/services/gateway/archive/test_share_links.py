@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.services.gateway import test_archive
-from tests.services.gateway.test_conversations import answered, made
+from tests.services.gateway.archive.test_conversations import answered, made
 from tests.support import archive_parts
 from tests.support import gateway_process as gp
-
-parts, archive = test_archive.parts, test_archive.archive
 
 pytestmark = pytest.mark.timeout(180)
 
 NO_REDIS = "redis://127.0.0.1:1"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def both(
-    parts: archive_parts.Parts, archive: gp.Process
+    parts: archive_parts.Parts, gateway: gp.Gateway, sealed: dict[str, str]
 ) -> Iterator[tuple[gp.Gateway, gp.Gateway]]:
-    key = parts.folder / "session-key"
-    key.write_text(secrets.token_urlsafe(32))
-    sealed = {"TAILRACE_SESSION_KEY": str(key)}
-    with contextlib.ExitStack() as stack:
-        one = stack.enter_context(parts.gateway("sharing-1", **sealed))
-        more = {**sealed, "TAILRACE_REDIS": NO_REDIS}
-        yield one, stack.enter_context(parts.gateway("sharing-2", **more))
+    with parts.gateway("without-redis", **sealed, TAILRACE_REDIS=NO_REDIS) as other:
+        yield gateway, other
 
 
 async def shared(client: httpx.AsyncClient, name: str) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -13,27 +12,18 @@ import openai
 import pytest
 
 from tailrace.archive import database
-from tests.services.gateway import test_archive
-from tests.services.gateway.test_conversations import answered, expected, made, said, turn, user
+from tests.services.gateway.archive.test_conversations import (
+    answered,
+    expected,
+    made,
+    said,
+    turn,
+    user,
+)
 from tests.support import archive_parts, archive_rows, waiting
 from tests.support import gateway_process as gp
 
-parts, archive, gateway = test_archive.parts, test_archive.archive, test_archive.gateway
-client, sdk = test_archive.client, test_archive.sdk
-
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def second(parts: archive_parts.Parts, archive: gp.Process) -> Iterator[gp.Gateway]:
-    with parts.gateway("gateway-2") as running:
-        yield running
-
-
-@pytest.fixture
-async def elsewhere(second: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with second.client() as alice:
-        yield alice
 
 
 async def behind(
@@ -128,7 +118,10 @@ async def test_a_turn_behind_a_node_over_a_socket_continues_its_text(
 
 
 async def test_turns_are_listed_alike_while_they_run_and_from_the_archive(
-    parts: archive_parts.Parts, client: httpx.AsyncClient, elsewhere: httpx.AsyncClient
+    parts: archive_parts.Parts,
+    client: httpx.AsyncClient,
+    elsewhere: httpx.AsyncClient,
+    later: gp.Gateway,
 ) -> None:
     name = await made(client, items=[user("noted")])
     await answered(client, name, "one")
@@ -169,15 +162,17 @@ async def test_turns_are_listed_alike_while_they_run_and_from_the_archive(
     await archive_parts.archived(client, *ids[1:])
     await parts.retention()
     assert await listed(elsewhere, name) == page
-    with parts.gateway("gateway-3") as fresh:
-        async with fresh.client() as later, fresh.client("bob") as bob:
-            assert await listed(later, name) == page
-            got = await bob.get(f"/v1/conversations/{name}/turns")
-            assert got.status_code == 404
+    async with later.client() as there, later.client("bob") as bob:
+        assert await listed(there, name) == page
+        got = await bob.get(f"/v1/conversations/{name}/turns")
+        assert got.status_code == 404
 
 
 async def test_one_key_makes_one_conversation_at_any_gateway(
-    parts: archive_parts.Parts, client: httpx.AsyncClient, elsewhere: httpx.AsyncClient
+    parts: archive_parts.Parts,
+    client: httpx.AsyncClient,
+    elsewhere: httpx.AsyncClient,
+    later: gp.Gateway,
 ) -> None:
     headers = {"idempotency-key": "a new chat"}
 
@@ -189,14 +184,13 @@ async def test_one_key_makes_one_conversation_at_any_gateway(
     assert len({each.json()["id"] for each in got}) == 1
     name = got[0].json()["id"]
     await answered(client, name, "one")
-    with parts.gateway("gateway-4") as fresh:
-        async with fresh.client() as later, fresh.client("bob") as bob:
-            again = (await make(later, title="other")).json()
-            assert (again["id"], again["title"]) == (name, "chat")
-            assert again["head"] is not None
-            assert (await make(bob)).json()["id"] != name
-            rows = (await later.get("/v1/conversations?limit=100")).json()["data"]
-            assert [row["id"] for row in rows].count(name) == 1
+    async with later.client() as third, later.client("bob") as bob:
+        again = (await make(third, title="other")).json()
+        assert (again["id"], again["title"]) == (name, "chat")
+        assert again["head"] is not None
+        assert (await make(bob)).json()["id"] != name
+        rows = (await third.get("/v1/conversations?limit=100")).json()["data"]
+        assert [row["id"] for row in rows].count(name) == 1
     for key, body, param in (
         ("a new chat", {"items": [user("x")]}, "items"),
         ("x" * 513, {}, "Idempotency-Key"),
@@ -212,9 +206,9 @@ async def test_one_key_makes_one_conversation_at_any_gateway(
         return (await client.get("/v1/conversations")).status_code == 200
 
     await waiting.eventually(folded, "the archive")
-    with parts.gateway("gateway-5") as fresh:
-        async with fresh.client() as later:
-            gone.append(await make(later))
+    with parts.gateway("just-started") as fresh:
+        async with fresh.client() as fourth:
+            gone.append(await make(fourth))
     assert {each.status_code for each in gone} == {404}
     assert {each.json()["error"]["code"] for each in gone} == {"conversation_not_found"}
 

@@ -11,15 +11,11 @@ import httpx
 import openai
 import pytest
 
-from tests.services.gateway import test_archive
 from tests.services.gateway.conftest import events_of
 from tests.services.gateway.test_tools import WEATHER
 from tests.support import archive_parts, waiting
 from tests.support import gateway_process as gp
 from worker.engines import scripted
-
-parts, archive, gateway = test_archive.parts, test_archive.archive, test_archive.gateway
-client, sdk = test_archive.client, test_archive.sdk
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -187,17 +183,15 @@ async def test_calls_of_tools_belong_to_their_turns(client: httpx.AsyncClient) -
 
 
 async def test_of_turns_at_once_one_is_taken_and_the_others_are_told(
-    client: httpx.AsyncClient, parts: archive_parts.Parts
+    client: httpx.AsyncClient, elsewhere: httpx.AsyncClient
 ) -> None:
     name = await made(client)
-    with parts.gateway("gateway-2") as second:
-        async with second.client() as elsewhere:
-            got = await asyncio.gather(
-                *(
-                    turn(c, name, f"at once {n}", tokens=40, pace_ms=20)
-                    for n, c in enumerate([client, elsewhere] * 4)
-                )
-            )
+    got = await asyncio.gather(
+        *(
+            turn(c, name, f"at once {n}", tokens=40, pace_ms=20)
+            for n, c in enumerate([client, elsewhere] * 4)
+        )
+    )
     codes = sorted(each.status_code for each in got)
     assert codes == [200] + [400] * 7, [each.text for each in got]
     refused = [each.json()["error"] for each in got if each.status_code == 400]
@@ -206,17 +200,15 @@ async def test_of_turns_at_once_one_is_taken_and_the_others_are_told(
 
 
 async def test_turns_that_queue_come_one_after_the_other(
-    client: httpx.AsyncClient, parts: archive_parts.Parts
+    client: httpx.AsyncClient, elsewhere: httpx.AsyncClient
 ) -> None:
     name = await made(client)
-    with parts.gateway("gateway-2") as second:
-        async with second.client() as elsewhere:
-            got = await asyncio.gather(
-                *(
-                    answered(c, name, f"q{n}", tokens=12, pace_ms=10, if_busy="queue")
-                    for n, c in enumerate([client, elsewhere] * 4)
-                )
-            )
+    got = await asyncio.gather(
+        *(
+            answered(c, name, f"q{n}", tokens=12, pace_ms=10, if_busy="queue")
+            for n, c in enumerate([client, elsewhere] * 4)
+        )
+    )
     all_of_them = await texts(client, name)
     assert len(all_of_them) == 16
     dialogue: list[dict[str, Any]] = []
@@ -277,7 +269,12 @@ async def test_branches_and_the_chosen_path(client: httpx.AsyncClient) -> None:
     assert refused.status_code == 400
 
 
-async def test_titles_pins_and_lists(client: httpx.AsyncClient, gateway: gp.Gateway) -> None:
+async def test_titles_pins_and_lists(gateway: gp.Gateway) -> None:
+    async with gateway.client("lister") as client, gateway.client("bob") as bob:
+        await _listed(client, bob)
+
+
+async def _listed(client: httpx.AsyncClient, bob: httpx.AsyncClient) -> None:
     names = [await made(client, title=f"t{n}", metadata={"n": str(n)}) for n in range(3)]
     await client.post(f"/v1/conversations/{names[0]}", json={"title": "new", "pinned": True})
     await answered(client, names[1], "hello")
@@ -287,21 +284,18 @@ async def test_titles_pins_and_lists(client: httpx.AsyncClient, gateway: gp.Gate
     assert (mine[2]["title"], mine[2]["pinned"]) == ("new", True)
     page = (await client.get(f"/v1/conversations?limit=1&after={names[1]}")).json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == ([names[2]], True)
-    async with gateway.client("bob") as bob:
-        assert (await bob.get("/v1/conversations")).json()["data"] == []
-        for ask in (
-            bob.get(f"/v1/conversations/{names[0]}"),
-            bob.post(f"/v1/conversations/{names[0]}", json={"title": "mine"}),
-            bob.delete(f"/v1/conversations/{names[0]}"),
-            bob.get(f"/v1/conversations/{names[0]}/items"),
-            bob.post(f"/v1/conversations/{names[0]}/items", json={"items": [user("x")]}),
-            turn(bob, names[0], "mine"),
-        ):
-            got = await ask
-            assert (got.status_code, got.json()["error"]["code"]) == (
-                404,
-                "conversation_not_found",
-            )
+    for others in (await bob.get("/v1/conversations?limit=100")).json()["data"]:
+        assert others["id"] not in names
+    for ask in (
+        bob.get(f"/v1/conversations/{names[0]}"),
+        bob.post(f"/v1/conversations/{names[0]}", json={"title": "mine"}),
+        bob.delete(f"/v1/conversations/{names[0]}"),
+        bob.get(f"/v1/conversations/{names[0]}/items"),
+        bob.post(f"/v1/conversations/{names[0]}/items", json={"items": [user("x")]}),
+        turn(bob, names[0], "mine"),
+    ):
+        got = await ask
+        assert (got.status_code, got.json()["error"]["code"]) == (404, "conversation_not_found")
 
 
 @pytest.mark.parametrize(
@@ -345,12 +339,21 @@ async def test_one_key_is_one_turn(client: httpx.AsyncClient) -> None:
     assert len(await texts(client, name)) == 2
 
 
-async def test_a_gateway_that_is_killed_leaves_no_lock(
+async def test_turns_at_once_on_a_gateway_that_has_just_started_and_is_killed(
     parts: archive_parts.Parts, client: httpx.AsyncClient
 ) -> None:
-    name = await made(client)
-    with parts.gateway("gateway-5") as second:
-        async with second.client() as elsewhere:
+    """While the first turn's request is written, the others look for it on the same gateway. And a
+    gateway that is killed leaves no lock."""
+    with parts.gateway("mortal") as fresh:
+        async with fresh.client() as elsewhere:
+            name = await made(elsewhere)
+            got = await asyncio.gather(
+                *(turn(elsewhere, name, f"at once {n}", tokens=20, pace_ms=20) for n in range(8))
+            )
+            codes = sorted(each.status_code for each in got)
+            assert codes == [200] + [400] * 7, [each.text for each in got]
+
+            name = await made(client)
             running = asyncio.ensure_future(
                 turn(elsewhere, name, "lost", tokens=100, pace_ms=20, stream=True)
             )
@@ -363,14 +366,13 @@ async def test_a_gateway_that_is_killed_leaves_no_lock(
                 return shown.status_code == 200 and bool(shown.json()["output"])
 
             await waiting.eventually(answers, "the turn of the gateway that will be killed")
-            second.kill()
+            fresh.kill()
             with contextlib.suppress(httpx.HTTPError):
                 await running
-    got = await answered(client, name, "next", if_busy="queue")
-    assert got
+    got_ = await answered(client, name, "next", if_busy="queue")
     said_ = await texts(client, name)
     assert said_[0] == "lost"
-    assert said_[-1] == got
+    assert said_[-1] == got_
 
 
 async def test_over_a_socket_and_as_a_stream(
@@ -396,21 +398,8 @@ async def test_over_a_socket_and_as_a_stream(
     assert (await texts(client, name))[2] == "second"
 
 
-async def test_turns_at_once_on_a_gateway_that_has_just_started(parts: archive_parts.Parts) -> None:
-    """While the first turn's request is written, the others look for it on the same gateway."""
-    for attempt in range(3):
-        with parts.gateway(f"gateway-{6 + attempt}") as fresh:
-            async with fresh.client() as client:
-                name = await made(client)
-                got = await asyncio.gather(
-                    *(turn(client, name, f"at once {n}", tokens=20, pace_ms=20) for n in range(8))
-                )
-        codes = sorted(each.status_code for each in got)
-        assert codes == [200] + [400] * 7, [each.text for each in got]
-
-
 async def test_what_was_said_is_found_at_another_gateway_until_it_is_erased(
-    client: httpx.AsyncClient, parts: archive_parts.Parts
+    client: httpx.AsyncClient, second: gp.Gateway
 ) -> None:
     name = await made(client, title="Über uns", items=[user("Grüße aus 北京大学")])
     spoken = await turn(client, name, "Where is the zebra kept?")
@@ -422,20 +411,19 @@ async def test_what_was_said_is_found_at_another_gateway_until_it_is_erased(
         assert got.status_code == 200, got.text
         return [(row["conversation"]["id"], row["response_id"]) for row in got.json()["data"]]
 
-    with parts.gateway("gateway-that-searches") as other:
-        async with other.client() as alice, other.client("bob") as bob:
+    async with second.client() as alice, second.client("bob") as bob:
 
-            async def there() -> bool:  # the worker writes a history a moment after its answer
-                return await found(alice, "ZEBRA kept wher") == [(name, rid)]
+        async def there() -> bool:  # the worker writes a history a moment after its answer
+            return await found(alice, "ZEBRA kept wher") == [(name, rid)]
 
-            await waiting.eventually(there, "the turn", within_s=30)
-            assert await found(alice, answer[:200]) == [(name, rid)]
-            for words in ("uber un", "grusse 京大", "北京大学"):
-                assert await found(alice, words) == [(name, None)], words
-            for words in ('zebra" OR "x', "zebra OR quagga", "zeb* kept", "%zebr%a", "京学"):
-                assert await found(alice, words) == [], words
-            assert await found(bob, "zebra") == []
-            assert (await client.delete(f"/v1/responses/{rid}")).status_code == 200
-            assert await found(alice, "zebra") == []
-            assert (await client.delete(f"/v1/conversations/{name}")).status_code == 200
-            assert await found(alice, "北京大学") == await found(alice, "uber uns") == []
+        await waiting.eventually(there, "the turn", within_s=30)
+        assert await found(alice, answer[:200]) == [(name, rid)]
+        for words in ("uber un", "grusse 京大", "北京大学"):
+            assert await found(alice, words) == [(name, None)], words
+        for words in ('zebra" OR "x', "zebra OR quagga", "zeb* kept", "%zebr%a", "京学"):
+            assert await found(alice, words) == [], words
+        assert await found(bob, "zebra") == []
+        assert (await client.delete(f"/v1/responses/{rid}")).status_code == 200
+        assert await found(alice, "zebra") == []
+        assert (await client.delete(f"/v1/conversations/{name}")).status_code == 200
+        assert await found(alice, "北京大学") == await found(alice, "uber uns") == []

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.services.gateway import test_archive
-from tests.services.gateway.test_conversations import (
+from tests.services.gateway.archive.test_conversations import (
     answered,
     expected,
     made,
@@ -20,15 +19,13 @@ from tests.services.gateway.test_conversations import (
 from tests.services.gateway.test_tools import forgotten
 from tests.support import archive_parts, waiting
 
-parts = test_archive.parts
-
 pytestmark = pytest.mark.timeout(180)
 
 
 @contextlib.asynccontextmanager
 async def without(parts: archive_parts.Parts) -> AsyncIterator[None]:
     """The archive's file is away."""
-    file = parts.folder / "archive.sqlite3"
+    file = parts.folder / "lagging.sqlite3"
     away = file.with_suffix(".away")
     file.rename(away)
     try:
@@ -49,7 +46,8 @@ async def folded(client: httpx.AsyncClient) -> None:
 async def test_it_goes_on_without_redis_and_with_an_archive_that_lags_or_is_rebuilt(
     parts: archive_parts.Parts,
 ) -> None:
-    with parts.gateway("gateway-3") as gateway:
+    parts = parts.with_another_archive("lagging")
+    with parts.gateway("lagging-1") as gateway:
         async with gateway.client() as client:
             # There never was an archive.
             new = await made(client, items=[{"role": "user", "content": "noted"}])
@@ -71,10 +69,12 @@ async def test_it_goes_on_without_redis_and_with_an_archive_that_lags_or_is_rebu
                 assert await texts(client, name) == [*before, "four", four]
                 refused = await client.get("/v1/conversations")
                 assert refused.status_code == 503
-    parts.drop()
-    with parts.gateway("gateway-4") as gateway, parts.archive():
+    parts = parts.with_another_archive("rebuilt")
+    with parts.gateway("lagging-2") as gateway, parts.archive():
         async with gateway.client() as client:
             await folded(client)
-            listed = (await client.get("/v1/conversations?limit=100")).json()["data"]
+            listed = (await client.get("/v1/conversations?limit=100")).json()[
+                "data"
+            ]  # newest first
             assert next(row["title"] for row in listed if row["id"] == name) == "kept"
             assert await texts(client, name) == [*before, "four", four]
