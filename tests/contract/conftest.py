@@ -1,15 +1,19 @@
-"""Databases of both kinds for the archive, an engine of each, and the real engines."""
+"""Databases of both kinds for the archive, an engine of each, the real engines, and a broker that
+tests kill and whose topics they delete."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiokafka.admin
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace.archive import database, migration
-from tests.support import engine_environment, model_engines, postgres
+from tests.support import engine_environment, local, model_engines, postgres, waiting
 from tests.support.model_engines import engine_to_kill, engines, model
 
 __all__ = ["engine_to_kill", "engines", "model"]
@@ -36,3 +40,51 @@ async def engine(url: str) -> AsyncIterator[AsyncEngine]:
     await migration.migrate(made)
     yield made
     await made.dispose()
+
+
+class Mortal:
+    """A broker to be killed, from within a running loop. Its one thread lives as long as it does: a
+    child whose starting thread is gone gets its parent-death signal."""
+
+    def __init__(self, broker: local.LocalKafka) -> None:
+        self.bootstrap = broker.bootstrap
+        self._broker = broker
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    async def kill(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.kill)
+
+    async def start(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.start)
+
+    def pause(self) -> None:
+        self._broker.pause()
+
+    def resume(self) -> None:
+        self._broker.resume()
+
+
+@pytest.fixture(scope="session")
+def mortal() -> Iterator[Mortal]:
+    """Of this process. The files that ask for it are one group (`tests/support/scheduling.py`)."""
+    with local.LocalKafka(local.QUICK_RETURN) as broker:
+        yield Mortal(broker)
+
+
+@pytest.fixture
+async def bare(mortal: Mortal) -> str:
+    """Bootstrap address of a broker without topics: what it had is deleted."""
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=mortal.bootstrap)
+    await admin.start()
+    try:
+
+        async def none_left() -> bool:
+            left = [name for name in await admin.list_topics() if not name.startswith("__")]
+            if left:
+                await admin.delete_topics(left)
+            return not left
+
+        await waiting.eventually(none_left, "all topics are deleted", within_s=60, every_s=0.2)
+    finally:
+        await admin.close()
+    return mortal.bootstrap

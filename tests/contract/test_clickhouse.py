@@ -35,11 +35,14 @@ URL: Final = os.environ.get("TAILRACE_TEST_CLICKHOUSE", "")
 KILLS: Final = 3
 MINUTES: Final = 30
 
-pytestmark = pytest.mark.skipif(
-    not URL and not chdb_front_process.PYTHON,
-    reason="ClickHouse is NOT tested: neither TAILRACE_TEST_CLICKHOUSE nor "
-    "TAILRACE_TEST_CHDB_PYTHON is set",
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(
+        not URL and not chdb_front_process.PYTHON,
+        reason="ClickHouse is NOT tested: neither TAILRACE_TEST_CLICKHOUSE nor "
+        "TAILRACE_TEST_CHDB_PYTHON is set",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

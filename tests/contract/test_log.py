@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import gc
 import itertools
@@ -21,7 +20,8 @@ from aiokafka.consumer import fetcher
 from tailrace import log, telemetry
 from tailrace.log import aiokafka_internals, client_api, interfaces, readers
 from tailrace.protocol import ids, records, topics
-from tests.support import collected, local, log_contract, waiting
+from tests.contract.conftest import Mortal
+from tests.support import collected, log_contract, waiting
 
 AWAY_S = 0.5  # how long the broker is down
 # Far above the writer's deadline of 2 s, and below the 40 s that the client library waits itself.
@@ -223,34 +223,6 @@ async def test_a_sender_that_dies_quietly_is_noticed(kafka: str, topic: str) -> 
 
 
 # ---- A broker that dies --------------------------------------------------------------------------
-
-
-class Mortal:
-    """A broker of this module's own, to be killed, from within a running loop. Its one thread lives
-    as long as it does: a child whose starting thread is gone gets its parent-death signal."""
-
-    def __init__(self, broker: local.LocalKafka) -> None:
-        self.bootstrap = broker.bootstrap
-        self._broker = broker
-        self._thread = concurrent.futures.ThreadPoolExecutor(1)
-
-    async def kill(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.kill)
-
-    async def start(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._broker.start)
-
-    def pause(self) -> None:
-        self._broker.pause()
-
-    def resume(self) -> None:
-        self._broker.resume()
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[Mortal]:
-    with local.LocalKafka(local.QUICK_RETURN) as broker:
-        yield Mortal(broker)
 
 
 @pytest.mark.timeout(120)
@@ -578,13 +550,6 @@ async def test_a_membership_that_broke_is_given_up_told_and_joined_again(
 # ---- Topics and layout ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bare() -> Iterator[local.LocalKafka]:
-    """A broker without topics."""
-    with local.LocalKafka() as broker:
-        yield broker
-
-
 async def partition_counts(bootstrap: str, *expected: str) -> dict[str, int]:
     """Partitions by topic; a topic just made is known to the broker's metadata a moment later."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
@@ -602,61 +567,56 @@ async def partition_counts(bootstrap: str, *expected: str) -> dict[str, int]:
 
 @pytest.mark.timeout(120)
 async def test_topics_are_applied_once_and_a_new_pool_fits_the_log_that_is_there(
-    bare: local.LocalKafka,
+    bare: str,
 ) -> None:
     with pytest.raises(log.LogUnavailable, match="topics apply"):
-        await log.layout(bare.bootstrap)
+        await log.layout(bare)
     created = await asyncio.gather(
-        *(log.apply_topics(bare.bootstrap, ["default"], partitions=5) for _ in range(2))
+        *(log.apply_topics(bare, ["default"], partitions=5) for _ in range(2))
     )
     assert sorted(created[0] + created[1]) == sorted(
         row.name for row in topics.table(["default"])
     )  # each by one of the two
-    first = await log.layout(bare.bootstrap)
+    first = await log.layout(bare)
     assert first.partitions == 5
     assert first.tag == ids.incarnation_tag(first.incarnation)
-    named = [
-        records.decode_meta(r.value) for r in (await read_all(bare.bootstrap, topics.META, [0]))[0]
-    ]
+    named = [records.decode_meta(r.value) for r in (await read_all(bare, topics.META, [0]))[0]]
     assert named == [records.Incarnation(first.incarnation)]
 
-    assert await log.apply_topics(bare.bootstrap, ["default"], partitions=5) == []
-    assert await log.apply_topics(bare.bootstrap, ["default"], partitions=9) == []
-    added = await log.apply_topics(bare.bootstrap, ["default", "large"], partitions=9)
+    assert await log.apply_topics(bare, ["default"], partitions=5) == []
+    assert await log.apply_topics(bare, ["default"], partitions=9) == []
+    added = await log.apply_topics(bare, ["default", "large"], partitions=9)
     assert sorted(added) == [
         topics.requests("large", "batch"),
         topics.requests("large", "interactive"),
     ]
-    counts = await partition_counts(bare.bootstrap, *added)
+    counts = await partition_counts(bare, *added)
     assert {
         counts[name] for name in (*added, topics.TOKENS, topics.requests("default", "batch"))
     } == {5}
     assert (counts[topics.META], counts[topics.DELETIONS]) == (1, 6)
-    assert await log.layout(bare.bootstrap) == first
+    assert await log.layout(bare) == first
 
 
 @pytest.mark.timeout(120)
-async def test_a_log_that_was_deleted_and_made_anew_is_another_log() -> None:
-    with local.LocalKafka() as broker:
-        await log.apply_topics(broker.bootstrap, ["default"], partitions=2)
-        first = await log.layout(broker.bootstrap)
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        await admin.delete_topics([topics.TOKENS])
-        await admin.close()
+async def test_a_log_that_was_deleted_and_made_anew_is_another_log(bare: str) -> None:
+    await log.apply_topics(bare, ["default"], partitions=2)
+    first = await log.layout(bare)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bare)
+    await admin.start()
+    await admin.delete_topics([topics.TOKENS])
+    await admin.close()
 
-        async def gone() -> bool:
-            return topics.TOKENS not in await partition_counts(broker.bootstrap)
+    async def gone() -> bool:
+        return topics.TOKENS not in await partition_counts(bare)
 
-        await waiting.eventually(gone, "the topic is deleted")
-        with pytest.raises(log.LogUnavailable, match="topics apply"):
-            await log.layout(broker.bootstrap)
-        assert await log.apply_topics(broker.bootstrap, ["default"], partitions=3) == [
-            topics.TOKENS
-        ]
-        second = await log.layout(broker.bootstrap)
-        assert second.incarnation != first.incarnation
-        assert second.tag != first.tag
+    await waiting.eventually(gone, "the topic is deleted")
+    with pytest.raises(log.LogUnavailable, match="topics apply"):
+        await log.layout(bare)
+    assert await log.apply_topics(bare, ["default"], partitions=3) == [topics.TOKENS]
+    second = await log.layout(bare)
+    assert second.incarnation != first.incarnation
+    assert second.tag != first.tag
 
 
 async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(

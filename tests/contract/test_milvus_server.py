@@ -30,6 +30,8 @@ DOWN_S: Final = 1.0
 
 T = TypeVar("T")
 
+pytestmark = pytest.mark.nightly
+
 needs_server = pytest.mark.skipif(
     not URL, reason="a Milvus server is NOT tested: TAILRACE_TEST_MILVUS has no URL"
 )

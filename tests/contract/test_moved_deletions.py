@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from tailrace import log
 from tailrace.cli import record_keys
 from tailrace.log import moved_deletions
 from tailrace.protocol import ids, record_tags, records, topics
-from tests.support import local, waiting
+from tests.support import waiting
 
 ANN, BOB = records.Owner("https://tests", "ann"), records.Owner("https://tests", "bob")
 
@@ -34,13 +33,12 @@ def keys(tmp_path: Path) -> Iterator[record_tags.Keyring]:
     log.use_record_keys(None, None)
 
 
-@pytest.fixture(scope="module")
-def old() -> Iterator[local.LocalKafka]:
-    """A broker with the topics of the older version."""
-    with local.LocalKafka() as broker:
-        broker.apply_topics(partitions=2)
-        asyncio.run(make_old_topic(broker.bootstrap))
-        yield broker
+@pytest.fixture
+async def old(bare: str) -> str:
+    """Bootstrap address of a broker with the topics of the older version."""
+    await log.apply_topics(bare, ["default"], partitions=2)
+    await make_old_topic(bare)
+    return bare
 
 
 OLD = {"cleanup.policy": "compact,delete", "retention.ms": "172800000", "segment.bytes": "2000000"}
@@ -134,9 +132,9 @@ def pair(deleted: records.Deleted) -> tuple[str, bytes]:
 
 @pytest.mark.timeout(180)
 async def test_an_upgrade_undoes_no_deletion(
-    old: local.LocalKafka, keys: record_tags.Keyring, monkeypatch: pytest.MonkeyPatch
+    old: str, keys: record_tags.Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = old.bootstrap
+    at = old
     monkeypatch.setattr(moved_deletions, "_BATCH", 3)
     await remove_topic(at)
     # Its response is gone for long. It lies below newer ones, as time goes.

@@ -12,7 +12,7 @@ import pytest
 from tailrace import log, telemetry
 from tailrace.cli import record_keys
 from tailrace.protocol import record_tags, records, topics
-from tests.support import local, log_contract, waiting
+from tests.support import log_contract, waiting
 
 OWNER = records.Owner("https://tests", "ann")
 CANCEL = records.encode(records.Cancel("resp_1", OWNER))
@@ -122,38 +122,37 @@ async def test_a_worker_gets_no_forged_request(kafka: str, keys: Path) -> None:
 
 @pytest.mark.timeout(180)
 async def test_a_log_from_before_gets_keys_and_keeps_its_name_and_its_revocations(
-    keys: Path,
+    keys: Path, bare: str
 ) -> None:
-    with local.LocalKafka() as broker:
-        at = broker.bootstrap
-        await log.apply_topics(at, ["default"], partitions=2)
-        before = await log.layout(at)
-        gone = records.Revoked("0123456789abcdef", "https://tests", 2**40, subject="mallory")
-        async with log_contract.running(log.Writer(at)) as writer:
-            await writer.append(topics.REVOCATIONS, 0, gone.id, records.encode(gone))
+    at = bare
+    await log.apply_topics(at, ["default"], partitions=2)
+    before = await log.layout(at)
+    gone = records.Revoked("0123456789abcdef", "https://tests", 2**40, subject="mallory")
+    async with log_contract.running(log.Writer(at)) as writer:
+        await writer.append(topics.REVOCATIONS, 0, gone.id, records.encode(gone))
 
-        use(keys, "operator")
-        for asked in (log.layout(at), log.apply_topics(at, ["default"])):
-            with pytest.raises(log.LogUnavailable, match="untagged"):
-                await asked
+    use(keys, "operator")
+    for asked in (log.layout(at), log.apply_topics(at, ["default"])):
+        with pytest.raises(log.LogUnavailable, match="untagged"):
+            await asked
 
-        use(keys, "operator", accept_untagged=True)
-        assert await log.layout(at) == before
-        await log.apply_topics(at, ["default"])
-        use(keys, "operator")
-        assert await log.layout(at) == before
-        assert await revoked(at) == [None, gone]
-        await log.apply_topics(at, ["default"])
-        assert len(await revoked(at)) == 2, "what is signed is not signed again"
+    use(keys, "operator", accept_untagged=True)
+    assert await log.layout(at) == before
+    await log.apply_topics(at, ["default"])
+    use(keys, "operator")
+    assert await log.layout(at) == before
+    assert await revoked(at) == [None, gone]
+    await log.apply_topics(at, ["default"])
+    assert len(await revoked(at)) == 2, "what is signed is not signed again"
 
-        record_keys.rotate(keys, -1.0, lambda _: None)
-        use(keys, "operator")
-        await log.apply_topics(at, ["default"])
-        assert await revoked(at) == [None, gone, gone], "the newest key signs what is kept"
-        drop_oldest(keys)
-        use(keys, "operator")
-        assert await log.layout(at) == before
-        assert await revoked(at) == [None, None, gone]
+    record_keys.rotate(keys, -1.0, lambda _: None)
+    use(keys, "operator")
+    await log.apply_topics(at, ["default"])
+    assert await revoked(at) == [None, gone, gone], "the newest key signs what is kept"
+    drop_oldest(keys)
+    use(keys, "operator")
+    assert await log.layout(at) == before
+    assert await revoked(at) == [None, None, gone]
 
 
 async def revoked(bootstrap: str) -> list[records.Revoked | None]:

@@ -11,10 +11,11 @@ from typing import Any
 import aiokafka
 import pytest
 
-from tailrace import telemetry
+from tailrace import log, telemetry
 from tailrace.log import complaints
 from tailrace.protocol import topics
-from tests.support import local, waiting
+from tests.contract.conftest import Mortal
+from tests.support import waiting
 
 AWAY_S = 4.0  # how long the broker is down: long enough for many complaints
 MOST_LINES = 8  # two for the outage; some notes of the client's start may come on top
@@ -52,34 +53,28 @@ async def _read(consumer: aiokafka.AIOKafkaConsumer, seen: list[Any]) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-def broker() -> Iterator[local.LocalKafka]:
-    with local.LocalKafka(local.QUICK_RETURN) as own:
-        own.apply_topics()
-        yield own
-
-
 @pytest.mark.timeout(300)
 async def test_a_broker_that_goes_and_comes_back_is_two_lines(
-    broker: local.LocalKafka, folded: io.StringIO
+    mortal: Mortal, bare: str, folded: io.StringIO
 ) -> None:
     """Seen without folding: 800 lines in 8 s, from one producer and one consumer in a group."""
-    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+    await log.apply_topics(bare, ["default"])
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bare)
     consumer = aiokafka.AIOKafkaConsumer(
-        topics.TOKENS, bootstrap_servers=broker.bootstrap, group_id="telemetry-test"
+        topics.TOKENS, bootstrap_servers=bare, group_id="telemetry-test"
     )
     await producer.start()
     await consumer.start()
     seen: list[Any] = []
     tasks = [asyncio.create_task(_append(producer)), asyncio.create_task(_read(consumer, seen))]
     try:
-        await waiting.eventually(lambda: bool(seen), "the consumer has read a record")
-        broker.kill()
+        await waiting.eventually(lambda: bool(seen), "the consumer has read a record", within_s=60)
+        await mortal.kill()
         await asyncio.sleep(AWAY_S)
         assert _actions(folded) == ["kafka_away"]
-        await asyncio.to_thread(broker.start)
+        await mortal.start()
         await waiting.eventually(
-            lambda: "kafka_back" in _actions(folded), "the broker's return in the log", within_s=30
+            lambda: "kafka_back" in _actions(folded), "the broker's return in the log", within_s=120
         )
     finally:
         for task in tasks:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tailrace import log
 from tailrace.protocol import ids, records, topics
 from tailrace.verify import source
-from tests.support import archive_parts, local
+from tests.support import archive_parts
 
 OLD, NEW = 300, 3
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[local.LocalKafka]:
-    with local.LocalKafka() as made:
-        made.apply_topics(partitions=2)
-        yield made
+@pytest.fixture
+async def broker(bare: str) -> str:
+    """Bootstrap address of one whose topics nobody else uses."""
+    await log.apply_topics(bare, ["default"], partitions=2)
+    return bare
 
 
 @pytest.fixture
-async def writer(broker: local.LocalKafka) -> AsyncIterator[log.Writer]:
-    made = log.Writer(broker.bootstrap)
+async def writer(broker: str) -> AsyncIterator[log.Writer]:
+    made = log.Writer(broker)
     running = asyncio.create_task(made.run())
     yield made
     await made.stop()
@@ -43,10 +43,10 @@ class Replays(log.Replays):
             yield batch
 
 
-async def _read(broker: local.LocalKafka, rid: str = "") -> tuple[int, dict[str, int]]:
+async def _read(broker: str, rid: str = "") -> tuple[int, dict[str, int]]:
     """Records of `llm.history` that were read, and how many each response has there."""
     Replays.count = 0
-    made = source.Source(broker.bootstrap, source.What(["default"], rid))
+    made = source.Source(broker, source.What(["default"], rid))
     found: dict[str, int] = {}
     try:
         async for part in made.histories():
@@ -57,12 +57,12 @@ async def _read(broker: local.LocalKafka, rid: str = "") -> tuple[int, dict[str,
 
 
 async def test_of_the_history_only_what_the_log_still_holds_is_read(
-    broker: local.LocalKafka, writer: log.Writer, monkeypatch: pytest.MonkeyPatch
+    broker: str, writer: log.Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic never expires: it was read from its beginning each time."""
     monkeypatch.setattr(log, "Replays", Replays)
     monkeypatch.setattr(source, "SLACK_MS", 0)
-    tag = (await log.layout(broker.bootstrap)).tag
+    tag = (await log.layout(broker)).tag
 
     async def write(number: int) -> str:
         """A CANCEL and what is kept of it; neither has to be whole."""
@@ -75,13 +75,13 @@ async def test_of_the_history_only_what_the_log_still_holds_is_read(
         await writer.append(topics.HISTORY, 1, rid, kept + b"\n{}")
         return rid
 
-    offsets = log.Offsets(broker.bootstrap)
+    offsets = log.Offsets(broker)
     try:
         old = [await write(number) for number in range(OLD)]
         count, found = await _read(broker)
         assert count >= OLD
         assert all(found[rid] == 1 for rid in old[1:])
-        await archive_parts.cut(broker.bootstrap, [topics.TOKENS])
+        await archive_parts.cut(broker, [topics.TOKENS])
         assert await _read(broker) == (0, {})  # nothing is left to be compared
         await asyncio.sleep(0.01)  # the broker tells whole milliseconds
         new = [await write(OLD + number) for number in range(NEW)]

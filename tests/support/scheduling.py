@@ -24,6 +24,14 @@ GROUPS: Final = {
     "scripted stack": ("tests/journey/",),
     # Their deployment with an archive is one for all of them.
     "archive": ("tests/services/gateway/archive/",),
+    # One broker that they kill, and whose topics they delete.
+    "mortal broker": (
+        "tests/contract/test_log.py::",
+        "tests/contract/test_moved_deletions.py::",
+        "tests/contract/test_record_keys.py::",
+        "tests/contract/test_telemetry.py::",
+        "tests/contract/test_verify_source.py::",
+    ),
 }
 # The groups and folders that come first, the longest first.
 FIRST: Final = (
@@ -33,6 +41,7 @@ FIRST: Final = (
     "tests/faults/",
     "attacks",
     "tests/services/",
+    "mortal broker",
     "tests/contract/",
 )
 

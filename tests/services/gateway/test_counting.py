@@ -18,10 +18,10 @@ import pytest
 
 from tailrace import log
 from tailrace.prompts import counter
+from tailrace.protocol import records, topics
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.services.gateway.conftest import opened
-from tests.services.gateway.test_choices import requests_of
 from tests.support import gateway_process as gp
 from tests.support import small_tokenizer, waiting
 
@@ -68,6 +68,29 @@ async def tell(redis_url: str, gateway: gp.Gateway, **told: Any) -> None:
             await waiting.eventually(heard, "the gateway knows the worker")
     finally:
         await store.aclose()
+
+
+async def requests_of(kafka: str, pool: str) -> list[records.Request]:
+    """All requests of a pool."""
+    topic = topics.requests(pool, "interactive")
+    found = [records.decode_request(value) for value in await values(kafka, topic)]
+    return [request for request in found if request is not None]
+
+
+async def values(kafka: str, topic: str) -> list[bytes]:
+    """The values of a topic."""
+    offsets, replays, found = log.Offsets(kafka), log.Replays(kafka, size=1), []
+    try:
+        count = await offsets.partitions(topic)
+        ends = await offsets.ends(topic, range(count))
+        beginnings = await offsets.beginnings(topic, range(count))
+        for p in range(count):
+            async for batch in replays.read(topic, p, beginnings[p], ends[p]):
+                found += [r.value for r in batch if r.value is not None]
+    finally:
+        await offsets.stop()
+        await replays.stop()
+    return found
 
 
 async def test_too_long_is_refused_before_anything_is_written_and_counting_takes_no_worker(

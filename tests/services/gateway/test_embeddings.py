@@ -5,22 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import struct
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tailrace import log
-from tailrace.protocol import records, topics
+from tailrace.protocol import records
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
+from tests.services.gateway.test_counting import requests_of
 from tests.support import gateway_process as gp
-from tests.support import waiting
+from tests.support import local, waiting
 from worker.engines import scripted_embeddings
 
 TEXTS = ["hello, world", "Grüezi", "🦊 and more"]
@@ -120,173 +118,82 @@ class TestCreate:
             await client.responses.create(model=gp.MODEL, input="b", previous_response_id=rid)
 
 
-@contextlib.asynccontextmanager
-async def token_log(kafka: str) -> AsyncIterator[Callable[[str], Any]]:
-    """Reads the token records of all requests of a pool."""
-    offsets, replays = log.Offsets(kafka), log.Replays(kafka, size=1)
-    layout = await log.layout(kafka)
-    every = range(layout.partitions)
-
-    async def values_of(topic: str) -> list[log.Record]:
-        ends = await offsets.ends(topic, every)
-        begins = await offsets.beginnings(topic, every)
-        found: list[log.Record] = []
-        for p in every:
-            async for batch in replays.read(topic, p, begins[p], ends[p]):
-                found += batch
-        return found
-
-    async def of_pool(pool: str) -> list[records.TokenRecord]:
-        asked = await values_of(topics.requests(pool, "interactive"))
-        keys = {r.key for r in asked}
-        decoded = [
-            records.token_of(r.key, r.value)
-            for r in await values_of(topics.TOKENS)
-            if r.key in keys
-        ]
-        return [record for record in decoded if record is not None]
-
-    try:
-        yield of_pool
-    finally:
-        await offsets.stop()
-        await replays.stop()
+async def embeds_of(kafka: str, pool: str) -> set[str]:
+    """Ids of a pool's requests for embeddings."""
+    return {r.rid for r in await requests_of(kafka, pool) if r.embed is not None}
 
 
-@pytest.fixture(scope="module")
-def lost_pool(kafka: str) -> str:
-    asyncio.run(log.apply_topics(kafka, ["embeddings-lost"]))
-    return "embeddings-lost"
-
-
-@pytest.fixture(scope="module")
-def refused_pool(kafka: str) -> str:
-    asyncio.run(log.apply_topics(kafka, ["embeddings-refused"]))
-    return "embeddings-refused"
-
-
-class TestLosses:
-    @pytest.fixture
-    def start(
-        self, lost_pool: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
-    ) -> Iterator[tuple[gp.Gateway, dict[str, gp.Process]]]:
-        with contextlib.ExitStack() as stack:
-            workers = {
-                name: stack.enter_context(gp.worker(tmp_path, kafka, redis_url, lost_pool, name))
-                for name in ("first", "second")
-            }
-            more = {"TAILRACE_CANCEL_GRACE_MS": "100"}
-            yield (
-                stack.enter_context(
-                    gp.gateway(tmp_path, kafka, redis_url, lost_pool, keys, **more)
-                ),
-                workers,
-            )
-
-    @pytest.mark.timeout(240)
-    async def test_a_worker_that_is_killed_is_replaced_and_a_client_that_leaves_cancels(
-        self, start: tuple[gp.Gateway, dict[str, gp.Process]], kafka: str, lost_pool: str
-    ) -> None:
-        gateway, workers = start
-        inputs = [f"text {i}" for i in range(40)]
-        async with token_log(kafka) as read, sdk(gateway) as client:
-
-            def ask(pace_ms: int) -> asyncio.Task[Any]:
-                return asyncio.create_task(
-                    client.embeddings.create(
-                        model=gp.MODEL,
-                        input=inputs,
-                        extra_body={"metadata": gp.cues(0, pace_ms)},
-                    )
-                )
-
-            async def claims() -> list[records.Claim]:
-                return [r for r in await read(lost_pool) if isinstance(r, records.Claim)]
-
-            await ask(0)  # both are there
-            before = {claim.rid for claim in await claims()}
-            asking = ask(250)  # the longer part takes eight seconds
-
-            async def claimed() -> list[records.Claim]:
-                found = [c for c in await claims() if c.rid not in before]
-                return found if len(found) == 2 else []
-
-            running = await waiting.eventually(claimed, "both parts run", within_s=90)
-            longer = running[0].worker.split("/")[0]
-            workers[longer].kill()
-            found = await asyncio.wait_for(asking, 90)
-            assert [each.embedding for each in found.data] == expected(*inputs)
-            written = [r for r in await read(lost_pool) if r.rid not in before]
-            ends = Counter(r.rid for r in written if isinstance(r, records.End))
-            assert ends == {claim.rid: 1 for claim in running}
-            assert len([r for r in written if isinstance(r, records.Claim)]) > 2
-            assert not [r for r in written if isinstance(r, records.Tok)]
-
-            before |= {r.rid for r in written}
-            leaving = ask(5_000)
-            gone = await waiting.eventually(claimed, "both parts run", within_s=90)
-            leaving.cancel()
-
-            async def cancelled() -> bool:
-                cancels = {r.rid for r in await read(lost_pool) if isinstance(r, records.Cancel)}
-                return cancels == {claim.rid for claim in gone}
-
-            await waiting.eventually(cancelled, "both parts are cancelled", within_s=30)
-
-
-class TestRefusals:
-    @pytest.mark.parametrize(
-        ("told", "refused"),
-        [
-            (["tools"], {"embeddings"}),
-            (["embeddings"], {"responses", "chat", "completions", "dimensions"}),
-            (["dimensions", "embeddings"], {"responses", "chat", "completions"}),
-        ],
-        ids=["text", "embeddings", "matryoshka"],
+async def test_a_client_that_leaves_cancels(
+    client: openai.AsyncOpenAI, kafka: str, pool: str
+) -> None:
+    before = await embeds_of(kafka, pool)
+    leaving = asyncio.create_task(
+        client.embeddings.create(
+            model=gp.MODEL,
+            input=[f"text {i}" for i in range(40)],
+            extra_body={"metadata": gp.cues(0, 5_000)},
+        )
     )
-    async def test_what_the_model_is_not_for_is_refused_before_the_log(
-        self,
-        refused_pool: str,
-        tmp_path: Path,
-        kafka: str,
-        redis_url: str,
-        keys: gp.Keys,
-        told: list[str],
-        refused: set[str],
-    ) -> None:
-        store = RedisStore(redis_url)
-        beat = {"state": "ready", "features": told}
-        offsets, layout = log.Offsets(kafka), await log.layout(kafka)
-        topic = topics.requests(refused_pool, "interactive")
-        before = await offsets.ends(topic, range(layout.partitions))
-        with gp.gateway(tmp_path, kafka, redis_url, refused_pool, keys) as gateway:
-            await Workers(store).heartbeat(refused_pool, "w", beat, ttl_s=120)
-            async with sdk(gateway) as client:
 
-                async def heard() -> bool:
-                    async with gateway.client() as plain:
-                        ready = (await plain.get("/ready")).json()
-                    return bool(ready["engine"]["workers"] == 1)
+    async def parts() -> set[str]:
+        found = await embeds_of(kafka, pool) - before
+        return found if len(found) == 2 else set()
 
-                await waiting.eventually(heard, "the gateway knows the worker")
-                calls: dict[str, Callable[[], Any]] = {
-                    "embeddings": lambda: client.embeddings.create(model=gp.MODEL, input="a"),
-                    "dimensions": lambda: client.embeddings.create(
-                        model=gp.MODEL, input="a", dimensions=2
-                    ),
-                    "responses": lambda: client.responses.create(model=gp.MODEL, input="a"),
-                    "chat": lambda: client.chat.completions.create(
-                        model=gp.MODEL, messages=[{"role": "user", "content": "a"}]
-                    ),
-                    "completions": lambda: client.completions.create(model=gp.MODEL, prompt="a"),
-                }
+    asked = await waiting.eventually(parts, "both parts are asked for", within_s=60)
+    leaving.cancel()
+    for rid in asked:
+        await gp.cancelled(kafka, rid)
+
+
+BEATS = {
+    "text": (["tools"], {"embeddings"}),
+    "embeddings": (["embeddings"], {"responses", "chat", "completions", "dimensions"}),
+    "matryoshka": (["dimensions", "embeddings"], {"responses", "chat", "completions"}),
+}
+
+
+@pytest.fixture
+def unserved(kafka: str, process_name: str) -> str:
+    name = f"unserved-{process_name}"
+    local.apply_topics(kafka, [name])
+    return name
+
+
+async def test_what_the_model_is_not_for_is_refused_before_the_log(
+    unserved: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
+) -> None:
+    """Its workers are heartbeats."""
+    with gp.gateway(tmp_path, kafka, redis_url, unserved, keys) as gateway:
+        async with (
+            RedisStore(redis_url) as store,
+            sdk(gateway) as client,
+            gateway.client() as plain,
+        ):
+            calls: dict[str, Callable[[], Any]] = {
+                "embeddings": lambda: client.embeddings.create(model=gp.MODEL, input="a"),
+                "dimensions": lambda: client.embeddings.create(
+                    model=gp.MODEL, input="a", dimensions=2
+                ),
+                "responses": lambda: client.responses.create(model=gp.MODEL, input="a"),
+                "chat": lambda: client.chat.completions.create(
+                    model=gp.MODEL, messages=[{"role": "user", "content": "a"}]
+                ),
+                "completions": lambda: client.completions.create(model=gp.MODEL, prompt="a"),
+            }
+            for detail, (features, refused) in BEATS.items():
+                beat = {"state": "ready", "features": features, "detail": detail}
+                await Workers(store).heartbeat(unserved, "w", beat, ttl_s=3_600)
+
+                async def heard(said: str = detail) -> bool:
+                    ready = (await plain.get("/ready")).json()
+                    return bool(ready["engine"]["detail"] == said)
+
+                await waiting.eventually(heard, "the gateway knows the worker", within_s=60)
                 for name in refused:
                     with pytest.raises(openai.BadRequestError) as caught:
                         await calls[name]()
                     param = "dimensions" if name == "dimensions" else "model"
                     assert caught.value.param == param, name
                     assert gp.MODEL in caught.value.message
-        assert await offsets.ends(topic, range(layout.partitions)) == before
-        await offsets.stop()
-        await Workers(store).forget_worker(refused_pool, "w")
-        await store.aclose()
+            await Workers(store).forget_worker(unserved, "w")
+    assert await requests_of(kafka, unserved) == []

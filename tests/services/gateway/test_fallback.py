@@ -106,6 +106,7 @@ async def breaker(client: httpx.AsyncClient) -> str:
     return str((await client.get("/ready")).json()["pools"][LARGE]["state"])
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 async def test_the_second_pool_answers_while_the_first_has_no_worker_and_no_longer(
     room: Room, redis_url: str

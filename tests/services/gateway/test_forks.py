@@ -3,27 +3,19 @@ in the middle of one."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tailrace import log
-from tests.services.gateway.conftest import events_of, opened
+from tests.services.gateway.conftest import events_of
 from tests.services.gateway.test_tools import (
-    SHELL,
-    WEATHER,
     Ask,
     ask,
     calls_of,
     dense,
-    forgotten,
     output,
     over_http,
     over_sse,
@@ -168,81 +160,3 @@ async def test_what_is_not_ones_own_is_not_found(
     assert made.refused[0] == "fork.response_id"
     assert made.error is not None
     assert made.error["code"] == "previous_response_not_found"
-
-
-@pytest.fixture(scope="module")
-def own_pool(kafka: str) -> str:
-    asyncio.run(log.apply_topics(kafka, ["forks-lost"]))
-    return "forks-lost"
-
-
-class TestLosses:
-    @pytest.fixture
-    def start(
-        self, own_pool: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
-    ) -> Iterator[tuple[gp.Gateway, gp.Listening, Callable[[str], gp.Process]]]:
-        with contextlib.ExitStack() as stack:
-
-            def worker(name: str) -> gp.Process:
-                return stack.enter_context(gp.worker(tmp_path, kafka, redis_url, own_pool, name))
-
-            yield (
-                stack.enter_context(gp.gateway(tmp_path, kafka, redis_url, own_pool, keys)),
-                stack.enter_context(gp.push(tmp_path, kafka, redis_url, own_pool, keys)),
-                worker,
-            )
-
-    @pytest.mark.timeout(240)
-    async def test_a_worker_killed_in_the_middle_of_a_fork_changes_nothing(
-        self,
-        start: tuple[gp.Gateway, gp.Listening, Callable[[str], gp.Process]],
-        redis_url: str,
-    ) -> None:
-        gateway, push, worker = start
-        first = worker("first")
-        async with (
-            opened(gateway) as socket,
-            gateway.client() as client,
-            httpx.AsyncClient(base_url=push.url, timeout=120.0) as device,
-        ):
-            await socket.send(
-                "response.create",
-                input="call weather 80\ncall shell 10",
-                tools=[WEATHER, SHELL],
-                metadata={"script_pace_ms": "1"},
-            )
-            source = [json.loads(await asyncio.wait_for(socket.ws.recv(), 90))]
-            while source[-1]["type"] != "response.completed":
-                source.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
-            of = {"response_id": source[0]["response"]["id"], "at": 40}
-            await socket.send("response.create", fork=of, metadata={"script_pace_ms": "25"})
-            seen = [json.loads(await asyncio.wait_for(socket.ws.recv(), 90))]
-            rid = seen[0]["response"]["id"]
-            watched = asyncio.create_task(
-                device.get(f"/v1/responses/{rid}?stream=true", headers=gateway.headers())
-            )
-
-            async def beyond() -> bool:
-                seen.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
-                kinds = [e["type"] for e in seen]
-                return kinds.count("response.function_call_arguments.delta") >= 6
-
-            await waiting.eventually(beyond, "tokens of its own come", within_s=90)
-            first.kill()
-            deleted = await client.delete(f"/v1/responses/{of['response_id']}")
-            assert deleted.status_code == 200, "the source is gone for clients, not for the fork"
-            await forgotten(redis_url)
-            worker("second")
-            while seen[-1]["type"] not in ("response.completed", "response.failed"):
-                seen.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
-            assert seen[-1]["type"] == "response.completed"
-            assert dense(seen)
-            ours, theirs = (calls_of(e[-1]["response"]) for e in (seen, source))
-            assert [(c["name"], c.get("arguments"), c.get("input")) for c in ours] == [
-                (c["name"], c.get("arguments"), c.get("input")) for c in theirs
-            ]
-            assert events_of((await watched).text) == seen, "the second device"
-            whole = source[-1]["response"]["usage"]
-            usage = seen[-1]["response"]["usage"]
-            assert usage["output_tokens"] == whole["output_tokens"] - 40
-            assert usage["input_tokens"] == whole["input_tokens"] + 40

@@ -71,6 +71,7 @@ class Room:
         return seen
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("reason", list(BAD))
 async def test_a_bad_new_revision_gets_its_share_and_then_nothing(

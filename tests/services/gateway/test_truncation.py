@@ -3,23 +3,14 @@ forked, counted, and with a worker that is killed in the middle of the answer.""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tailrace import log
-from tailrace.protocol.events import TERMINAL_TYPES
-from tests.services.gateway.conftest import events_of, opened
-from tests.services.gateway.test_tools import Ask, ask, dense, forgotten, over_http, text_of
+from tests.services.gateway.test_tools import Ask, ask, over_http, text_of
 from tests.support import gateway_process as gp
-from tests.support import waiting
 from worker.engines import scripted
 
 ask = ask
@@ -163,72 +154,3 @@ async def test_what_must_stay_is_too_long_and_other_values_are_refused(
     assert made.error["code"] == "context_length_exceeded"
     made = await over_http(client, input="hi", **{**AUTO, "truncation": "oldest"})
     assert made.refused[0] == "truncation"
-
-
-@pytest.fixture(scope="module")
-def own_pool(kafka: str) -> str:
-    asyncio.run(log.apply_topics(kafka, ["truncation-lost"]))
-    return "truncation-lost"
-
-
-class TestLosses:
-    @pytest.fixture
-    def start(
-        self, own_pool: str, tmp_path: Path, kafka: str, redis_url: str, keys: gp.Keys
-    ) -> Iterator[tuple[gp.Gateway, gp.Listening, Callable[..., gp.Process]]]:
-        with contextlib.ExitStack() as stack:
-
-            def worker(name: str, **more: str) -> gp.Process:
-                return stack.enter_context(
-                    gp.worker(tmp_path, kafka, redis_url, own_pool, name, **more)
-                )
-
-            yield (
-                stack.enter_context(gp.gateway(tmp_path, kafka, redis_url, own_pool, keys)),
-                stack.enter_context(gp.push(tmp_path, kafka, redis_url, own_pool, keys)),
-                worker,
-            )
-
-    @pytest.mark.timeout(240)
-    async def test_a_successor_that_would_leave_out_nothing_continues_the_same_prompt(
-        self,
-        start: tuple[gp.Gateway, gp.Listening, Callable[..., gp.Process]],
-        redis_url: str,
-    ) -> None:
-        gateway, push, worker = start
-        pools = {"truncation-lost": {"models": [gp.MODEL], "max_model_len": 2000}}
-        short = {"TAILRACE_POOLS": json.dumps(pools)}
-        first = worker("first", **short)
-        said = dialogue(6)
-        async with (
-            opened(gateway) as socket,
-            httpx.AsyncClient(base_url=push.url, timeout=120.0) as device,
-        ):
-            await socket.send(
-                "response.create",
-                input=said,
-                truncation="auto",
-                max_output_tokens=100,
-                metadata=gp.cues(100, 25),
-            )
-            seen = [json.loads(await asyncio.wait_for(socket.ws.recv(), 90))]
-            rid = seen[0]["response"]["id"]
-            watched = asyncio.create_task(
-                device.get(f"/v1/responses/{rid}?stream=true", headers=gateway.headers())
-            )
-
-            async def beyond() -> bool:
-                seen.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
-                return [e["type"] for e in seen].count("response.output_text.delta") >= 6
-
-            await waiting.eventually(beyond, "tokens come", within_s=90)
-            first.kill()
-            await forgotten(redis_url)
-            worker("second")
-            while seen[-1]["type"] not in TERMINAL_TYPES:
-                seen.append(json.loads(await asyncio.wait_for(socket.ws.recv(), 90)))
-            assert events_of((await watched).text) == seen, "the second device"
-        shown = seen[-1]["response"]
-        assert dense(seen)
-        assert shown["dropped_messages"] == 6
-        assert text_of(shown) == scripted.expected_text(said[6:], 100)
