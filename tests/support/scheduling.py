@@ -24,6 +24,12 @@ GROUPS: Final = {
     "scripted stack": ("tests/journey/",),
     # Their deployment with an archive is one for all of them.
     "archive": ("tests/services/gateway/archive/",),
+    # A gateway with a vector database.
+    "vectors": (
+        "tests/services/gateway/test_file_search.py::",
+        "tests/services/gateway/test_many_passages.py::",
+        "tests/services/gateway/test_vector_stores.py::",
+    ),
     # One broker that they kill, and whose topics they delete.
     "mortal broker": (
         "tests/contract/test_log.py::",
@@ -40,6 +46,7 @@ FIRST: Final = (
     "archive",
     "tests/faults/",
     "attacks",
+    "vectors",
     "tests/services/",
     "mortal broker",
     "tests/contract/",

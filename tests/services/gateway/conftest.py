@@ -76,6 +76,21 @@ def gateway(
         yield running
 
 
+def vectors(folder: Path) -> dict[str, str]:
+    return {"TAILRACE_VECTORS": str(folder / "vectors"), "TAILRACE_VECTORS_MODEL": gp.MODEL}
+
+
+@pytest.fixture(scope="session")
+def searching(
+    folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
+) -> Iterator[gp.Gateway]:
+    """Has a vector database. The files that ask for it are one group."""
+    with gp.gateway(
+        folder, kafka, redis_url, pool, keys, name="searching", **vectors(folder)
+    ) as running:
+        yield running
+
+
 @pytest.fixture
 async def client(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
     async with gateway.client() as alice:

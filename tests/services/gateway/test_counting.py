@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +38,25 @@ def pool(kafka: str) -> str:
     return POOL
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return small_tokenizer.build(tmp_path / "model")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_tokenizer.build(tmp_path_factory.mktemp("counting") / "model")
 
 
-@pytest.fixture
-async def gateway(
-    tmp_path: Path, folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys
-) -> AsyncIterator[gp.Gateway]:
+@pytest.fixture(scope="module")
+def gateway(
+    folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys
+) -> Iterator[gp.Gateway]:
     served = {"models": [gp.MODEL], "max_model_len": LENGTH, "tokenizer": str(folder)}
     more = {"TAILRACE_POOLS": json.dumps({pool: served})}
-    with gp.gateway(tmp_path, kafka, redis_url, pool, keys, **more) as running:
+    with gp.gateway(folder.parent, kafka, redis_url, pool, keys, **more) as running:
         yield running
 
 
 async def tell(redis_url: str, gateway: gp.Gateway, **told: Any) -> None:
     """A worker of the pool says this, and the gateway has heard it."""
     store = RedisStore(redis_url)
-    detail = f"told {id(told)}"
+    detail = f"told {secrets.token_hex(4)}"
     try:
         beat = {"state": "ready", "max_model_len": LENGTH, "detail": detail, **told}
         await Workers(store).heartbeat(POOL, "w", beat, ttl_s=3_600)

@@ -4,7 +4,7 @@ milvus-lite, and the official client as it is."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import openai
 import pytest
 from openai.types import responses as sdk
 
+from tests.services.gateway.conftest import vectors
 from tests.services.gateway.test_vector_stores import sdk as sdk_of
 from tests.support import gateway_process as gp
 from tests.support import waiting
@@ -26,28 +27,9 @@ QUESTION = f"Which water is still?\nsay {SAID}"
 COMMANDED: dict[str, Any] = {"model": gp.MODEL, "reasoning": {"effort": "none"}, "input": QUESTION}
 
 
-@pytest.fixture(scope="module")
-def settings(folder: Path) -> dict[str, str]:
-    return {"TAILRACE_VECTORS": str(folder / "found"), "TAILRACE_VECTORS_MODEL": gp.MODEL}
-
-
-@pytest.fixture(scope="module")
-def finding(
-    folder: Path,
-    kafka: str,
-    redis_url: str,
-    pool: str,
-    keys: gp.Keys,
-    engine: gp.Process,
-    settings: dict[str, str],
-) -> Iterator[gp.Gateway]:
-    with gp.gateway(folder, kafka, redis_url, pool, keys, name="finding", **settings) as running:
-        yield running
-
-
 @pytest.fixture
-async def client(finding: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk_of(finding) as made:
+async def client(searching: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with sdk_of(searching) as made:
         yield made
 
 
@@ -77,7 +59,7 @@ def cited(message: Any, found: list[str]) -> None:
 
 
 async def test_openais_client_asks_reads_citations_and_is_refused_another_owners_store(
-    client: openai.AsyncOpenAI, finding: gp.Gateway, store: str
+    client: openai.AsyncOpenAI, searching: gp.Gateway, store: str
 ) -> None:
     tool: Any = {"type": "file_search", "vector_store_ids": [store], "max_num_results": 5}
     whole = await client.responses.create(
@@ -110,7 +92,7 @@ async def test_openais_client_asks_reads_citations_and_is_refused_another_owners
 
     follow: Any = {"previous_response_id": whole.id, "model": gp.MODEL, "input": "And?"}
     assert "And?" in (await client.responses.create(**follow)).output_text
-    async with sdk_of(finding, "bob") as bob:
+    async with sdk_of(searching, "bob") as bob:
         with pytest.raises(openai.NotFoundError, match="Vector store"):
             await bob.responses.create(**COMMANDED, tools=[tool])
 
@@ -121,9 +103,8 @@ async def test_a_gateway_is_killed_in_mid_answer_and_the_rest_has_the_same_bytes
     redis_url: str,
     pool: str,
     keys: gp.Keys,
-    finding: gp.Gateway,
+    searching: gp.Gateway,
     store: str,
-    settings: dict[str, str],
 ) -> None:
     tool = {"type": "file_search", "vector_store_ids": [store]}
     body = {
@@ -133,7 +114,9 @@ async def test_a_gateway_is_killed_in_mid_answer_and_the_rest_has_the_same_bytes
         "metadata": {"script_pace_ms": "60"},
     }
     seen: list[str] = []
-    with gp.gateway(folder, kafka, redis_url, pool, keys, name="mortal", **settings) as mortal:
+    with gp.gateway(
+        folder, kafka, redis_url, pool, keys, name="mortal", **vectors(folder)
+    ) as mortal:
         async with mortal.client() as alice:
 
             async def folds() -> bool:
@@ -150,7 +133,7 @@ async def test_a_gateway_is_killed_in_mid_answer_and_the_rest_has_the_same_bytes
                             mortal.kill()
     assert '"type":"response.completed"' not in seen[-1]
     rid = seen[0].split('"id":"', 1)[1].split('"', 1)[0]
-    async with finding.client() as alice:
+    async with searching.client() as alice:
         after = f"&starting_after={len(seen) - 1}"
         rest, again = [
             [line for line in found.text.splitlines() if line.startswith("data: {")]

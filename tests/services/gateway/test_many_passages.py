@@ -19,7 +19,8 @@ import pytest
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
-from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk, settings
+from tests.services.gateway.conftest import vectors
+from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk
 from tests.support import gateway_process as gp
 from tests.support import waiting
 from tests.support.long_runs import LONG
@@ -83,7 +84,7 @@ print(database.positions()[int(sys.argv[3])])
 def position(folder: Path, tag: bytes, partition: int) -> int:
     """How far the database has come. In a process of its own: milvus-lite keeps the file locked
     until the process ends that has opened it."""
-    url = settings(folder)["TAILRACE_VECTORS"]
+    url = vectors(folder)["TAILRACE_VECTORS"]
     command = [sys.executable, "-c", POSITION, url, tag.hex(), str(partition)]
     return int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
 
@@ -94,7 +95,7 @@ async def test_many_passages_are_folded_twice_with_kills(
     tmp_path: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
 ) -> None:
     def gateway(name: str) -> contextlib.AbstractContextManager[gp.Gateway]:
-        return gp.gateway(tmp_path, kafka, redis_url, pool, keys, name=name, **settings(tmp_path))
+        return gp.gateway(tmp_path, kafka, redis_url, pool, keys, name=name, **vectors(tmp_path))
 
     layout = await log.layout(kafka)
     began = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import openai
@@ -16,6 +16,7 @@ from openai.types.vector_stores import VectorStoreFile
 from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
+from tests.services.gateway.conftest import vectors
 from tests.support import gateway_process as gp
 from tests.support import waiting
 
@@ -33,20 +34,6 @@ def sdk(gateway: gp.Gateway, subject: str = "alice") -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         api_key=gateway.keys.token(subject), base_url=gateway.api, max_retries=2, timeout=60
     )
-
-
-def settings(folder: Path) -> dict[str, str]:
-    return {"TAILRACE_VECTORS": str(folder / "vectors"), "TAILRACE_VECTORS_MODEL": gp.MODEL}
-
-
-@pytest.fixture(scope="module")
-def searching(
-    folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
-) -> Iterator[gp.Gateway]:
-    with gp.gateway(
-        folder, kafka, redis_url, pool, keys, name="searching", **settings(folder)
-    ) as running:
-        yield running
 
 
 @pytest.fixture
@@ -217,7 +204,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
 ) -> None:
     """And a database that is lost is built again from the log, without the file and the model."""
     with gp.gateway(
-        folder, kafka, redis_url, pool, keys, name="killed", **settings(folder)
+        folder, kafka, redis_url, pool, keys, name="killed", **vectors(folder)
     ) as killed:
         async with sdk(killed) as client:
             store = await client.vector_stores.create()
@@ -250,7 +237,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
         assert [hits[0] for hits in before] == [(each, 1.0) for each in questions]
     shutil.rmtree(folder / "vectors" / "killed.db")
     with gp.gateway(
-        folder, kafka, redis_url, pool, keys, name="killed", **settings(folder)
+        folder, kafka, redis_url, pool, keys, name="killed", **vectors(folder)
     ) as again:
         async with sdk(again) as client:
             after = await asyncio.gather(*(found(client, store.id, each) for each in questions))
