@@ -29,7 +29,7 @@ from tests.support import local, waiting
 CONNECTION_LIMIT_S = 1  # the age at which a socket takes no more requests
 
 Start = Callable[..., gp.Gateway]
-pytestmark = pytest.mark.timeout(240)  # processes are started, which takes long only where many are
+pytestmark = pytest.mark.timeout(300)  # processes are started, which takes long only where many are
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
 
@@ -304,11 +304,11 @@ class TestTwoGateways:
             running = (await one.post("/v1/responses", json=body)).json()["id"]
             cancelled = (await two.post(f"/v1/responses/{running}/cancel")).json()
             assert cancelled["status"] == "cancelled"
-            both = [
+            shown = [
                 events_of((await c.get(f"/v1/responses/{running}?stream=true")).text)
                 for c in (one, two)
             ]
-            assert both[0] == both[1]
+            assert shown[0] == shown[1]
             assert (await two.delete(f"/v1/responses/{rid}")).status_code == 200
 
             async def gone_there_too() -> bool:

@@ -36,7 +36,7 @@ async def _listed(sdk: openai.AsyncOpenAI, *wanted: str, **query: Any) -> list[s
     return found
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_openais_client_lists_and_changes_completions(
     sdk: openai.AsyncOpenAI, gateway: gp.Gateway
 ) -> None:
@@ -118,7 +118,7 @@ async def _read_all(client: httpx.AsyncClient, rids: list[str]) -> dict[str, Any
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_after_retention_every_event_has_equal_bytes(
     parts: archive_parts.Parts, gateway: gp.Gateway, later: gp.Gateway
 ) -> None:

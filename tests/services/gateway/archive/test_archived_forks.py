@@ -43,7 +43,7 @@ async def forks(client: httpx.AsyncClient, plain: str, tools: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_a_fork_of_what_only_the_archive_has_is_that_of_a_live_one(
     parts: archive_parts.Parts, client: httpx.AsyncClient, second: gp.Gateway, later: gp.Gateway
 ) -> None:

@@ -38,7 +38,7 @@ def messages() -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": "What?"}, *shown]}]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_images_that_the_log_lost_are_shown_and_continued(
     parts: archive_parts.Parts, client: httpx.AsyncClient, second: gp.Gateway, later: gp.Gateway
 ) -> None:

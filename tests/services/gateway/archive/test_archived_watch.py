@@ -47,7 +47,7 @@ def watching(push: gp.Listening, keys: gp.Keys, user: str = "alice") -> connect:
     )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_a_watcher_of_what_only_the_archive_has(
     parts: archive_parts.Parts, client: httpx.AsyncClient, push: gp.Listening
 ) -> None:

@@ -23,7 +23,7 @@ from tests.services.gateway.archive.test_conversations import (
 from tests.support import archive_parts, archive_rows, waiting
 from tests.support import gateway_process as gp
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def behind(

@@ -17,7 +17,7 @@ from tests.support import archive_parts, waiting
 from tests.support import gateway_process as gp
 from worker.engines import scripted
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 TOKENS = 6
 

@@ -19,7 +19,7 @@ from tests.services.gateway.archive.test_conversations import (
 from tests.services.gateway.test_tools import forgotten
 from tests.support import archive_parts, waiting
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from tests.services.gateway.archive.test_conversations import answered, made, tu
 from tests.support import archive_parts
 from tests.support import gateway_process as gp
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 class Device:

@@ -12,7 +12,7 @@ from tests.services.gateway.archive.test_conversations import answered, made
 from tests.support import archive_parts
 from tests.support import gateway_process as gp
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 NO_REDIS = "redis://127.0.0.1:1"
 

@@ -12,7 +12,7 @@ from tests.support import gateway_process as gp
 QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_a_request_is_refused_clearly_and_afterwards_all_is_well(
     parts: archive_parts.Parts, gateway: gp.Gateway, client: httpx.AsyncClient
 ) -> None:
