@@ -267,27 +267,28 @@ class TestSlowReaders:
             assert rest[-1]["response"]["usage"]["output_tokens"] == 3000
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[local.LocalRedis]:
+    with local.LocalRedis() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def both(
+    tmp_path_factory: pytest.TempPathFactory,
+    store: local.LocalRedis,
+    kafka: str,
+    pool: str,
+    keys: gp.Keys,
+    engine: gp.Process,
+) -> Iterator[tuple[gp.Gateway, gp.Gateway]]:
+    place = (tmp_path_factory.mktemp("both"), kafka, store.url, pool, keys)
+    with gp.gateway(*place, "a") as one, gp.gateway(*place, "b") as other:
+        yield one, other
+
+
 class TestTwoGateways:
     """On a Redis of their own, which goes away."""
-
-    @pytest.fixture(scope="class")
-    def store(self) -> Iterator[local.LocalRedis]:
-        with local.LocalRedis() as running:
-            yield running
-
-    @pytest.fixture(scope="class")
-    def both(
-        self,
-        tmp_path_factory: pytest.TempPathFactory,
-        store: local.LocalRedis,
-        kafka: str,
-        pool: str,
-        keys: gp.Keys,
-        engine: gp.Process,
-    ) -> Iterator[tuple[gp.Gateway, gp.Gateway]]:
-        place = (tmp_path_factory.mktemp("both"), kafka, store.url, pool, keys)
-        with gp.gateway(*place, "a") as one, gp.gateway(*place, "b") as other:
-            yield one, other
 
     async def test_one_continues_resumes_cancels_and_deletes_what_the_other_took(
         self, both: tuple[gp.Gateway, gp.Gateway]
@@ -406,7 +407,7 @@ def test_a_port_that_is_taken_is_a_misconfiguration(gateway: gp.Gateway) -> None
         env=env,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 2

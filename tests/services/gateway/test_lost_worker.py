@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from tailrace.protocol import records
 from tailrace.protocol.events import TERMINAL_TYPES
 from tests.services.gateway.conftest import Socket, events_of, opened
+from tests.services.gateway.test_embeddings import embeds_of
 from tests.services.gateway.test_embeddings import expected as vectors_of
 from tests.services.gateway.test_tools import (
     ARGUMENTS,
@@ -33,12 +34,12 @@ from tests.services.gateway.test_tools import (
 )
 from tests.services.gateway.test_truncation import dialogue
 from tests.support import gateway_process as gp
-from tests.support import local, read_log
+from tests.support import local, read_log, waiting
 from worker.engines import scripted
 
 PACE_MS = 150  # of a token: all are in mid-answer at once, also where that takes ten seconds
 MOST_S = 120
-CHOICES, TOKENS = 3, 70
+CHOICES, TOKENS = 3, 100
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Room:
     worker is."""
 
     kafka: str
+    pool: str
     gateway: gp.Gateway
     push: gp.Listening
     midway: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(1))
@@ -61,8 +63,11 @@ class Room:
         headers = self.gateway.headers()
         return httpx.AsyncClient(base_url=self.push.url, headers=headers, timeout=MOST_S)
 
+    async def written(self, rid: str) -> list[records.TokenRecord]:
+        return await asyncio.to_thread(read_log.records_of, self.kafka, rid)
+
     async def claims(self, rid: str) -> int:
-        found = await asyncio.to_thread(read_log.records_of, self.kafka, rid)
+        found = await self.written(rid)
         assert sum(isinstance(each, records.End) for each in found) == 1
         return len({each.worker for each in found if isinstance(each, records.Claim)})
 
@@ -197,22 +202,28 @@ async def embeddings(room: Room) -> None:
     async with openai.AsyncOpenAI(
         base_url=room.gateway.api, api_key=key, max_retries=0, timeout=MOST_S
     ) as client:
-        asked = asyncio.create_task(
-            client.embeddings.with_raw_response.create(
-                model=gp.MODEL, input=inputs, extra_body={"metadata": gp.cues(0, 2 * PACE_MS)}
-            )
-        )
+        create = client.embeddings.with_raw_response.create
+        cues = {"metadata": gp.cues(0, 3 * PACE_MS)}
+        asked = asyncio.ensure_future(create(model=gp.MODEL, input=inputs, extra_body=cues))
+
+        async def claimed() -> bool:
+            parts = await embeds_of(room.kafka, room.pool)
+            written = [await room.written(rid) for rid in parts]
+            return [any(isinstance(r, records.Claim) for r in each) for each in written] == [
+                True
+            ] * 2
+
+        await waiting.eventually(claimed, "both parts run", within_s=MOST_S)
         await room.begun()
         raw = await asked
     found = raw.parse()
     assert [each.embedding for each in found.data] == vectors_of(*inputs)
     for rid in raw.headers["x-tailrace-response-id"].split(", "):
-        assert await room.claims(rid) >= 1
-        written = await asyncio.to_thread(read_log.records_of, room.kafka, rid)
-        assert not [each for each in written if isinstance(each, records.Tok)]
+        assert await room.claims(rid) == 2, "it was killed in the middle of each part"
+        assert not [each for each in await room.written(rid) if isinstance(each, records.Tok)]
 
 
-SCENARIOS: list[Callable[[Room], Awaitable[None]]] = [
+SCENARIOS: list[Callable[[Room], Coroutine[Any, Any, None]]] = [
     arguments,
     fork,
     truncation,
@@ -236,10 +247,11 @@ def room(
     with contextlib.ExitStack() as stack:
 
         def worker(name: str, **more: str) -> gp.Process:
-            return stack.enter_context(gp.worker(*place, name, **more))
+            running = gp.worker(tmp_path, kafka, redis_url, pool, name, **more)
+            return stack.enter_context(running)
 
         gateway = stack.enter_context(gp.gateway(*place, keys))
-        yield Room(kafka, gateway, stack.enter_context(gp.push(*place, keys))), worker
+        yield Room(kafka, pool, gateway, stack.enter_context(gp.push(*place, keys))), worker
 
 
 @pytest.mark.timeout(300)
