@@ -100,6 +100,7 @@ class Inside:
     """A worker in the test's own process: no start-up, and its parts can be looked at. For tests
     that kill nothing."""
 
+    name: str
     app: worker_app.App
     task: asyncio.Task[int]
 
@@ -139,11 +140,10 @@ class Bench:
         self, *, engine: str = "scripted", instance: base.Engine | None = None, **env: str
     ) -> Inside:
         """A worker inside this process, once it is ready."""
-        chosen = settings.worker(
-            self._settings(f"{self.pool}-i{len(self.inside) + 1}", engine, 6000) | env
-        )
+        name = f"{self.pool}-i{len(self.inside) + 1}"
+        chosen = settings.worker(self._settings(name, engine, 6000) | env)
         app = worker_app.App(chosen, instance)
-        made = Inside(app, asyncio.create_task(app.run()))
+        made = Inside(name, app, asyncio.create_task(app.run()))
         self.inside.append(made)
 
         def loaded() -> bool:
