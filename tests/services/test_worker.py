@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.protocol import fold, records
+from tailrace.protocol import fold, records, topics
 from tests.support import waiting, workers
 from worker.engines import scripted
 

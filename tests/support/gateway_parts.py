@@ -95,7 +95,6 @@ class Parts:
     cancel_grace_s: float = 0.0
     records_version: int = records.VERSION_2
     clock: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.current = settings.CurrentPools(settings.Catalog(self.pools))
@@ -144,7 +143,6 @@ class Parts:
             self.broker.layout.partitions,
             self.records_version,
             self.seal_keys,
-            monotonic=self.monotonic,
             uploaded=self.uploads,
             canary=self.canaries,
         )
