@@ -28,6 +28,7 @@ def partitions(worker: workers.Worker) -> set[int]:
     return set(found[-1]["partitions"]) if found else set()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 async def test_running_responses_go_on_at_the_other_old_worker_while_a_new_one_has_the_partition(
     bench: workers.Bench,

@@ -18,6 +18,7 @@ import pytest
 from tailrace import log, settings, telemetry
 from tailrace.protocol import fold, records, topics
 from tailrace.store.redis_store import RedisStore
+from tests.support import openai_server
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import (
     ENDLESS,
@@ -69,7 +70,7 @@ class Running:
     """A worker under test."""
 
     memory: MemoryLog
-    engine: Engine
+    engine: Any  # None: the worker makes the one that its settings name
     app: App
     task: asyncio.Task[int]
 
@@ -95,7 +96,9 @@ class Running:
 async def running(
     memory: MemoryLog | None = None, engine: Engine | None = None, **env: str
 ) -> AsyncIterator[Running]:
-    memory, engine = memory or MemoryLog(partitions=1), engine or Engine()
+    memory = memory or MemoryLog(partitions=1)
+    if engine is None and "TAILRACE_ENGINE" not in env:
+        engine = Engine()
     chosen = settings.worker(
         {
             "TAILRACE_ENGINE": "scripted",
@@ -156,6 +159,28 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
         assert it.app.status.state is State.DRAINING
         with pytest.raises(log.AppendFailed):
             await it.app.writer.append(topics.TOKENS, 0, "k", b"v")
+
+
+async def test_an_engine_elsewhere_is_asked_as_the_settings_say() -> None:
+    async with (
+        openai_server.Server() as server,
+        running(
+            TAILRACE_ENGINE=f"{server.url}/v1",
+            TAILRACE_MODEL="upstream",
+            TAILRACE_ENGINE_KEY="k-123",
+        ) as it,
+    ):
+        sampling = records.Sampling(50, temperature=0.5, stop=("@@",), seed=3)
+        messages = [{"role": "user", "content": "say 4"}]
+        request = it.ask(messages=messages, sampling=sampling)
+        await eventually(lambda: it.committed() == 1, "committed")
+        assert answer(it.memory, request.rid).ended.usage == records.Usage(7, 4, 2)
+        (sent,) = server.requests
+        assert "logit_bias" not in sent
+        wanted = {"model": "upstream", "max_tokens": 50, "temperature": 0.5, "seed": 3}
+        assert sent | wanted == sent
+        assert sent["stop"] == ["@@"]
+        assert "authorization: bearer k-123" in server.headers[0].lower()
 
 
 async def test_an_engine_that_does_not_start_ends_the_worker_with_exit_code_1() -> None:

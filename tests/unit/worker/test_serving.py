@@ -299,6 +299,28 @@ async def test_a_cancel_stops_the_engine_and_no_end_is_written() -> None:
         assert bill.cost_nano == cost, "what was generated is paid for"
 
 
+async def test_a_cancel_that_races_the_end_leaves_one_terminal() -> None:
+    """The broker has the CANCEL before the END, while the worker has not read it yet."""
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, metadata=cues(300, script_pace_ms="1"))
+        worker.memory.lag(topics.TOKENS, 0, 1)  # it sees its own CLAIM and nothing behind it
+        served = worker.serve(request)
+        await tokens(worker.memory, request.rid, 1)
+        Foreign(worker.memory, request).cancel()
+        await eventually(
+            lambda: answer(worker.memory, request.rid).kinds[-1] == "End", "the end is written"
+        )
+        worker.memory.catch_up(topics.TOKENS, 0)
+
+        assert await served.outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.ended.status == "cancelled"
+        assert scripted.expected_text(request.messages, 300).startswith(found.text)
+        (bill,) = metered(worker.memory)
+        assert bill.status == "cancelled"
+        assert served.delivery.tracker.in_flight == 0
+
+
 @pytest.mark.parametrize("landed", [False, True])
 async def test_a_failed_claim_is_followed_by_a_new_one_with_a_new_token(landed: bool) -> None:
     async with memory_worker.worker() as worker:

@@ -219,3 +219,45 @@ async def test_characters_are_not_counted_as_tokens(server: openai_server.Server
         request = new_request(worker.memory, "say 8", sampling=SAMPLING)
         assert await worker.serve(request).outcome() is Outcome.DONE
         assert worker.context.stall_detector.tokens == len("wörd0 " * 8) // 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound", "text", "status", "made", "error"),
+    [
+        ("say 4", 50, "wörd0 wörd1 wörd2 wörd3 ", "completed", 4, ""),
+        ("say 40", 2, "wörd0 wörd1 ", "incomplete", 2, ""),
+        ("no usage 6", 50, None, "completed", 6, ""),
+        ("status 400", 50, "", "failed", 0, "engine_refused"),
+        ("cut 9", 50, "wörd0 wörd1 wörd2 ", "failed", None, "not_resumable"),
+    ],
+    ids=["text and usage", "the bound", "counted by chunks", "a refusal", "cut off"],
+)
+async def test_what_a_server_says_once_reaches_the_log(
+    server: openai_server.Server,
+    asked: str,
+    bound: int,
+    text: str | None,
+    status: str,
+    made: int | None,
+    error: str,
+) -> None:
+    """This server continues no text, and the bound is none on a number of characters."""
+    async with worker_on(server) as worker:
+        request = new_request(worker.memory, asked, sampling=records.Sampling(bound))
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        found = answer(worker.memory, request.rid)
+        assert found.ended.status == status
+        assert text is None or found.text == text
+        assert made is None or found.ended.usage.output_tokens == made
+        assert (found.ended.error or ("",))[0] == error
+        assert len(server.requests) == 1
+
+
+async def test_a_cancel_closes_the_stream_to_the_server(server: openai_server.Server) -> None:
+    async with worker_on(server) as worker:
+        request = new_request(worker.memory, "slow 5000", sampling=SAMPLING)
+        served = worker.serve(request)
+        await eventually(lambda: answer(worker.memory, request.rid).fold.next, "it has begun")
+        Foreign(worker.memory, request).cancel()
+        assert await served.outcome() is Outcome.DONE
+        await eventually(lambda: server.closed_early == 1, "the stream is closed")

@@ -1,0 +1,17 @@
+"""`python -m worker`: what a wrong setting ends with."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker import __main__ as program
+
+
+def test_a_misconfigured_worker_says_which_variable_in_one_line_and_exits_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_ENGINE", "ftp://nowhere")
+    assert program.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("worker: TAILRACE_ENGINE: ")
+    assert said.count("\n") == 1
