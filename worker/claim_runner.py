@@ -146,7 +146,7 @@ class ClaimRunner:
             max_tokens=(
                 request.sampling.max_tokens + self._copied if engine.ids_are_tokens else _NO_LIMIT
             ),
-            stop_ids=engine.stop_ids,
+            stop_ids=() if request.sampling.ignore_eos else engine.stop_ids,
             logprobs=request.sampling.logprobs is not None,
             vectors=len(self._plan.inputs),
         )

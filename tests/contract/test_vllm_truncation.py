@@ -121,11 +121,12 @@ async def test_calls_go_with_their_outputs(engine: vllm.VLLM, worker: memory_wor
     assert found.fold.ids == (await done(worker, plain)).fold.ids
 
 
-@pytest.mark.parametrize("model", cases(TOY), indirect=True)
+@pytest.mark.parametrize("model", cases(REAL), indirect=True)
 @pytest.mark.parametrize("cut", [0, 1, 10])
 async def test_a_takeover_continues_the_same_prompt(
     engine: vllm.VLLM, worker: memory_worker.Worker, cut: int
 ) -> None:
+    """On the model without parsers: what the former worker wrote is text and has no marks."""
     whole = await done(worker, ask(worker.memory, chat(100)))
     # Another worker would have left out two messages more.
     request = ask(worker.memory, chat(100))

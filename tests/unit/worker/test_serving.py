@@ -239,6 +239,26 @@ async def test_a_takeover_goes_on_behind_what_landed_before_its_claim() -> None:
         assert found.fold.ignored == {}
 
 
+@pytest.mark.parametrize(("ignore", "count"), [(False, 5), (True, 20)])
+async def test_a_takeover_behind_an_end_token_goes_on_only_where_that_is_ignored(
+    ignore: bool, count: int
+) -> None:
+    """Symptom: an answer with `ignore_eos` whose worker died just behind an end token ended there.
+    Cause: its successor took every end token for the end."""
+    async with memory_worker.worker() as worker:
+        sampling = records.Sampling(100_000, ignore_eos=ignore)
+        request = new_request(worker.memory, metadata=cues(20), sampling=sampling)
+        worker.engine.stop_ids = frozenset(scripted.expected_ids(request.messages, 5)[-1:])
+        other = Foreign(worker.memory, request)
+        other.claim("a")
+        other.tokens("a", 5)
+        await worker.caught_up()
+        worker.time.advance(GRACE_S + 1)
+        worker.context.clock.observe(int(worker.time.now * 1000), worker.time.now)
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).fold.next == count
+
+
 async def test_the_loser_of_a_race_stands_down_and_the_winner_s_end_finishes_the_request() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=ENDLESS)
@@ -272,7 +292,8 @@ async def test_a_worker_that_is_superseded_stops_generating() -> None:
         other.claim("b", prev=mine)
 
         await eventually(lambda: worker.engine.running == 0, "the engine stops")
-        assert worker.context.engine_slots.running == 0
+        slots = worker.context.engine_slots
+        await eventually(lambda: slots.running == 0, "its slot is free")
         other.end("b")
         assert await served.outcome() is Outcome.DONE
         assert answer(worker.memory, request.rid).fold.owner == "b"
