@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[room.Deployment]:
     """The one deployment that all attacks are made on, with its bystander."""
     made = room.Deployment(tmp_path_factory.mktemp("attacks"))

@@ -64,7 +64,7 @@ class Mortal:
         self._broker.resume()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def mortal() -> Iterator[Mortal]:
     """Of this process. The files that ask for it are one group (`tests/support/scheduling.py`)."""
     with local.LocalKafka(local.QUICK_RETURN) as broker:

@@ -227,7 +227,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     return REAL_MODEL.enter_context(running(tmp_path_factory.mktemp("stack"), engine="vllm"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def scripted_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two workers, two gateways and two pushes on the scripted engine, whose tokens describe
     themselves."""

@@ -48,13 +48,13 @@ def page_folder(folder: Path) -> Path:
     return page
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def engine(folder: Path, kafka: str, redis_url: str, pool: str) -> Iterator[gp.Process]:
     with gp.worker(folder, kafka, redis_url, pool) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(
     folder: Path,
     kafka: str,
@@ -80,7 +80,7 @@ def vectors(folder: Path) -> dict[str, str]:
     return {"TAILRACE_VECTORS": str(folder / "vectors"), "TAILRACE_VECTORS_MODEL": gp.MODEL}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def searching(
     folder: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
 ) -> Iterator[gp.Gateway]:

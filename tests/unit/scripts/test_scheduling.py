@@ -6,8 +6,11 @@ from tests.support import scheduling
 
 
 def test_the_tests_of_a_file_are_one_group() -> None:
-    first, second = "tests/contract/test_log.py::test_a[1]", "tests/contract/test_log.py::TestB::c"
-    assert scheduling.group(first) == scheduling.group(second) == "tests/contract/test_log.py"
+    first, second = (
+        "tests/services/test_push.py::test_a[1]",
+        "tests/services/test_push.py::TestB::c",
+    )
+    assert scheduling.group(first) == scheduling.group(second) == "tests/services/test_push.py"
 
 
 def test_what_needs_the_real_model_is_one_group() -> None:

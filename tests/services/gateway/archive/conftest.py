@@ -18,7 +18,7 @@ from tests.support import archive_parts
 from tests.support import gateway_process as gp
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[archive_parts.Parts]:
     folder = tmp_path_factory.mktemp("archive")
     (folder / "session-key").write_text(secrets.token_urlsafe(32))
@@ -30,32 +30,32 @@ def parts(tmp_path_factory: pytest.TempPathFactory, keys: gp.Keys) -> Iterator[a
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sealed(parts: archive_parts.Parts) -> dict[str, str]:
     """The key of links."""
     return {"TAILRACE_SESSION_KEY": str(parts.folder / "session-key")}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(parts: archive_parts.Parts, sealed: dict[str, str]) -> Iterator[gp.Gateway]:
     with parts.gateway("shared-1", **sealed) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def second(parts: archive_parts.Parts) -> Iterator[gp.Gateway]:
     with parts.gateway("shared-2") as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def later(parts: archive_parts.Parts) -> Iterator[gp.Gateway]:
     """For what the archive alone has."""
     with parts.gateway("shared-3") as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def push(parts: archive_parts.Parts) -> Iterator[gp.Listening]:
     with parts.push("push-1") as running:
         yield running
