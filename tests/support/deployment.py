@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tailrace.cli import control
 from tailrace.local import paths, ports, processes, state
 from tests.support import waiting
 
@@ -67,8 +67,8 @@ class Deployment:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.call("ps", "--json"))
-        return found
+        """What `tailrace ps --json` prints."""
+        return [asdict(row) for row in control.rows(paths.Data(self.data))]
 
     def identities(self) -> list[processes.Identity]:
         """Every process of the deployment, for certain."""

@@ -83,3 +83,11 @@ def test_an_unknown_scope_is_refused(tmp_path: Path, scopes: str) -> None:
     result = run(tmp_path, "token", "--scopes", scopes)
     assert result.exit_code == 2
     assert "admin, create, read" in result.output
+
+
+def test_token_prints_a_credential_and_nothing_else(tmp_path: Path) -> None:
+    result = run(tmp_path, "token", "--sub", "ada", "--ttl", "15m")
+    assert result.exit_code == 0
+    assert result.stdout.count(".") == 2
+    assert result.stdout.strip().replace(".", "").replace("-", "").replace("_", "").isalnum()
+    assert result.stderr == ""
