@@ -1,7 +1,7 @@
 """How fast the archive's process builds an archive from a real topic.
 
-`make nightly` (TAILRACE_TEST_LONG=1) has 20,000 responses; `-s` shows the figures of
-docs/history.md.
+With TAILRACE_TEST_LONG=1 it has 20,000 responses; `-s` shows the figures of docs/history.md. That
+it is built whole is proven by `tests/contract/test_archive.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tailrace.archive import database, tables
 from tailrace.protocol import history, ids, topics
 from tests.support import gateway_process as gp
 from tests.support import histories, local, postgres
-from tests.support.long_runs import LARGER, LONG
+from tests.support.long_runs import LONG
 
-pytestmark = LARGER
+pytestmark = pytest.mark.nightly
 
 RESPONSES = 20_000 if LONG else 400
 TEXT = " ".join(f"word{n}" for n in range(60))

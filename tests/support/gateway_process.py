@@ -35,7 +35,7 @@ class Keys:
     private: str = field(repr=False)
 
     @classmethod
-    def make(cls, folder: Path) -> Keys:
+    def make(cls, folder: Path, leeway_s: int = 0) -> Keys:
         private, public = dev_credentials.generate_key()
         issuer = {
             "iss": ISS,
@@ -43,7 +43,7 @@ class Keys:
             "algorithm": "ES256",
             "types": ["JWT"],
             "max_lifetime": 86400,
-            "leeway": 0,
+            "leeway": leeway_s,
             "keys": {KID: public},
         }
         (folder / "issuers.json").write_text(json.dumps({"issuers": [issuer]}))

@@ -17,7 +17,7 @@ from push import app
 from tailrace import settings
 from tailrace.auth.issuers import Issuers
 from tailrace.store.redis_store import RedisStore
-from tailrace.web import listener, middleware
+from tailrace.web import listener, middleware, runner
 from tests.support import log_contract, memory_delivery, memory_log
 
 ORIGIN = "https://page.example"
@@ -155,3 +155,15 @@ async def test_an_admin_address_that_is_taken_is_one_line_and_no_traceback(
             pytest.raises(settings.Misconfigured, match="TAILRACE_ADMIN_PORT"),
         ):
             await push.run(bound, asyncio.Event(), asyncio.Event())
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [({}, "TAILRACE_ISSUERS"), ({"TAILRACE_ISSUERS": "x", "TAILRACE_PORT": "no"}, "TAILRACE_PORT")],
+)
+def test_a_misconfiguration_is_named_and_exits_2(
+    environ: dict[str, str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner.run("push", lambda: settings.push(environ), app.serve) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"push: {name}")
