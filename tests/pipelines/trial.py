@@ -37,11 +37,13 @@ from pipelines.examples import data
 from tailrace import log
 from tailrace.local import dev_credentials, paths, state
 from tailrace.protocol import records, topics
+from tests.support import waiting
 from tests.support.database_server import DatabaseServer
 
 PARTITIONS: Final = 4
 MOST_S: Final = 1_800.0
 LEAVE_S: Final = 30.0
+SOME: Final = 10
 EXAMPLE: Final = paths.ROOT / "pipelines/examples/reviews.yaml"
 SCRIPTED: Final = "scripted"
 KILLED: Final = ("runner", "gateway", "runner", "worker", "runner", "redis", "gateway", "worker")
@@ -150,14 +152,16 @@ class Runners:
         return found
 
 
-def pipeline_file(folder: Path, name: str, engine: str, **changes: Any) -> Path:
-    """The example. The scripted engine is told what each review's answer is; a real one gets the
-    example as it is."""
+def pipeline_file(
+    folder: Path, name: str, engine: str, *, pace_ms: int = 1, **changes: Any
+) -> Path:
+    """The example. The scripted engine is told what each review's answer is, and how long it takes
+    for each token; a real one gets the example as it is."""
     told = yaml.safe_load(EXAMPLE.read_text())
     told |= {"name": name, "concurrency": 48, "batch": {"records": 100, "seconds": 1}, **changes}
     if engine == SCRIPTED:
         told["prompt"]["user"] += "\njson {{ record.planted | tojson }}\n"
-        told["metadata"] = {"script_pace_ms": "1"}
+        told["metadata"] = {"script_pace_ms": str(pace_ms)}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(told))
     return file
@@ -315,9 +319,47 @@ def kill(side: stacks.Side, role: str, drawn: random.Random) -> None:
         os.kill(drawn.choice(pids), signal.SIGKILL)
 
 
-def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, rounds: int) -> int:
-    """Kill parts until everything is read. Returns how many were killed."""
+async def ended(kafka: str, count: int) -> None:
+    """Wait until so many responses have ended."""
+    partitions = next(
+        row.partitions for row in topics.table(("default",)) if row.name == topics.USAGE
+    )
+    offsets = log.Offsets(kafka)
+
+    async def there() -> bool:
+        return sum((await offsets.ends(topics.USAGE, range(partitions))).values()) >= count
+
+    try:
+        await waiting.eventually(there, f"{count} responses have ended", within_s=MOST_S)
+    finally:
+        await offsets.stop()
+
+
+def disturb(
+    side: stacks.Side, runners: Runners, seed: int, every_s: float, rounds: int, at_once: int = 0
+) -> None:
+    """Kill parts until everything is read: the first `at_once` of them as soon as some rows have
+    answers."""
     drawn, killed = random.Random(seed), 0
+
+    def kill_next() -> None:
+        nonlocal killed
+        what = KILLED[killed % len(KILLED)]
+        if killed == 4:
+            runners.start()  # a third one: partitions move without anyone dying
+        if killed % 9 == 5:
+            what = "kafka"
+        say(f"killing {what}")
+        if what == "runner":
+            runners.kill(drawn)
+        else:
+            kill(side, what, drawn)
+        killed += 1
+
+    if at_once:
+        asyncio.run(ended(side.kafka, SOME))
+        for _ in range(at_once):
+            kill_next()
     end = time.monotonic() + MOST_S
     while time.monotonic() < end:
         time.sleep(every_s)
@@ -332,36 +374,35 @@ def disturb(side: stacks.Side, runners: Runners, seed: int, every_s: float, roun
             f"{now['rows_per_s']} rows/s, killed {killed}"
         )
         if now["lag"] == 0:
-            return killed
-        if killed >= rounds:
-            continue
-        what = KILLED[killed % len(KILLED)]
-        if killed == 4:
-            runners.start()  # a third one: partitions move without anyone dying
-        if killed % 9 == 5:
-            what = "kafka"
-        say(f"killing {what}")
-        if what == "runner":
-            runners.kill(drawn)
-        else:
-            kill(side, what, drawn)
-        killed += 1
+            return
+        if killed < rounds:
+            kill_next()
     raise AssertionError(f"not everything was read in {MOST_S:.0f} s")
 
 
 def run(
-    scratch: Path, count: int, seed: int, every_s: float, rounds: int, engine: str = SCRIPTED
+    scratch: Path,
+    count: int,
+    seed: int,
+    every_s: float,
+    rounds: int,
+    engine: str = SCRIPTED,
+    *,
+    pace_ms: int = 1,
+    again: bool = True,
 ) -> list[str]:
     """The whole trial, with two gateways. Returns what is wrong.
 
     Args:
         every_s: between two looks, each with a kill.
         rounds: kills at most.
+        pace_ms: of a token of the scripted engine.
+        again: with a replay of everything, and the sink; else all kills come at once.
     """
     generated = list(data.reviews(count, seed))
     workers = 2 if engine == SCRIPTED else 1
     with stacks.tailrace(scratch, engine=engine, gateways=2, workers=workers) as side:
-        file = pipeline_file(scratch, "reviews-trial", engine)
+        file = pipeline_file(scratch, "reviews-trial", engine, pace_ms=pace_ms)
         pipeline = definition.decoded(file.read_bytes())
         names = [pipeline.input.topic, *pipeline.outputs]
         asyncio.run(log.create_topics(side.kafka, names, partitions=PARTITIONS))
@@ -372,12 +413,14 @@ def run(
             runners.start()
         began = time.monotonic()
         try:
-            killed = disturb(side, runners, seed, every_s, rounds)
-            say(f"{count} rows in {time.monotonic() - began:.0f} s, {killed} kills")
+            disturb(side, runners, seed, every_s, rounds, 0 if again else rounds)
+            say(f"{count} rows in {time.monotonic() - began:.0f} s")
             runners.stop()
             for told in runners.told("attempt"):
                 say(f"  {told}")
             wrong = asyncio.run(judged(side, pipeline, generated, engine))
+            if not again:
+                return wrong
             say(runners.asked("replay", "--from", "earliest").strip())
             runners.replay()
             for _ in range(2):

@@ -25,7 +25,6 @@ from tailrace.protocol.fold import Ended, Fold, Outcome
 from tests.support import waiting
 from worker import app as worker_app
 from worker import status
-from worker.engines import base
 
 ROOT = Path(__file__).parents[2]
 ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"
@@ -136,13 +135,11 @@ class Bench:
             "TAILRACE_SESSION_TIMEOUT_MS": str(session_ms),
         }
 
-    async def serve(
-        self, *, engine: str = "scripted", instance: base.Engine | None = None, **env: str
-    ) -> Inside:
+    async def serve(self, *, engine: str = "scripted", **env: str) -> Inside:
         """A worker inside this process, once it is ready."""
         name = f"{self.pool}-i{len(self.inside) + 1}"
         chosen = settings.worker(self._settings(name, engine, 6000) | env)
-        app = worker_app.App(chosen, instance)
+        app = worker_app.App(chosen)
         made = Inside(name, app, asyncio.create_task(app.run()))
         self.inside.append(made)
 
