@@ -337,9 +337,9 @@ async def ended(kafka: str, count: int) -> None:
 
 def disturb(
     side: stacks.Side, runners: Runners, seed: int, every_s: float, rounds: int, at_once: int = 0
-) -> None:
+) -> int:
     """Kill parts until everything is read: the first `at_once` of them as soon as some rows have
-    answers."""
+    answers. Returns how many were killed."""
     drawn, killed = random.Random(seed), 0
 
     def kill_next() -> None:
@@ -374,7 +374,7 @@ def disturb(
             f"{now['rows_per_s']} rows/s, killed {killed}"
         )
         if now["lag"] == 0:
-            return
+            return killed
         if killed < rounds:
             kill_next()
     raise AssertionError(f"not everything was read in {MOST_S:.0f} s")
@@ -413,8 +413,8 @@ def run(
             runners.start()
         began = time.monotonic()
         try:
-            disturb(side, runners, seed, every_s, rounds, 0 if again else rounds)
-            say(f"{count} rows in {time.monotonic() - began:.0f} s")
+            killed = disturb(side, runners, seed, every_s, rounds, 0 if again else rounds)
+            say(f"{count} rows in {time.monotonic() - began:.0f} s, {killed} kills")
             runners.stop()
             for told in runners.told("attempt"):
                 say(f"  {told}")

@@ -50,7 +50,7 @@ class Parts:
         self.gateway = gateway
         self.port = ports.free_port()
         self.store = folder / "results.duckdb"
-        told = {
+        told: dict[str, Any] = {
             name: {"topic": f"{NAME}.{name}"}
             for name in ("input", "output", "alert", "dead_letters")
         }
