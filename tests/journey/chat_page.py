@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright import sync_api
 
 from tests.support import waiting
@@ -23,6 +24,11 @@ MOBILE: dict[str, Any] = {
     "has_touch": True,
     "device_scale_factor": 2,
 }
+# The phone in `make nightly`.
+DEVICES = [
+    pytest.param(DESKTOP, id="desktop"),
+    pytest.param(MOBILE, id="phone", marks=pytest.mark.nightly),
+]
 # Keeps every text that the last answer ever showed, so that a moment between two looks of the test
 # counts too.
 RECORD = """

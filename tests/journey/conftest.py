@@ -281,7 +281,7 @@ def chat(tabs: Callable[..., Opener], scripted_stack: Stack) -> Chat:
     return tabs(scripted_stack)().open()
 
 
-def wait_for(condition: Any, what: str, deadline_s: float = 30.0) -> Any:
+def wait_for(condition: Any, what: str, deadline_s: float = 60.0) -> Any:
     """The first true value of `condition()`."""
     return waiting.eventually_blocking(condition, what, within_s=deadline_s, every_s=0.1)
 

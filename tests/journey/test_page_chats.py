@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright import sync_api
 
-from tests.journey.chat_page import DESKTOP, MOBILE, Chat, Opener, slowly
+from tests.journey.chat_page import DEVICES, Chat, Opener, slowly
 from tests.journey.conftest import Stack
 from tests.journey.fed_chat import Fed
 from tests.support import accessibility, fed_page
@@ -258,7 +258,7 @@ def test_a_question_asked_after_the_session_ended_is_sent_after_the_sign_in(
     assert questions(chat) == ["Who am I?"]
 
 
-@pytest.mark.parametrize("device", [DESKTOP, MOBILE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_chat_that_is_too_long_goes_on_without_its_oldest_messages_or_as_a_new_one(
     browser: sync_api.Browser, device: dict[str, Any]
 ) -> None:

@@ -191,6 +191,7 @@ def test_diagrams_are_drawn_with_their_texts_and_what_is_none_shows_its_source(
     assert chat.elsewhere == []
 
 
+@pytest.mark.nightly
 def test_a_diagram_is_drawn_when_its_fence_is_closed_and_then_left_alone(
     drawn: Callable[..., Drawn],
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_frame_lets_in_and_out_nothing_of_its_own_accord(drawn: Callable[..., 
     assert chat.elsewhere == [f"{ELSEWHERE}/"], "it would have been seen"
 
 
+@pytest.mark.nightly
 def test_diagrams_follow_the_theme_fit_a_phone_and_axe_finds_nothing(
     drawn: Callable[..., Drawn], tmp_path: Path
 ) -> None:
@@ -332,6 +334,7 @@ LABEL_COLOUR = """svg => {
 }"""
 
 
+@pytest.mark.nightly
 def test_what_can_be_pressed_is_large_enough_for_a_finger(drawn: Callable[..., Drawn]) -> None:
     chat = drawn(**MOBILE)
     chat.answer(fenced(FLOWCHART))
@@ -342,6 +345,7 @@ def test_what_can_be_pressed_is_large_enough_for_a_finger(drawn: Callable[..., D
     assert overflow(chat.page) == 0
 
 
+@pytest.mark.nightly
 def test_without_what_draws_the_source_is_shown(drawn: Callable[..., Drawn]) -> None:
     chat = drawn()
     chat.context.route("**/assets/mermaid*", lambda route: route.abort())
@@ -351,6 +355,7 @@ def test_without_what_draws_the_source_is_shown(drawn: Callable[..., Drawn]) -> 
     assert chat.diagrams.get_by_role("button", name="Show source").count() == 0
 
 
+@pytest.mark.nightly
 def test_diagrams_out_of_sight_are_drawn_when_they_come_near(drawn: Callable[..., Drawn]) -> None:
     chat = drawn()
     far = "\n\n".join(f"Paragraph {number}. " + "Words. " * 60 for number in range(60))
@@ -361,6 +366,7 @@ def test_diagrams_out_of_sight_are_drawn_when_they_come_near(drawn: Callable[...
     chat.shown_in(chat.diagrams.last)
 
 
+@pytest.mark.nightly
 def test_a_served_page_and_a_shared_chat_draw_diagrams(
     tabs: Callable[..., Opener], scripted_stack: Stack, tmp_path: Path
 ) -> None:

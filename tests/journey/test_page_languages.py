@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright import sync_api
 
-from tests.journey.chat_page import DESKTOP, MOBILE, overflow
+from tests.journey.chat_page import DESKTOP, DEVICES, MOBILE, overflow
 from tests.journey.fed_chat import Fed
 from tests.support import accessibility, fed_page, page_events
 
@@ -19,7 +19,7 @@ ANSWER = (
 )
 
 
-@pytest.mark.parametrize("device", [DESKTOP, MOBILE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_german_browser_sees_german_until_another_language_is_chosen(
     browser: sync_api.Browser, tmp_path: Path, device: dict[str, Any]
 ) -> None:
@@ -67,6 +67,7 @@ def test_a_german_browser_sees_german_until_another_language_is_chosen(
     screens.check()
 
 
+@pytest.mark.nightly
 def test_a_choice_that_cannot_be_kept_changes_nothing_and_says_so(
     browser: sync_api.Browser,
 ) -> None:

@@ -47,6 +47,7 @@ def preloaded(chat: Fed) -> bool:
     return found
 
 
+@pytest.mark.nightly
 def test_a_long_chat_opens_at_its_end_and_is_drawn_whole(
     fed: tuple[Fed, fed_page.Services],
 ) -> None:
@@ -100,6 +101,7 @@ def two_frames(chat: Fed) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_until_what_draws_markdown_has_come_an_answer_is_shown_as_it_was_written(
     fed: tuple[Fed, fed_page.Services],
 ) -> None:

@@ -206,6 +206,7 @@ def nodes(stack: Stack) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", ["desktop", "phone"])
 def test_the_list_and_its_dialog_are_accessible(
     tabs: Callable[..., Opener], scripted_stack: Stack, device: str

@@ -197,6 +197,7 @@ def test_images_and_files_go_with_a_question_and_stay_with_it(
     assert chat.complained == other.complained == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", [DESKTOP, MOBILE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_in_settings_and_attachments(
     browser: sync_api.Browser, tmp_path: Path, device: dict[str, Any]

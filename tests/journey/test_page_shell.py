@@ -14,7 +14,7 @@ import pytest
 from playwright import sync_api
 
 from tests.journey import conftest
-from tests.journey.chat_page import DESKTOP, MOBILE, Opener
+from tests.journey.chat_page import DESKTOP, DEVICES, MOBILE, Opener
 from tests.journey.conftest import Stack
 from tests.journey.fed_chat import Fed
 from tests.journey.test_page import handing_out_none
@@ -57,6 +57,7 @@ def test_a_page_without_a_network_shows_what_is_kept_and_goes_on_when_it_is_back
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_a_page_without_a_network_names_the_user_until_they_sign_out(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
@@ -116,7 +117,7 @@ def test_a_new_version_is_there_with_the_next_load_and_kept_as_a_whole(
         server.deploy(page_server.another_build(tmp_path / "two", "two"))
         page.reload()
         assert page.evaluate(build) == "two"
-        conftest.wait_for(lambda: page.evaluate(REPLACED), "the new worker is there")
+        conftest.wait_for(lambda: page.evaluate(REPLACED), "the new worker is there", 120)
         assert failed == []
         context.set_offline(True)
         page.reload()
@@ -146,7 +147,7 @@ Then **done**.
 
 [^1]: A note.
 """
-EVERYWHERE = pytest.mark.parametrize("device", [DESKTOP, MOBILE], ids=["desktop", "phone"])
+EVERYWHERE = pytest.mark.parametrize("device", DEVICES)
 LABEL = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
 
 

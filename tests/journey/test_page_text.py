@@ -157,6 +157,7 @@ def test_formulas_are_drawn_as_they_come_and_copied_as_they_were_written(
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_nothing_moves_when_a_note_comes(shown: Callable[..., Shown]) -> None:
     chat = shown("What are its roots?")
     text = f"# Roots[^1] of it\n\nThey are[^2] two. {'Many words. ' * 20}\n\n[^1]: A.\n[^2]: B.\n"
@@ -208,6 +209,7 @@ def test_footnotes_lead_to_their_notes_and_back(shown: Callable[..., Shown]) -> 
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_axe_finds_nothing_in_maths_tables_footnotes_and_code(
     shown: Callable[..., Shown], tmp_path: Path
 ) -> None:
@@ -228,6 +230,7 @@ def test_axe_finds_nothing_in_maths_tables_footnotes_and_code(
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_what_is_wide_scrolls_within_itself_on_a_phone(
     shown: Callable[..., Shown], tmp_path: Path
 ) -> None:
@@ -250,6 +253,7 @@ def test_what_is_wide_scrolls_within_itself_on_a_phone(
         chat.page.screenshot(path=tmp_path / f"{name}.png")
 
 
+@pytest.mark.nightly
 def test_text_from_the_right_reads_from_the_right(
     shown: Callable[..., Shown], tmp_path: Path
 ) -> None:
@@ -270,6 +274,7 @@ def test_text_from_the_right_reads_from_the_right(
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_a_long_question_is_cut_and_its_formula_comes_back_drawn(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:

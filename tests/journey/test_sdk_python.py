@@ -30,6 +30,8 @@ def read(events: Any) -> tuple[list[Any], str]:
         seen.append(event)
         if event.type in TERMINAL_TYPES:
             break
+    if isinstance(events, openai.Stream):
+        events.close()  # a socket holds more turns
     numbers = [e.sequence_number for e in seen]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     return seen, "".join(e.delta for e in seen if e.type == "response.output_text.delta")

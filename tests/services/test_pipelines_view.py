@@ -27,7 +27,7 @@ from tests.pipelines import trial
 from tests.support import accessibility, waiting
 from tests.support import gateway_process as gp
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nightly, pytest.mark.browser, pytest.mark.timeout(180)]
 
 ROWS = 40
 # Others use the same broker, and the page shows what is in it.

@@ -15,7 +15,9 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 GROUPS: Final = {
     "real model": (
         "tests/journey/test_page.py::TestRealModel::",
-        "tests/journey/test_sdk_node.py::",
+        "tests/journey/test_sdk_node.py::test_events_are_dense",
+        "tests/journey/test_sdk_node.py::test_a_stream_is_resumed",
+        "tests/journey/test_sdk_node.py::test_cancel_chat_and_errors",
         "tests/journey/test_sdk_python.py::",
         "tests/contract/test_engine_environment.py::",
     ),

@@ -34,7 +34,7 @@ async def eventually(
     condition: Callable[[], Any],
     what: str,
     *,
-    within_s: float = 20.0,
+    within_s: float = 60.0,
     every_s: float = EVERY_S,
 ) -> Any:
     """Ask until the answer is true, and return it.
@@ -62,7 +62,7 @@ def eventually_blocking(
     condition: Callable[[], T],
     what: str | Callable[[], str],
     *,
-    within_s: float = 20.0,
+    within_s: float = 60.0,
     every_s: float = EVERY_S,
 ) -> T:
     """Like `eventually()`, for code outside an event loop.

@@ -28,6 +28,6 @@ def test_the_longest_come_first_and_unit_tests_last() -> None:
         "tests/services/test_push.py::a",
         "tests/attacks/test_frames.py::a",
         "tests/faults/test_short.py::a",
-        "tests/journey/test_sdk_node.py::a",
+        "tests/journey/test_sdk_python.py::a",
     ]
     assert sorted(ids, key=scheduling.rank) == ids[::-1]
