@@ -77,7 +77,10 @@ def run(expression: str, folder: Path, timeout_s: float) -> Report:
     )
     junit = folder / "engine.xml"
     modules = [str((CONTRACT / name).relative_to(ROOT)) for name in (*BOTH, *ONLY_THERE)]
+    # The first test that imports vLLM waits for it; without compiled bytecode and on a busy machine
+    # that is minutes. What hangs is ended by `timeout_s`.
     options = ["-q", "-m", expression, "--durations=15", f"--junitxml={junit}"]
+    options += [f"--timeout={timeout_s:.0f}"]
     ran = subprocess.run(
         [str(PYTHON), "-c", program, *modules, *options, "-p", "no:cacheprovider", "-W", "default"],
         cwd=ROOT,
