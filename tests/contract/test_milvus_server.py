@@ -20,8 +20,6 @@ from tailrace.vectors import contract, milvus
 from tests.support import milvus_server, waiting
 from tests.support.vectors_contract import ALICE, VectorsContract, passage, vector
 
-pymilvus = pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
-
 URL: Final = os.environ.get("TAILRACE_TEST_MILVUS", "")
 BATCH: Final = 500  # rows of one fold
 BATCHES: Final = 6
@@ -44,6 +42,7 @@ needs_package = pytest.mark.skipif(
 @contextlib.contextmanager
 def opened(url: str, tag: bytes) -> Iterator[milvus.Milvus]:
     """A database of a log of its own, and nothing of it is left behind."""
+    pymilvus = pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
     found = milvus.of(url, "one", tag)
     found.open()
     try:

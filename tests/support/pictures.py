@@ -15,10 +15,11 @@ def png(seed: int, width: int = 40, height: int = 30) -> bytes:
     """A picture of random coloured blocks."""
     draw = random.Random(seed)
     colours = [bytes(draw.randrange(256) for _ in range(3)) for _ in range(16)]
+    widths = [-(-(i + 1) * width // 4) - -(-i * width // 4) for i in range(4)]
     rows = []
     for y in range(height):
-        row = (colours[4 * (4 * y // height) + 4 * x // width] for x in range(width))
-        rows.append(b"\0" + b"".join(row))
+        blocks = (colours[4 * (4 * y // height) + i] * widths[i] for i in range(4))
+        rows.append(b"\0" + b"".join(blocks))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = zlib.compress(b"".join(rows))
     return SIGNATURE + _chunk(b"IHDR", head) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")

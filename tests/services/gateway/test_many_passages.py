@@ -89,7 +89,6 @@ def position(folder: Path, tag: bytes, partition: int) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_many_passages_are_folded_twice_with_kills(
     tmp_path: Path, kafka: str, redis_url: str, pool: str, keys: gp.Keys, engine: gp.Process
