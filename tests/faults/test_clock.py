@@ -88,7 +88,7 @@ def clocks(own: stage.Stage) -> Clocks:
 @pytest.mark.parametrize(
     "offsets",
     [
-        pytest.param((HOUR_S,), id="ahead"),
+        pytest.param((HOUR_S,), id="ahead", marks=LONG),
         pytest.param((-HOUR_S,), id="behind", marks=LONG),
         pytest.param((HOUR_S, -HOUR_S, 0), id="strobe", marks=LONG),
     ],

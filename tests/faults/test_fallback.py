@@ -59,6 +59,7 @@ async def lose(d: drill.Drill) -> tuple[report.Report, str]:
     return await d.judge(), victim
 
 
+@LONG
 @pytest.mark.parametrize("planted", [""], indirect=True, ids=["nothing"])
 async def test_f29_a_pool_is_lost_and_another_one_answers_and_continues(
     planted: stage.Stage,

@@ -52,7 +52,6 @@ def only_grew(texts: list[str]) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.slow
 class TestRealModel:
     """What a newcomer does after `make up`. The model's own words, so only their identity is
     judged."""
@@ -72,6 +71,7 @@ class TestRealModel:
         )
         assert chat.complaints == []
 
+    @pytest.mark.nightly
     def test_it_stops_and_goes_on_from_there(
         self, tabs: Callable[..., Opener], stack: Stack
     ) -> None:
@@ -88,6 +88,7 @@ class TestRealModel:
         turns = chat.turns_at_the_server()
         assert [turn["id"] for turn in turns] == [turns[1]["parent"], second["id"]]
 
+    @pytest.mark.nightly
     def test_a_reload_in_the_middle_and_a_second_tab_show_the_same_whole_answer(
         self, tabs: Callable[..., Opener], stack: Stack
     ) -> None:
@@ -227,7 +228,6 @@ def shrinking_stack(tmp_path: Path) -> Iterator[Stack]:
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_answers_go_on_until_only_the_gateway_is_left(
     tabs: Callable[..., Opener], shrinking_stack: Stack
 ) -> None:
@@ -677,6 +677,7 @@ def test_an_answer_can_be_copied(
     assert chat.page.evaluate("navigator.clipboard.readText()") == chat.check_plain()
 
 
+@pytest.mark.nightly
 def test_a_conversation_goes_on_when_the_log_forgot_it(chat: Chat) -> None:
     chat.ask("The first thing.")
     chat.status("completed")
@@ -858,6 +859,7 @@ def with_tools(chat: Chat, pace_ms: int) -> None:
     chat.page.route("**/v1/responses", add)
 
 
+@pytest.mark.nightly
 def test_reloads_in_thoughts_and_arguments_of_a_real_stack_lose_and_repeat_nothing(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
@@ -969,6 +971,7 @@ def answered_by(stack: Stack) -> str:
     return str(answer.json().get("model"))
 
 
+@pytest.mark.nightly
 def test_an_answer_whose_model_is_lost_goes_on_as_one_text_that_names_the_other(
     tabs: Callable[..., Opener], two_pools: TwoPools
 ) -> None:
@@ -1004,6 +1007,7 @@ def test_an_answer_whose_model_is_lost_goes_on_as_one_text_that_names_the_other(
     assert chat.complained + other.complained == []
 
 
+@pytest.mark.nightly
 def test_a_busy_pools_shorter_answer_says_so_and_is_continued_to_its_end(
     tabs: Callable[..., Opener], two_pools: TwoPools
 ) -> None:
