@@ -41,16 +41,16 @@ GROUPS: Final = {
         "tests/contract/test_verify_source.py::",
     ),
 }
-# The groups and folders that come first, the longest first.
+# The groups and folders that come first: the longest, and those that mostly wait.
 FIRST: Final = (
     "real model",
     "scripted stack",
     "archive",
     "tests/faults/",
+    "mortal broker",
     "attacks",
     "vectors",
     "tests/services/",
-    "mortal broker",
     "tests/contract/",
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -25,7 +27,7 @@ async def test_a_request_is_refused_clearly_and_afterwards_all_is_well(
         assert int(answer.headers["retry-after"]) >= 1
         await socket.create()
         assert (await socket.error())["status"] == 503
-        parts.broker.start()
+        await asyncio.to_thread(parts.broker.start)  # the socket answers pings meanwhile
 
         async def served() -> bool:
             return (await client.post("/v1/responses", json=QUICK)).status_code == 200
