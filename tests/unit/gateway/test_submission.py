@@ -13,7 +13,7 @@ from gateway import context, lanes, principal_counts, request_writer
 from gateway.parsing import command, responses_api
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, ids, records
+from tailrace.protocol import errors, ids, records, wait_times
 from tailrace.settings.shapes import Limits
 from tailrace.store import redis_store
 from tailrace.web import access, error_mapping
@@ -215,6 +215,21 @@ async def test_a_process_that_refuses_takes_nothing_and_one_that_only_leaves_doe
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(create(), ALICE)
         assert (refused.value.status, len(parts.requests())) == (503, 1)
+
+
+async def test_those_refused_at_once_come_back_one_after_the_other_within_the_wait() -> None:
+    async with gateway_parts.running() as parts:
+        busy = {"waits_s": [8.0, 8.0], "drain_rate": 100.0, "request_tokens": 800.0, "queued": 1}
+        parts.workers.note("default", [{"state": "ready", "partitions": [0], **busy}])
+        told_ms = []
+        for _ in range(20):
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(create(deadline_ms=1_000), ALICE)
+            assert refused.value.message.endswith("Please try again in 10s.")
+            told_ms.append(int(refused.value.headers["retry-after-ms"]))
+        assert parts.requests() == []
+    assert len(set(told_ms)) > 10
+    assert 10_000 * (1 - wait_times.JITTER) <= min(told_ms) < max(told_ms) <= 10_000
 
 
 async def test_a_principal_above_its_rate_is_limited_and_nothing_is_written() -> None:
