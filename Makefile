@@ -39,7 +39,7 @@ up: install
 down:
 	@$(BIN)/tailrace down $(ARGS)
 
-# Format, lint, types, import contracts, security lint, unit tests, manifests, front end: one to two minutes.
+# Format, lint, types, import contracts, security lint, unit tests, manifests, front end: two to four minutes.
 check: install
 	@$(BIN)/python scripts/check.py
 

@@ -37,8 +37,8 @@ LIMIT_S = 4_200
 NIGHTLY_LIMIT_S = 4 * 3600
 ALLOWED = 3  # times what is expected of a file
 # More than the cores: tests of services, faults and journeys wait for starts, deadlines and
-# rebalances. Each may have a deployment of its own, so with one more process nothing ends sooner
-# and everything waits longer.
+# rebalances. Each process may have a deployment of its own, so with more of them everything waits
+# longer, and the run does not end sooner.
 PROCESSES = 1 + (os.cpu_count() or 1)
 
 
@@ -163,18 +163,20 @@ def environment(*, nightly: bool) -> dict[str, str]:
 
 
 class Gates(threading.Thread):
-    """The gates of `make check` but for the unit tests, one after the other beside the tests.
+    """Gates, one after the other beside the tests: those of `make check` but for the unit tests, or
+    the coverage of these (`make nightly`).
 
     Attributes:
         failed: those that failed; complete when the thread has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: list[check.Gate]) -> None:
         super().__init__(name="gates")
+        self._chosen = chosen
         self.failed: list[check.Outcome] = []
 
     def run(self) -> None:
-        self.failed = check.run(tests=False, at_once=1)
+        self.failed = check.run(self._chosen, at_once=1)
 
 
 def header(text: str) -> None:
@@ -200,8 +202,9 @@ def main(arguments: list[str]) -> int:
     RESULTS.mkdir(exist_ok=True)
     missing = test_tools.prepare([*tiers, "nightly"] if nightly else tiers)
     header(f"{'nightly ' if nightly else ''}tests: {', '.join(tiers)}")
-    gates = None if chosen or nightly else Gates()
-    if gates is not None:
+    gates = None
+    if not chosen:
+        gates = Gates([check.COVERAGE] if nightly else check.gates(tests=False))
         gates.start()
     code, report = run_pytest(tiers, options, nightly=nightly)
     if gates is not None:
