@@ -19,6 +19,7 @@ from tailrace.store.workers import Workers
 from tests.services.gateway.test_counting import requests_of
 from tests.support import gateway_process as gp
 from tests.support import local, waiting
+from tests.support import sdk as sdk_client
 from worker.engines import scripted_embeddings
 
 TEXTS = ["hello, world", "Grüezi", "🦊 and more"]
@@ -33,15 +34,9 @@ def expected(*inputs: str | list[int], dimensions: int | None = None) -> list[li
     return [values(scripted_embeddings.vector(each, dimensions)) for each in ids]
 
 
-def sdk(gateway: gp.Gateway) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url=gateway.api, api_key=gateway.keys.token("alice"), max_retries=0, timeout=120
-    )
-
-
 @pytest.fixture
 async def client(gateway: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk(gateway) as made:
+    async with sdk_client.of(gateway, timeout=120) as made:
         yield made
 
 
@@ -166,7 +161,7 @@ async def test_what_the_model_is_not_for_is_refused_before_the_log(
     with gp.gateway(tmp_path, kafka, redis_url, unserved, keys) as gateway:
         async with (
             RedisStore(redis_url) as store,
-            sdk(gateway) as client,
+            sdk_client.of(gateway, timeout=120) as client,
             gateway.client() as plain,
         ):
             calls: dict[str, Callable[[], Any]] = {

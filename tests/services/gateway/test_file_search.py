@@ -14,8 +14,8 @@ import pytest
 from openai.types import responses as sdk
 
 from tests.services.gateway.conftest import vectors
-from tests.services.gateway.test_vector_stores import sdk as sdk_of
 from tests.support import gateway_process as gp
+from tests.support import sdk as sdk_client
 from tests.support import waiting
 
 pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
@@ -29,7 +29,7 @@ COMMANDED: dict[str, Any] = {"model": gp.MODEL, "reasoning": {"effort": "none"},
 
 @pytest.fixture
 async def client(searching: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk_of(searching) as made:
+    async with sdk_client.of(searching, max_retries=2) as made:
         yield made
 
 
@@ -92,7 +92,7 @@ async def test_openais_client_asks_reads_citations_and_is_refused_another_owners
 
     follow: Any = {"previous_response_id": whole.id, "model": gp.MODEL, "input": "And?"}
     assert "And?" in (await client.responses.create(**follow)).output_text
-    async with sdk_of(searching, "bob") as bob:
+    async with sdk_client.of(searching, "bob", max_retries=2) as bob:
         with pytest.raises(openai.NotFoundError, match="Vector store"):
             await bob.responses.create(**COMMANDED, tools=[tool])
 

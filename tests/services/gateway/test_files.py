@@ -16,6 +16,7 @@ import redis.asyncio as redis
 
 from tests.support import gateway_process as gp
 from tests.support import pictures
+from tests.support import sdk as sdk_client
 
 PHOTOGRAPH = pictures.png(7) + random.Random(7).randbytes(5_000_000)
 NAME = hashlib.sha256(PHOTOGRAPH).hexdigest()[:8]
@@ -28,12 +29,6 @@ def said(response: dict[str, object]) -> str:
     return str(output[0]["content"][0]["text"])
 
 
-def sdk(gateway: gp.Gateway, subject: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        api_key=gateway.keys.token(subject), base_url=gateway.api, max_retries=0, timeout=60
-    )
-
-
 def shows(file_id: str) -> dict[str, object]:
     part = {"type": "input_image", "file_id": file_id}
     return {"model": gp.MODEL, "input": [{"role": "user", "content": [part]}]}
@@ -41,7 +36,10 @@ def shows(file_id: str) -> dict[str, object]:
 
 async def test_openais_client_uploads_names_and_deletes(gateway: gp.Gateway) -> None:
     # People whom no other test knows: what is listed are all files of one.
-    async with sdk(gateway, "uploader") as client, sdk(gateway, "stranger") as stranger:
+    async with (
+        sdk_client.of(gateway, "uploader") as client,
+        sdk_client.of(gateway, "stranger") as stranger,
+    ):
         made = await client.files.create(
             file=("photo.png", PHOTOGRAPH),
             purpose="vision",

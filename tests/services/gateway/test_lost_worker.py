@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tailrace.protocol import records
@@ -35,6 +34,7 @@ from tests.services.gateway.test_tools import (
 from tests.services.gateway.test_truncation import dialogue
 from tests.support import gateway_process as gp
 from tests.support import local, read_log, waiting
+from tests.support import sdk as sdk_client
 from worker.engines import scripted
 
 PACE_MS = 150  # of a token: all are in mid-answer at once, also where that takes ten seconds
@@ -198,10 +198,7 @@ async def choices(room: Room) -> None:
 
 async def embeddings(room: Room) -> None:
     inputs = [f"text {i}" for i in range(40)]
-    key = room.gateway.keys.token("alice")
-    async with openai.AsyncOpenAI(
-        base_url=room.gateway.api, api_key=key, max_retries=0, timeout=MOST_S
-    ) as client:
+    async with sdk_client.of(room.gateway, timeout=MOST_S) as client:
         create = client.embeddings.with_raw_response.create
         cues = {"metadata": gp.cues(0, 3 * PACE_MS)}
         asked = asyncio.ensure_future(create(model=gp.MODEL, input=inputs, extra_body=cues))

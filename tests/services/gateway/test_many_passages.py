@@ -20,8 +20,9 @@ from tailrace import log
 from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
 from tests.services.gateway.conftest import vectors
-from tests.services.gateway.test_vector_stores import CUT, found, passages, sdk
+from tests.services.gateway.test_vector_stores import CUT, found, passages
 from tests.support import gateway_process as gp
+from tests.support import sdk as sdk_client
 from tests.support import waiting
 from tests.support.long_runs import LONG
 
@@ -99,7 +100,7 @@ async def test_many_passages_are_folded_twice_with_kills(
     layout = await log.layout(kafka)
     began = time.monotonic()
     with gateway("first") as first:
-        async with sdk(first) as client:
+        async with sdk_client.of(first, max_retries=2) as client:
             store = (await client.vector_stores.create()).id
             for file in range(FILES):
                 body = "\n\n".join(text(file * EACH + n) for n in range(EACH)).encode()
@@ -113,7 +114,7 @@ async def test_many_passages_are_folded_twice_with_kills(
         first.kill()
     print(f"half embedded: {time.monotonic() - began:.1f} s")
     with gateway("first") as first:
-        async with sdk(first) as client:
+        async with sdk_client.of(first, max_retries=2) as client:
 
             async def all_done() -> bool:
                 return await completed(client, store) == FILES
@@ -133,7 +134,7 @@ async def test_many_passages_are_folded_twice_with_kills(
     print(f"second copy in the log, and killed: {time.monotonic() - started:.1f} s")
     with gateway("first") as first:
         started = time.monotonic()
-        async with sdk(first) as client:
+        async with sdk_client.of(first, max_retries=2) as client:
             # 503 until the rest is folded.
             after = await answers(client.with_options(max_retries=60), store)
             print(f"folded and answered again: {time.monotonic() - started:.1f} s")

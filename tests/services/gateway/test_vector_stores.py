@@ -18,6 +18,7 @@ from tailrace.protocol import topics
 from tailrace.protocol import vector_stores as acts
 from tests.services.gateway.conftest import vectors
 from tests.support import gateway_process as gp
+from tests.support import sdk as sdk_client
 from tests.support import waiting
 
 pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
@@ -30,15 +31,9 @@ PARAGRAPHS = [(f"Paragraph {n:03}: " + f"word{n:03} " * 42).strip() for n in ran
 LONG = "\n\n".join(PARAGRAPHS).encode()
 
 
-def sdk(gateway: gp.Gateway, subject: str = "alice") -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        api_key=gateway.keys.token(subject), base_url=gateway.api, max_retries=2, timeout=60
-    )
-
-
 @pytest.fixture
 async def client(searching: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with sdk(searching) as made:
+    async with sdk_client.of(searching, max_retries=2) as made:
         yield made
 
 
@@ -120,7 +115,7 @@ async def test_openais_client_creates_searches_and_deletes(
     assert (changed.name, changed.metadata) == ("Waters", {"a": "b"})
     assert changed.expires_at == changed.last_active_at + 2 * 86_400  # type: ignore[operator]
 
-    async with sdk(searching, "bob") as bob:
+    async with sdk_client.of(searching, "bob", max_retries=2) as bob:
         assert [each async for each in bob.vector_stores.list()] == []
         with pytest.raises(openai.NotFoundError):
             await bob.vector_stores.search(store.id, query="Lakes are still.")
@@ -152,7 +147,7 @@ async def test_what_has_no_text_is_refused_and_without_a_database_all_is(
         await client.vector_stores.files.create(store.id, file_id=binary)
     with pytest.raises(openai.BadRequestError, match="was not found"):
         await client.vector_stores.files.create(store.id, file_id="file-other")
-    async with sdk(searching, "bob") as bob:
+    async with sdk_client.of(searching, "bob", max_retries=2) as bob:
         secret = await uploaded(bob, "secret.txt", b"Bob's")
     with pytest.raises(openai.BadRequestError, match="was not found"):
         await client.vector_stores.files.create(store.id, file_id=secret)
@@ -163,7 +158,7 @@ async def test_what_has_no_text_is_refused_and_without_a_database_all_is(
         "invalid_file",
         "The file holds no text.",
     )
-    async with sdk(gateway) as without:
+    async with sdk_client.of(gateway, max_retries=2) as without:
         with pytest.raises(openai.NotFoundError, match="has no vector database"):
             await without.vector_stores.create()
 
@@ -206,7 +201,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
     with gp.gateway(
         folder, kafka, redis_url, pool, keys, name="killed", **vectors(folder)
     ) as killed:
-        async with sdk(killed) as client:
+        async with sdk_client.of(killed, max_retries=2) as client:
             store = await client.vector_stores.create()
             file = await uploaded(client, "long.txt", LONG)
             await client.vector_stores.files.create(
@@ -221,7 +216,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
             await waiting.eventually(begun, "passages in the log", within_s=30)
         killed.kill()
     assert len(await passages(kafka, store.id)) < len(PARAGRAPHS)
-    async with sdk(searching) as client:
+    async with sdk_client.of(searching, max_retries=2) as client:
 
         async def completed() -> bool:
             now = await client.vector_stores.files.retrieve(file, vector_store_id=store.id)
@@ -239,7 +234,7 @@ async def test_a_gateway_is_killed_while_it_embeds_and_another_one_goes_on(
     with gp.gateway(
         folder, kafka, redis_url, pool, keys, name="killed", **vectors(folder)
     ) as again:
-        async with sdk(again) as client:
+        async with sdk_client.of(again, max_retries=2) as client:
             after = await asyncio.gather(*(found(client, store.id, each) for each in questions))
             assert after == before
             content = await client.vector_stores.files.content(file, vector_store_id=store.id)

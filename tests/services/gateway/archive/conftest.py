@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import archive_parts
 from tests.support import gateway_process as gp
+from tests.support import sdk as sdk_client
 
 
 @pytest.fixture(scope="package")
@@ -62,12 +63,6 @@ def push(parts: archive_parts.Parts) -> Iterator[gp.Listening]:
 
 
 @pytest.fixture
-async def client(gateway: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with gateway.client() as alice:
-        yield alice
-
-
-@pytest.fixture
 async def elsewhere(second: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
     async with second.client() as alice:
         yield alice
@@ -75,7 +70,5 @@ async def elsewhere(second: gp.Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def sdk(gateway: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(
-        base_url=f"{gateway.url}/v1", api_key=gateway.keys.token("alice"), max_retries=0
-    ) as made:
+    async with sdk_client.of(gateway) as made:
         yield made

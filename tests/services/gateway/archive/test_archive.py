@@ -12,14 +12,13 @@ import pytest
 from tests.services.gateway.test_tools import WEATHER
 from tests.support import archive_parts, waiting
 from tests.support import gateway_process as gp
+from tests.support import sdk as sdk_client
 
 
 @pytest.fixture
 async def sdk(gateway: gp.Gateway) -> AsyncIterator[openai.AsyncOpenAI]:
     """A user with no other completions."""
-    async with openai.AsyncOpenAI(
-        base_url=f"{gateway.url}/v1", api_key=gateway.keys.token("lister"), max_retries=0
-    ) as made:
+    async with sdk_client.of(gateway, "lister") as made:
         yield made
 
 

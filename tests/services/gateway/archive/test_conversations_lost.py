@@ -73,8 +73,6 @@ async def test_it_goes_on_without_redis_and_with_an_archive_that_lags_or_is_rebu
     with parts.gateway("lagging-2") as gateway, parts.archive():
         async with gateway.client() as client:
             await folded(client)
-            listed = (await client.get("/v1/conversations?limit=100")).json()[
-                "data"
-            ]  # newest first
+            listed = (await client.get("/v1/conversations?limit=100")).json()["data"]
             assert next(row["title"] for row in listed if row["id"] == name) == "kept"
             assert await texts(client, name) == [*before, "four", four]
