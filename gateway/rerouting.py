@@ -49,7 +49,7 @@ class Watched:
     priority: topics.PriorityClass
     partition: int
     asked_ms: int
-    sent_at: float
+    sent_at: float = 0.0
     patience_s: float = math.inf
     asked: str = ""
     continuers: list[str] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Rerouting:
 
     def add(self, rid: str, found: Watched) -> None:
         """A response was submitted here."""
-        found.seen_at = found.sent_at
+        found.sent_at = found.seen_at = self._clock()
         self._watched[rid] = found
 
     def ended(self, stream: response_stream.ResponseStream) -> None:

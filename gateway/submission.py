@@ -324,7 +324,6 @@ class Submission:
         asked_ms: int,
     ) -> None:
         """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
-        now = time.monotonic()
         others = [name for name in self._routes.others(create, request) if name != home]
         watched = rerouting.Watched(
             subscription,
@@ -336,7 +335,6 @@ class Submission:
             priority=create.priority,
             partition=partition,
             asked_ms=asked_ms,
-            sent_at=now,
             patience_s=create.deadline_ms / 1000 / 2,
         )
         self.rerouting.add(request.rid, watched)

@@ -16,6 +16,7 @@ from tailrace.settings.shapes import CachedAnswers
 from tailrace.store.answers import Answer, Answers
 from tests.support import cases, gateway_parts
 from tests.support.gateway_parts import ALICE, CATALOG
+from tests.support.memory_worker import Time
 from tests.unit.gateway import test_canaries, test_fallback
 from tests.unit.gateway.test_chat_items import RIDS, series
 
@@ -95,11 +96,12 @@ def test_every_chunk_of_one_choice_says_so(former: bool) -> None:
 
 async def test_a_former_answer_does_not_close_a_breaker() -> None:
     """It says nothing of the pool's engines."""
-    async with test_fallback.running() as parts:
+    time = Time()
+    async with test_fallback.running(clock=time) as parts:
         for answer_of in ("resp_x", ""):
             for _ in range(breaker.LEAST):
                 parts.breakers.settled("default", "failed")
-            parts.breakers._breakers["default"].half_open()
+            time.advance(parts.breakers.wait_s("default"))
             for _ in range(breaker.PASSES):
                 with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
                     request = test_fallback.parts_request(parts, "default")
@@ -111,7 +113,8 @@ async def test_a_former_answer_does_not_close_a_breaker() -> None:
 
 @pytest.mark.parametrize("pools", [(GIVES,), (GIVES_AND_FALLS, test_fallback.SMALL)], ids=len)
 async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any) -> None:
-    async with test_fallback.running(pools) as parts:
+    time = Time()
+    async with test_fallback.running(pools, clock=time) as parts:
         for pool in pools:
             parts.workers.note(pool.name, [test_fallback.beat(**test_fallback.BUSY)])
         asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
@@ -125,7 +128,7 @@ async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any
             assert refused.value.status == 429
         assert parts.requests() == []
         # Now a worker has an answer to it.
-        request, _ = await parts.submission._builder.build(asked, ALICE)
+        request, _ = await parts.builder.build(asked, ALICE)
         digest = equal_requests.digest(request)
         assert digest is not None
         most = request.sampling.max_tokens
@@ -147,7 +150,7 @@ async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any
         test_fallback.fail(parts, "default")
         with pytest.raises(errors.ApiError):
             await parts.submission.submit(asked, ALICE)
-        parts.breakers._breakers["default"].half_open()
+        time.advance(parts.breakers.wait_s("default"))
         parts.redis.away = True
         with pytest.raises(errors.ApiError):
             await parts.submission.submit(asked, ALICE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway import backlog, breaker, choices, rerouting, response_stream, routes
+from gateway import backlog, breaker, breakers, choices, rerouting, response_stream, routes
 from gateway.breaker import State
 from gateway.parsing import command, responses_api
 from tailrace import log, settings
@@ -18,12 +18,14 @@ from tailrace.protocol import errors, features, records, topics, wait_times
 from tailrace.settings.shapes import Pool
 from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, Parts, put_answer
+from tests.support.memory_worker import Time
 
 LARGE = Pool("default", ("m",), 1000, 100, fallback=("small", "tiny"))
 SMALL = Pool("small", ("s",), 1000, 100)
 TINY = Pool("tiny", ("t",), 200, 50)
 POOLS = (LARGE, SMALL, TINY)
 CATALOG = settings.Catalog(POOLS)
+NO_BEATS: Mapping[str, dict[str, Any]] = {}
 
 
 def beat(**more: Any) -> dict[str, Any]:
@@ -31,12 +33,40 @@ def beat(**more: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def running(pools: tuple[Pool, ...] = POOLS) -> AsyncIterator[Parts]:
+async def running(
+    pools: tuple[Pool, ...] = POOLS,
+    *,
+    beats: Mapping[str, dict[str, Any]] = NO_BEATS,
+    clock: Callable[[], float] | None = None,
+    **more: Any,
+) -> AsyncIterator[Parts]:
+    """`beats`: of pools whose workers do not tell the usual. `clock`: for `watched_by`."""
     broker = memory_log.MemoryLog("one", 1, pools=tuple(pool.name for pool in pools))
-    async with gateway_parts.running(broker, pools=pools) as parts:
+    async with gateway_parts.running(broker, pools=pools, **more) as parts:
         for pool in pools:
-            parts.workers.note(pool.name, [beat()])
+            parts.workers.note(pool.name, [beats.get(pool.name, beat())])
+        if clock is not None:
+            watched_by(parts, clock)
         yield parts
+
+
+def watched_by(parts: Parts, clock: Callable[[], float]) -> None:
+    """Have pools, and the responses in them, watched by a clock of the test."""
+    parts.breakers = breakers.Breakers(
+        parts.current, parts.workers, parts.cache, "this", clock=clock
+    )
+    parts.submission = parts.submission_with(parts.keys)
+    watch = rerouting.Rerouting(
+        parts.current,
+        parts.breakers,
+        routes.Routes(parts.current, parts.breakers, parts.workers, parts.builder.wait_s),
+        parts.request_writer,
+        parts.canaries,
+        parts.hedges,
+        clock=clock,
+    )
+    parts.submission.rerouting = watch
+    parts.streams.on_end, parts.streams.on_first_token = watch.ended, watch.began
 
 
 def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
@@ -139,9 +169,8 @@ UNABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 async def test_a_pool_that_cannot_answer_it_is_passed_over(
     why: str, fields: dict[str, Any], beats: dict[str, Any]
 ) -> None:
-    async with running((dataclasses.replace(LARGE, fallback=("tiny",)), SMALL, TINY)) as parts:
-        parts.workers._standing["tiny"] = []
-        parts.workers.note("tiny", [beat(**beats)])
+    pools = (dataclasses.replace(LARGE, fallback=("tiny",)), SMALL, TINY)
+    async with running(pools, beats={"tiny": beat(**beats)}) as parts:
         fail(parts, "default")
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(made(fields), ALICE)
@@ -190,7 +219,8 @@ async def test_a_pool_without_fallback_takes_what_it_always_took() -> None:
 
 
 async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
-    async with running() as parts:
+    time = Time()
+    async with running(clock=time) as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
             (request,) = written(parts, "default")
             await parts.submission.rerouting.look()
@@ -212,8 +242,9 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
             await parts.submission.rerouting.look()
             (third,) = written(parts, "tiny")
             assert third == reroute
+            time.advance(parts.breakers.wait_s("small"))
             fail(parts, "tiny")
-            parts.breakers._breakers["small"].half_open()
+            assert parts.breakers.state("small") is State.HALF_OPEN
             await parts.submission.rerouting.look()
             assert len(written(parts, "small")) == 1, "it has it already"
             answer(parts, reroute.request, served="t")
@@ -225,26 +256,24 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
 async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_deadline() -> None:
     """Its workers died one after the other, each new one was ready for a moment, and the requests
     expired: their breaker was open after the deadline only."""
-    async with running() as parts:
-        watch, now = parts.submission.rerouting, [0.0]
-        watch._clock = lambda: now[0]
+    time = Time()
+    async with running(clock=time) as parts:
+        watch = parts.submission.rerouting
         first, second = [
             await parts.submission.submit(create(deadline_ms=10_000), ALICE) for _ in range(2)
         ]
         requests = written(parts, "default")
-        for stream in (first, second):
-            watch._watched[stream.rid].sent_at = 0.0
-        now[0] = 4.9
+        time.advance(4.9)
         await watch.look()
         assert written(parts, "small") == []
         assert isinstance(requests[1], records.Request)
         answer(parts, requests[1])
         await gateway_parts.all_events(second)
         second.release()
-        now[0] = 9.8
+        time.advance(4.9)
         await watch.look()
         assert written(parts, "small") == [], "the pool answered something at 4.9 s"
-        now[0] = 9.9
+        time.advance(0.2)
         await watch.look()
         assert [r.rid for r in written(parts, "small")] == [first.rid]
         assert parts.breakers.state("default") is State.CLOSED, "a client chose the deadline"
@@ -255,14 +284,12 @@ async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_de
 
 async def test_what_expired_in_a_broken_pool_is_sent_on_to_be_told_so() -> None:
     """It waited for a worker of its own pool, for as long as that took."""
-    async with running() as parts:
-        watch, now = parts.submission.rerouting, [0.0]
-        watch._clock = lambda: now[0]
+    time = Time()
+    async with running(clock=time) as parts:
         with await parts.submission.submit(create(deadline_ms=60_000), ALICE) as stream:
-            watch._watched[stream.rid].sent_at = 0.0
-            now[0] = 61.0
+            time.advance(61.0)
             fail(parts, "default")
-            await watch.look()
+            await parts.submission.rerouting.look()
             assert [r.rid for r in written(parts, "small")] == [stream.rid]
             answer(parts, parts_request(parts, "small"), served="s")
 
@@ -286,26 +313,23 @@ class TestMidAnswer:
     @contextlib.asynccontextmanager
     async def begun(
         self, pools: tuple[Pool, ...] = POOLS, version: int = 2, **fields: Any
-    ) -> AsyncIterator[tuple[Parts, response_stream.ResponseStream, list[float]]]:
-        """A response with a token, and seconds that only a test advances."""
-        async with running(pools) as parts:
-            parts.builder._records_version = version
-            watch, now = parts.submission.rerouting, [1_000.0]
-            watch._clock = lambda: now[0]
+    ) -> AsyncIterator[tuple[Parts, response_stream.ResponseStream, Time]]:
+        """A response with a token, and a clock that only a test advances."""
+        time = Time()
+        async with running(pools, clock=time, records_version=version) as parts:
             with await parts.submission.submit(made(fields), ALICE) as stream:
-                watch._watched[stream.rid].sent_at = now[0]
                 answer(parts, parts_request(parts, "default"), end=False)
                 while not any(e.delta for e in await stream.next_events()):
                     pass
-                await watch.look()
-                yield parts, stream, now
+                await parts.submission.rerouting.look()
+                yield parts, stream, time
                 await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
                 await gateway_parts.all_events(stream)
 
     async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
-        async with self.begun() as (parts, _, now):
+        async with self.begun() as (parts, _, time):
             look = parts.submission.rerouting.look
-            now[0] += rerouting.STANDS_STILL_S + 1
+            time.advance(rerouting.STANDS_STILL_S + 1)
             await look()
             assert written(parts, "small") == [], "its pool is well"
             fail(parts, "default")
@@ -314,54 +338,56 @@ class TestMidAnswer:
             (reroute,) = written(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert reroute.continues
-            now[0] += rerouting.STANDS_STILL_S + 1
+            time.advance(rerouting.STANDS_STILL_S + 1)
+            fail(parts, "default")  # its breaker may be half open by now
             await look()
             assert written(parts, "tiny") == [], "the one that was asked is well"
             fail(parts, "small")
             await look()
             (third,) = written(parts, "tiny")
             assert third == reroute
-            now[0] += rerouting.STANDS_STILL_S + 1
-            fail(parts, "tiny")
+            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(parts.breakers.wait_s("small"))
+            assert parts.breakers.state("small") is State.HALF_OPEN
+            fail(parts, "default", "tiny")
             await look()
             assert len(written(parts, "small")) == 1, "each is asked once"
 
     async def test_what_goes_on_stays_with_its_own_model(self) -> None:
-        async with self.begun() as (parts, _, now):
+        async with self.begun() as (parts, _, time):
+            time.advance(rerouting.STANDS_STILL_S - 1)
             fail(parts, "default")
-            now[0] += rerouting.STANDS_STILL_S - 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
         pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
-        async with self.begun(pools) as (parts, _, now):
+        async with self.begun(pools) as (parts, _, time):
+            time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
-        async with self.begun(version=1) as (parts, _, now):
+        async with self.begun(version=1) as (parts, _, time):
+            time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
         text = {"format": {"type": "json_object"}}
-        async with self.begun(text=text) as (parts, _, now):
+        async with self.begun(text=text) as (parts, _, time):
+            time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
-        async with self.begun() as (parts, _, now):
-            parts.workers._standing["small"] = []
+        async with self.begun() as (parts, _, time):
             parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
+            time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            now[0] += rerouting.STANDS_STILL_S + 1
             await parts.submission.rerouting.look()
             assert written(parts, "small") == []
             assert len(written(parts, "tiny")) == 1
@@ -425,18 +451,18 @@ class TestOutcomes:
 
     async def test_late_and_stalled_responses_count_once(self) -> None:
         pools = (dataclasses.replace(LARGE, late_after_s=5.0, stalled_after_s=20.0), SMALL, TINY)
-        async with running(pools) as parts:
-            watch, now = parts.submission.rerouting, [0.0]
-            watch._clock = lambda: now[0]
-            streams = []
-            for _ in range(breaker.LEAST):
-                streams.append(await parts.submission.submit(create(), ALICE))
-                watch._watched[streams[-1].rid].sent_at = 0.0
-                watch._watched[streams[-1].rid].seen_at = 0.0
-            now[0] = 4.0
-            await watch.look()
-            assert parts.breakers.state("default") is State.CLOSED
-            now[0] = 6.0
+        time = Time()
+        async with running(pools, clock=time) as parts:
+            watch = parts.submission.rerouting
+            submit = parts.submission.submit
+            streams = [await submit(create(), ALICE) for _ in range(breaker.LEAST - 1)]
+            time.advance(2.0)
+            streams.append(await submit(create(), ALICE))
+            time.advance(4.0)
+            for _ in range(2):
+                await watch.look()
+                assert parts.breakers.state("default") is State.CLOSED, "one is not late yet"
+            time.advance(2.0)
             await watch.look()
             assert parts.breakers.reason("default") == "late"
             for stream in streams:
@@ -444,9 +470,10 @@ class TestOutcomes:
                 parts.answer(stream.rid, "ho")
 
     async def test_a_probe_that_succeeds_brings_the_pool_back(self) -> None:
-        async with running() as parts:
+        time = Time()
+        async with running(clock=time) as parts:
             fail(parts, "default")
-            parts.breakers._breakers["default"].half_open()
+            time.advance(parts.breakers.wait_s("default"))
             for _ in range(breaker.PASSES):
                 with await parts.submission.submit(create(), ALICE) as stream:
                     assert stream.pool == "default"
