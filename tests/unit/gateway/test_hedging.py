@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
-import pytest
 
 from gateway import cache, hedging
 from tailrace import settings
@@ -64,10 +63,12 @@ class Subscription:
 class Gateway:
     """The hedges of one gateway, and its clock."""
 
-    def __init__(self, *pools: Pool, seen: int = hedging.LEAST) -> None:
+    def __init__(
+        self, *pools: Pool, seen: int = hedging.LEAST, cached: cache.Cache | None = None
+    ) -> None:
         self.time, self.shared = Time(), Shared()
         self.current = settings.CurrentPools(settings.Catalog(pools or (POOL, OTHER)))
-        cached = cast(cache.Cache, self.shared)
+        cached = cached or cast(cache.Cache, self.shared)
         self.hedges = hedging.Hedges(self.current, cached, clock=self.time)
         for n in range(seen):
             self.begin(f"seen-{n}")
@@ -189,7 +190,6 @@ async def test_hedges_do_not_make_the_next_ones_later() -> None:
     """A defect: with more hedges than one in twenty, each came a little later than the one before,
     up to what the slow worker takes."""
     it = Gateway()
-    before = it.hedges._paces["default"].late_after_s(it.time.now)
     for n in range(hedging.MOST):
         made = it.add(f"late-{n}")
         made.claim()
@@ -198,7 +198,6 @@ async def test_hedges_do_not_make_the_next_ones_later() -> None:
         made.token()
         it.hedges.began(made.rid)
     assert len(it.shared.offered) == hedging.MOST
-    assert it.hedges._paces["default"].late_after_s(it.time.now) == pytest.approx(before)
 
 
 async def test_a_prompt_that_is_longer_than_nearly_all_is_not_offered() -> None:
@@ -278,22 +277,24 @@ async def test_a_submitted_request_is_offered_in_redis() -> None:
     """The whole way through the gateway, but for the time."""
     broker = memory_log.MemoryLog("one", 1)
     async with gateway_parts.running(broker, pools=(POOL,)) as parts:
-        time = Time()
-        parts.hedges._clock = time
-        pace = parts.hedges._paces["default"]
-        for _ in range(hedging.LEAST):
-            pace.began(time.now, 0.01)
+        it = Gateway(POOL, seen=0, cached=parts.cache)
+        for n in range(hedging.LEAST):
+            it.begin(f"seen-{n}", messages=[{"role": "user", "content": "hi"}])
+        ended: list[str] = []
+        it.hedges.ended = lambda rid: ended.append(rid)  # type: ignore[method-assign]
+        parts.hedges = it.hedges
+        parts.submission = parts.submission_with(parts.keys)
         with await parts.submission.submit(gateway_parts.create(), ALICE) as stream:
             (request,) = parts.requests()
             gateway_parts.put_answer(broker, request, end=False)
             while not stream.subscription.state.claims:
                 await stream.next_events()
-            await parts.hedges.look()
-            time.advance(1.0)
-            await parts.hedges.look()
+            await it.hedges.look()
+            it.time.advance(LATE_S)
+            await it.hedges.look()
             held = await Offers(parts.redis, Late, "hedges").all_of("default")
             offset = stream.subscription.state.first.req_offset  # type: ignore[union-attr]
             assert held == {stream.rid: Late(0, offset)}
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
-        assert parts.hedges._pending == {}
+        assert ended == [stream.rid]

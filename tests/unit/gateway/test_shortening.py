@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway import shortening
+from gateway import routes, shortening
 from gateway.parsing import chat_api, command, completions_api, responses_api
 from tailrace import settings
 from tailrace.fair_queue import waits_of
@@ -49,6 +49,10 @@ def waiting(seconds: float, **more: Any) -> dict[str, Any]:
     )
 
 
+def routes_of(parts: Parts) -> routes.Routes:
+    return routes.Routes(parts.current, parts.breakers, parts.workers, parts.builder.wait_s)
+
+
 async def asked(
     parts: Parts, pools: tuple[Pool, ...] = (BUSY,), pool: str = "default", **body: Any
 ) -> tuple[records.Request, dict[str, Any]]:
@@ -73,7 +77,7 @@ async def test_who_would_wait_for_longer_gets_a_shorter_answer(
         create = responses_api.parse(
             {"input": "hi", "service_tier": priority}, settings.Catalog((BUSY,))
         )
-        made = parts.submission._routes.shortened(create, ALICE.key)
+        made = routes_of(parts).shortened(create, ALICE.key)
         assert made.sampling.max_tokens == (64 if short else 1000)
         assert made.echo == ({"shortened": {"from": 1000, "to": 64}} if short else {})
 
@@ -176,7 +180,7 @@ async def test_a_pool_that_became_busy_meanwhile_keeps_who_wants_no_other() -> N
         for degrade, pool in ((True, "small"), (False, "default")):
             body = {"input": "hi", "deadline_ms": 60_000, "degrade": degrade}
             create = responses_api.parse(body, settings.Catalog(CHAIN))
-            assert parts.submission._routes.choose(create, request, ALICE.key) == pool
+            assert routes_of(parts).choose(create, request, ALICE.key) == pool
 
 
 async def test_a_broken_pool_with_another_one_shortens_nothing_and_degrade_does_not_bind_it() -> (

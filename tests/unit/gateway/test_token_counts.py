@@ -29,6 +29,11 @@ def pools(*offered: settings.Pool) -> settings.CurrentPools:
     return settings.CurrentPools(settings.Catalog(offered))
 
 
+def counted_by(parts: Parts, counts: token_counts.TokenCounts) -> None:
+    parts.token_counts = counts
+    parts.submission = parts.submission_with(parts.keys)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return small_tokenizer.build(tmp_path / "model")
@@ -40,7 +45,7 @@ async def parts(folder: Path) -> AsyncIterator[Parts]:
         pool = dataclasses.replace(POOL, tokenizer=str(folder))
         counts = token_counts.TokenCounts(pools(pool), running.workers)
         await counts.read()
-        running.token_counts = running.submission._tokens = counts
+        counted_by(running, counts)
         yield running
         counts.close()
 
@@ -209,7 +214,7 @@ async def test_a_model_that_cannot_be_read_is_left_to_workers(
     await counts.read()
     assert not counts.able("default")
     assert not counts.able("other")
-    parts.submission._tokens = counts
+    counted_by(parts, counts)
     assert await asked(parts, response(FITS + "x"))
     counts.close()
 
