@@ -124,7 +124,8 @@ class TestRunning:
             counted.end("alice-0")
         assert counted.of("alice") == 1
         counted.end("alice-1")
-        assert (len(counted), counted._by_principal, counted._by_partition) == (0, {}, {})
+        assert (len(counted), counted.busy(0)) == (0, {})
+        assert [counted.on(p) for p in range(3)] == [0, 0, 0]
 
 
 def test_the_cost_is_prompt_and_whole_answer() -> None:

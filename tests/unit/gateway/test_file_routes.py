@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import random
 from pathlib import Path
@@ -13,6 +12,7 @@ import httpx
 import pytest
 
 from gateway import uploads as gateway_uploads
+from tailrace.log import files as log_files
 from tailrace.protocol import files, images, records, topics
 from tests.support import cases, gateway_process, log_contract, memory_log, pictures
 from tests.unit.gateway.test_app import Service, serving
@@ -149,8 +149,8 @@ async def test_a_request_shows_an_uploaded_image_as_one_of_its_own(
         assert part["detail"] == "low"
         chunks = [r for r in service.broker.appended[written:] if r.topic == topics.FILES]
         assert chunks == []  # the chunks of the upload are named
-        whole = await service.gateway.submission._files.whole(request.owner, request.messages)
-        assert base64.b64decode(next(images.parts(whole))["data"]) == LARGE
+        place = files.place(part["file"])
+        assert await log_files.read(service.broker.replays(), part["sha256"], place) == LARGE
         rid = request.rid
         items = (await client.get(f"/v1/responses/{rid}/input_items")).json()["data"]
         assert items[0]["content"][1]["image_url"] == pictures.url(LARGE)

@@ -3,7 +3,6 @@ name."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ async def test_a_response_that_another_model_continued_is_not_forked() -> None:
 
 
 async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers look for it in the log alone."""
     url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
@@ -154,9 +153,10 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
             assert made.echo["fork"] == {"response_id": rid, "at": 2, "replace": "x"}
             assert (await refused(parts, rid, 4)).param == "fork.at"
             assert (await refused(parts, rid, who=BOB)).code == "previous_response_not_found"
-            # One so old that the log may lose it before the fork is served.
-            parts.builder._clock = lambda: time.time() + forks_.SURELY_LOGGED_S + 5
-            parts.answer(await fork(parts, rid, 1))
+            # One so old that the log may lose it before the fork is served, as all are now.
+            with monkeypatch.context() as every:
+                every.setattr(forks_, "SURELY_LOGGED_S", -5)
+                parts.answer(await fork(parts, rid, 1))
             assert parts.requests()[-1].fork == records.Fork(
                 rid, 1, source=records.ForkSource("rev", "tok", [0])
             )

@@ -190,6 +190,7 @@ class TestKeptBytes:
         with kept.account("alice") as account:
             c = LaneScheduler(max_in_flight=2, account=account)
             busy: list[str | None] = []
+            ended: list[tuple[str | None, str]] = []
             choice: st.SearchStrategy[Any] = st.booleans()
             names: st.SearchStrategy[Any] = st.sampled_from([None, "a", "b"])
             for n in range(data.draw(st.integers(0, 12))):
@@ -197,6 +198,7 @@ class TestKeptBytes:
                     lane = busy.pop(0)
                     c.accepted(lane, f"r{n}")
                     memory = remembered(f"r{n}") if data.draw(choice) else None
+                    ended.append((lane, f"r{n}"))
                     actions = c.ended(lane, memory)
                 else:
                     actions = c.received(create(data.draw(names)))
@@ -206,9 +208,8 @@ class TestKeptBytes:
             while busy:
                 lane = busy.pop()
                 c.rejected(lane, FAILED)
-            assert account.size == sum(
-                len(s.memory.state) for s in c._slots.lanes.values() if s.memory
-            )
+            found = [c.recall(lane, rid) for lane, rid in ended]
+            assert account.size == sum(len(each.state) for each in found if each is not None)
         assert kept.of("alice") == 0
 
 

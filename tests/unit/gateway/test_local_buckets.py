@@ -52,10 +52,3 @@ def test_the_bucket_that_was_used_longest_ago_is_forgotten_first(
     assert allowed("new")
     assert not allowed("busy")
     assert allowed("idle")
-
-
-def test_the_number_of_buckets_is_bounded() -> None:
-    buckets = local_buckets.LocalBuckets()
-    for n in range(local_buckets.MAX_BUCKETS + 5):
-        buckets.consume(str(n), "tokens", 1, 1, 1, 0.0)
-    assert len(buckets._buckets) == local_buckets.MAX_BUCKETS
