@@ -97,7 +97,7 @@ class Uploads:
         """
         await self._caught_up(owner)
         random = _derived(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
-        name = ids.mint(ids.Address(self._incarnation, _partition(owner), 0), random, _PREFIX)
+        name = ids.mint(ids.Address(self._incarnation, partition_of(owner), 0), random, _PREFIX)
         before = self._known.get(owner.key, {}).get(name)
         if before is not None and not self._expired(before):
             digest = await asyncio.to_thread(protocol_files.digest, given.data)
@@ -176,7 +176,7 @@ class Uploads:
 
     async def _append(self, record: records.Upload) -> None:
         value = records.encode(record)
-        partition = _partition(record.owner)
+        partition = partition_of(record.owner)
         await self._writer.append(
             topics.UPLOADS, partition, record.id, value, telemetry.trace_headers()
         )
@@ -187,7 +187,7 @@ class Uploads:
         Raises:
             log.LogUnavailable
         """
-        partition = _partition(owner)
+        partition = partition_of(owner)
         end = (await self._offsets.ends(topics.UPLOADS, [partition]))[partition]
         try:
             async with asyncio.timeout(CAUGHT_UP_S):
@@ -271,5 +271,6 @@ def _follows(record: records.Upload, before: records.Upload) -> bool:
     return not before.deleted and _alike(record, before)
 
 
-def _partition(owner: records.Owner) -> int:
+def partition_of(owner: records.Owner) -> int:
+    """The partition of `llm.uploads` that an owner's files are in."""
     return zlib.crc32(owner.key.encode()) % _PARTITIONS
