@@ -12,7 +12,9 @@ from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 from tests.support import cases
 
-CREATE = responses_api.parse({"input": "hi"}, Catalog((Pool("p", ("m",), 100, 40),)))
+CATALOG = Catalog((Pool("p", ("m",), 100, 40),))
+CREATE = responses_api.parse({"input": "hi"}, CATALOG)
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
 def test_a_key_from_the_header_is_bounded() -> None:
@@ -53,6 +55,17 @@ def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> Non
 
 def test_an_echo_leaves_out_what_the_response_object_has_anyway() -> None:
     shown = events.echo("resp_1", 1, "m")
-    unasked = {**command._UNASKED, "text": command._TEXT}
+    unasked = {
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "max_tool_calls": None,
+        "reasoning": None,
+        "top_logprobs": 0,
+        "text": {"format": {"type": "text"}},
+    }
     assert {name: shown[name] for name in unasked} == unasked
     assert CREATE.echo == {}
+    for asked in ({"tools": [TOOL]}, {"text": {"verbosity": "low"}}):
+        made = responses_api.parse({"input": "hi", **unasked, **asked}, CATALOG)
+        assert made.echo.keys() == asked.keys()
