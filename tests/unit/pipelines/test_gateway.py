@@ -39,6 +39,7 @@ class Asked:
     def __init__(self, folder: Path, answers: list[httpx.Response | Exception]) -> None:
         self.requests: list[httpx.Request] = []
         self.slept: list[float] = []
+        self.on_sleep: Callable[[], object] = lambda: None
         self.now = 0.0
         self.credential = folder / "credential"
         self.credential.write_text("one\n")
@@ -60,6 +61,7 @@ class Asked:
         return answer
 
     async def _sleep(self, seconds: float) -> None:
+        self.on_sleep()
         if seconds > 0:
             self.slept.append(seconds)
             self.now += seconds
@@ -138,13 +140,7 @@ async def test_the_wait_that_a_gateway_tells_is_that_of_every_row(
 
 async def test_a_credential_may_be_renewed(asked: Callable[..., Asked]) -> None:
     it = asked(refusal(401, "invalid_credential"), httpx.Response(200, json=RESPONSE))
-    told = it.gateway._sleep
-
-    async def renewed(seconds: float) -> None:
-        it.credential.write_text("two")
-        await told(seconds)
-
-    it.gateway._sleep = renewed
+    it.on_sleep = lambda: it.credential.write_text("two")
     await it.gateway.ask({}, "key")
     assert it.requests[-1].headers["authorization"] == "Bearer two"
 

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pipelines import command, definition, samples
+from tailrace import log
 
 MADE = "vs_" + "a" * 32
 
@@ -84,6 +85,12 @@ def test_a_gateway_without_stores_is_told(credential: Path, refused: httpx.Respo
 def test_an_example_names_the_store_that_was_made(
     name: str, credential: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[str] = []
+
+    async def created(_: str, topics: list[str], **__: object) -> list[str]:
+        asked.extend(topics)
+        return []
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(samples, "store", lambda *_: MADE)
     words = ["example", name, "--kafka", "127.0.0.1:1", "--records", "0"]
@@ -92,9 +99,10 @@ def test_an_example_names_the_store_that_was_made(
         assert done.exit_code == 2
         assert "--url and --credential-file" in done.output
     gateway = ["--url", "http://x", "--credential-file", str(credential)]
-    monkeypatch.setattr(command, "_run", lambda work: work.close())
+    monkeypatch.setattr(log, "create_topics", created)
     done = CliRunner().invoke(command.app, [*words, *gateway])
     assert done.exit_code == 0, done.output
     told = definition.decoded(Path(f"{name}.yaml").read_bytes())
     assert MADE in yaml.safe_dump(yaml.safe_load(Path(f"{name}.yaml").read_text()))
     assert told.name == name
+    assert asked == [told.input.topic, *told.outputs]

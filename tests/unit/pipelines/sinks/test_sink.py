@@ -12,7 +12,7 @@ import pytest
 from pipelines import definition, samples, servers
 from pipelines.sinks import clickhouse, opensearch, sink
 from pipelines.sinks.target import Target
-from tailrace.log import LogUnavailable
+from tailrace.log import LogUnavailable, interfaces
 from tests.support.database_server import DatabaseServer
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
@@ -68,12 +68,20 @@ class Sleeps:
         await asyncio.sleep(0)
 
 
+def joined(memory: MemoryLog) -> interfaces.GroupMember:
+    return memory.group_consumer(GROUP, [TOPIC], assigned=unheard, revoked=unheard)
+
+
 def new(
-    memory: MemoryLog, target: Target, sleeps: Sleeps | None = None, *, skip: bool = False
+    memory: MemoryLog,
+    target: Target,
+    sleeps: Sleeps | None = None,
+    *,
+    member: interfaces.GroupMember | None = None,
+    skip: bool = False,
 ) -> sink.Sink:
-    member = memory.group_consumer(GROUP, [TOPIC], assigned=unheard, revoked=unheard)
     return sink.Sink(
-        *(target, TOPIC, GROUP, member, memory.offsets(), memory.replays()),
+        *(target, TOPIC, GROUP, member or joined(memory), memory.offsets(), memory.replays()),
         skip_refused=skip,
         sleep=sleeps or Sleeps(),
     )
@@ -89,9 +97,10 @@ async def test_once_ends_at_what_is_there_and_a_second_run_writes_nothing(
 ) -> None:
     put(memory, 0, 1, 2)
     memory.skip_to(TOPIC, 1, 5)  # the end of a transaction has an offset, and is no record
-    first = new(memory, target)
+    member = joined(memory)
+    first = new(memory, target, member=member)
     await first.run(once=True)
-    await first._member.stop()
+    await member.stop()
     assert set(server.rows) == {source(0), source(1), source(2)}
     assert (first.rows, committed(memory)) == (3, {0: 2, 1: 1})
     put(memory, 3)
@@ -104,9 +113,9 @@ async def test_a_kill_behind_the_write_repeats_rows_and_changes_nothing(
     memory: MemoryLog, index: Target, server: DatabaseServer
 ) -> None:
     put(memory, 0, 1)
-    first = new(memory, index)
-    await first.run(once=True)
-    await first._member.stop()
+    member = joined(memory)
+    await new(memory, index, member=member).run(once=True)
+    await member.stop()
     memory.committed_offsets.clear()
     before = dict(server.rows)
     again = new(memory, index)
@@ -183,8 +192,8 @@ async def test_a_commit_without_an_answer_is_made_later(
     memory: MemoryLog, index: Target, server: DatabaseServer
 ) -> None:
     put(memory, 0)
-    made = new(memory, index)
-    commit, failures = made._member.commit, [1, 2]
+    member = joined(memory)
+    commit, failures = member.commit, [1, 2]
 
     async def failing(offsets: object) -> bool:
         if failures:
@@ -192,8 +201,8 @@ async def test_a_commit_without_an_answer_is_made_later(
             raise LogUnavailable("no answer")
         return await commit(offsets)  # type: ignore[arg-type]
 
-    made._member.commit = failing  # type: ignore[method-assign]
-    await asyncio.wait_for(made.run(once=True), 10)
+    member.commit = failing  # type: ignore[method-assign]
+    await asyncio.wait_for(new(memory, index, member=member).run(once=True), 10)
     assert (committed(memory), server.written) == ({0: 1}, 1)
 
 
