@@ -150,9 +150,9 @@ class Deployment:
         """URL of Redis."""
         return self._stage.redis.url
 
-    def token(self, user: str, **named: Any) -> str:
+    def token(self, user: str, lifetime_s: int = 7200, **named: Any) -> str:
         """A credential of any user. `named`: scopes, tenant, credential (its id)."""
-        return self._stage.keys.token(user, 7200, **named)
+        return self._stage.keys.token(user, lifetime_s, **named)
 
     def headers(self, user: str, **named: Any) -> dict[str, str]:
         """Headers with a credential of any user, as for `token`."""

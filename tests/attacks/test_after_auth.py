@@ -94,14 +94,13 @@ async def test_a_credential_ends_on_an_open_socket_unless_a_new_one_is_shown(
     deployment: room.Deployment, attack: room.Attacks, path: str
 ) -> None:
     service = deployment.gateway(1) if path == "/v1/responses" else deployment.push(1)
-    keys = deployment._stage.keys
     ended, renewed = (
         "closed for a new credential",
         "a new credential of the same user keeps it open",
     )
     with attack(f"credential ends on {path}", f"{ended}; {renewed}"):
         opened_at = time.time()
-        short = {"Authorization": f"Bearer {keys.token('brief', SHORT_S)}"}
+        short = deployment.headers("brief", lifetime_s=SHORT_S)
         async with (
             socket(service, path, short, "tailrace.v1") as kept,
             socket(service, path, short, "tailrace.v1") as left,
@@ -122,13 +121,11 @@ async def test_a_credential_ends_on_an_open_socket_unless_a_new_one_is_shown(
 async def test_a_stream_ends_with_its_credential(
     deployment: room.Deployment, attack: room.Attacks
 ) -> None:
-    keys = deployment._stage.keys
-    short = {"Authorization": f"Bearer {keys.token('brief', SHORT_S)}"}
     with attack("credential ends on a stream", "broken off without [DONE]; 401 afterwards"):
         async with client(deployment.gateway(1), deployment.headers("brief")) as http:
             rid = await background(http, LONG)
             for service in (deployment.gateway(1), deployment.push(1)):
-                short = {"Authorization": f"Bearer {keys.token('brief', SHORT_S)}"}
+                short = deployment.headers("brief", lifetime_s=SHORT_S)
                 path, seen = f"/v1/responses/{rid}?stream=true", b""
                 async with client(service, short) as late:
                     async with late.stream("GET", path) as answer:

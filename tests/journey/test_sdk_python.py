@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
 
 from tailrace.protocol.events import TERMINAL_TYPES
+from tests.faults.link import Link
 from tests.journey.conftest import MODEL, Stack
 
 QUESTION = "Explain quantum entanglement."
@@ -231,7 +234,19 @@ def test_another_users_response_looks_unknown(client: Any, stack: Stack) -> None
     assert client.responses.retrieve(mine.id).id == mine.id
 
 
-async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(stack: Stack) -> None:
+@pytest.fixture
+def link(stack: Stack) -> Iterator[Link]:
+    """A network between a client and the gateway."""
+    port = urlsplit(stack.url).port
+    assert port is not None
+    made = Link(lambda: port)
+    yield made
+    made.close()
+
+
+async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(
+    stack: Stack, link: Link
+) -> None:
     """The SDK's own reconnect, with nothing added but the query of the next handshake."""
     position: dict[str, Any] = {}
 
@@ -241,7 +256,9 @@ async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(stack: Sta
     seen: list[Any] = []
     cut = False
     async with (
-        openai.AsyncOpenAI(base_url=stack.api, api_key=stack.credential) as client,
+        openai.AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{link.port}/v1", api_key=stack.credential
+        ) as client,
         client.responses.connect(on_reconnecting=on_reconnecting) as connection,
     ):
         await connection.response.create(model=MODEL, input=QUESTION, max_output_tokens=120)
@@ -253,10 +270,10 @@ async def test_a_socket_that_is_cut_is_resumed_by_the_query_extension(stack: Sta
                 position["id"] = event.response.id
             if event.type == "response.output_text.delta" and not cut:
                 cut = True
-                connection._connection.transport.abort()  # the network goes away
+                link.cut()
             if event.type in TERMINAL_TYPES:
                 break
-    assert cut
+    assert link.connections == 2
     assert [e.sequence_number for e in seen] == list(range(len(seen)))
     assert seen[-1].response.output_text == "".join(
         e.delta for e in seen if e.type == "response.output_text.delta"
