@@ -181,11 +181,16 @@ class Client:
         tell: gets a note when the connection is lost and when it is back.
     """
 
-    def __init__(self, url: str, credential: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        credential: Callable[[], str],
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self._url = url.rstrip("/")
         self._credential = credential
         self.tell: Callable[[str], None] = lambda text: None
-        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S))
+        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S), transport=transport)
         self._watch_urls = [self._url]  # push services first; the gateway can always be asked
 
     def __enter__(self) -> Client:

@@ -63,7 +63,7 @@ def examine(data: paths.Data) -> list[Finding]:
         _redis,
         _engine,
         _model,
-        _pools,
+        pools,
         _page,
         lambda: _disk(data),
     ]
@@ -160,7 +160,7 @@ def _model() -> Finding:
     )
 
 
-def _pools() -> Finding:
+def pools() -> Finding:
     """A file that says something wrong ends every command before it begins, with one line."""
     catalog = settings.pools()
     if catalog is None:

@@ -197,7 +197,7 @@ def run(url: str, credential: Callable[[], str], model: str, question: str, star
             return 1
         chat = Chat(client, model or found, console)
         if not question:
-            return _dialogue(chat, console)
+            return dialogue(chat, console)
         try:
             return 0 if chat.ask(question) else 1
         except ChatError as error:
@@ -207,7 +207,8 @@ def run(url: str, credential: Callable[[], str], model: str, question: str, star
         return 1
 
 
-def _dialogue(chat: Chat, console: Console) -> int:
+def dialogue(chat: Chat, console: Console) -> int:
+    """Read questions and commands until the user leaves. Returns an exit code."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - input() edits lines with it, and keeps their history
     console.line(f"{chat.model}. Ask something; /help lists the commands, Ctrl-D leaves.")

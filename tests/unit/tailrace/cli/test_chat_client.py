@@ -141,9 +141,9 @@ def client_of(
         return answer
 
     monkeypatch.setattr(chat_client, "RETRY_FIRST_S", 0.0)
-    client = chat_client.Client("http://gateway", lambda: "credential")
+    transport = httpx.MockTransport(handle)
+    client = chat_client.Client("http://gateway", lambda: "credential", transport)
     client.tell = told.append
-    client._http = httpx.Client(transport=httpx.MockTransport(handle))
     return client, asked, told
 
 

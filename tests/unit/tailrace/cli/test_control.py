@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -173,13 +174,22 @@ def test_a_line_that_is_not_ok_names_a_cure(
     ],
 )
 def test_what_a_workers_engine_can_do_is_told(
-    data: paths.Data, features: tuple[str, ...] | None, parsers: tuple[str, ...], told: str
+    data: paths.Data,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    features: tuple[str, ...] | None,
+    parsers: tuple[str, ...],
+    told: str,
 ) -> None:
     one = row("worker", "running", "", ready=True, features=features)
     one = dataclasses.replace(one, parsers=parsers)
     (found,) = doctor.deployment(data, [one])
     assert found.text == (f"ready ({told})" if told else "ready")
-    assert deployment_commands._ps_cells(one)[-1] == told
+    monkeypatch.setattr(control, "rows", lambda _: [one])
+    deployment_commands.ps(data=data.root)
+    head, line = capsys.readouterr().out.splitlines()
+    columns = len(re.split(r"\s{2,}", head))
+    assert re.split(r"\s{2,}", line)[columns - 1 :] == ([told] if told else [])
 
 
 def test_a_finding_without_a_cure_cannot_be_made() -> None:

@@ -18,7 +18,7 @@ auto: [{{model: m}}]
 
 def test_pools_that_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TAILRACE_POOLS", raising=False)
-    assert doctor._pools().level == "ok"
+    assert doctor.pools().level == "ok"
 
 
 def test_a_file_of_pools_and_a_folder_that_is_missing(
@@ -27,10 +27,10 @@ def test_a_file_of_pools_and_a_folder_that_is_missing(
     file = tmp_path / "pools.yaml"
     monkeypatch.setenv("TAILRACE_POOLS", str(file))
     file.write_text(FILE.format(folder=tmp_path))
-    found = doctor._pools()
+    found = doctor.pools()
     assert (found.level, found.text) == ("ok", f"a, b, and rules of auto: 1 ({file})")
     file.write_text(FILE.format(folder=tmp_path / "gone"))
-    found = doctor._pools()
+    found = doctor.pools()
     assert (found.level, found.text) == (
         "problem",
         f"pool a: source: there is no folder {tmp_path / 'gone'}",

@@ -55,6 +55,12 @@ def chat_of(client: Scripted) -> tuple[terminal_chat.Chat, io.StringIO]:
     return terminal_chat.Chat(client, "small", Console(notes)), notes  # type: ignore[arg-type]
 
 
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """Answers go to a terminal of this width."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
 def typed(monkeypatch: pytest.MonkeyPatch, *lines: Any) -> None:
     """What the user types; an exception class stands for Ctrl-C or Ctrl-D."""
     left = iter(lines)
@@ -72,8 +78,10 @@ def dialogue(
     monkeypatch: pytest.MonkeyPatch, client: Scripted, *lines: Any
 ) -> tuple[terminal_chat.Chat, str]:
     typed(monkeypatch, *lines)
-    chat, notes = chat_of(client)
-    assert terminal_chat._dialogue(chat, chat._console) == 0
+    notes = io.StringIO()
+    console = Console(notes)
+    chat = terminal_chat.Chat(client, "small", console)  # type: ignore[arg-type]
+    assert terminal_chat.dialogue(chat, console) == 0
     return chat, notes.getvalue()
 
 
@@ -172,7 +180,7 @@ def test_the_place_in_the_queue_stands_on_the_status_line_until_the_answer_begin
 def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(terminal_chat.Chat, "_width", 20)
+    on_a_terminal(monkeypatch, 20)
     client = Scripted()
     client.texts = (
         "the first words ",
@@ -188,7 +196,7 @@ def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
 def test_what_dims_the_terminal_never_outlives_the_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(terminal_chat.Chat, "_width", 20)
+    on_a_terminal(monkeypatch, 20)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     client = Scripted("yes")
