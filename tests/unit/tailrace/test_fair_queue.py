@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.fair_queue import FairQueue, Flow
+from tests.support import traced
 
 A, B, C = (Flow(name, name) for name in "abc")
 
@@ -177,13 +178,13 @@ def test_flows_that_are_over_are_forgotten() -> None:
             queue.push(flow, 0, 1000)
             queue.pop()
             queue.push(flow, 0, 1000)
-    for n in range(2_000):
-        queue.push(Flow(f"t{n}", f"p{n}"), n)
-        queue.push(Flow("one", f"one|{n}"), n)
-        queue.pop()
-        queue.pop()
-    assert len(queue._tenants) < 300
-    assert all(len(tenant.principals) < 300 for tenant in queue._tenants.values())
+    with traced.held() as held:
+        for n in range(2_000):
+            queue.push(Flow(f"t{n}", f"p{n}"), n)
+            queue.push(Flow("one", f"one|{n}"), n)
+            queue.pop()
+            queue.pop()
+    assert held.size < 1_000_000, "a fifth of all flows, at most"
 
 
 FLOWS = st.sampled_from(

@@ -9,7 +9,7 @@ from tailrace.auth import revocation_list
 from tailrace.auth.principal import Principal
 from tailrace.auth.revocation_list import LONGEST_S, RevocationList
 from tailrace.protocol import records
-from tests.support import cases
+from tests.support import cases, traced
 
 NOW = 1_000_000.0
 ALICE = Principal(
@@ -107,4 +107,13 @@ def test_what_no_credential_can_outlive_is_neither_taken_nor_kept() -> None:
     assert len(known) == 1
     assert known.refuses(ALICE)
     known.forget(NOW + LONGEST_S)
-    assert (len(known), known._by_target) == (0, {})
+    assert len(known) == 0
+
+
+def test_nothing_is_held_of_what_is_over() -> None:
+    known = RevocationList()
+    with traced.held() as held:
+        for number in range(1_000):
+            known.apply(revoked(number, subject=f"u{number}"), NOW)
+            known.forget(NOW + LONGEST_S)
+    assert held.size < 20_000

@@ -90,7 +90,7 @@ async def test_a_response_of_somebody_else_costs_the_look_ups_of_an_unknown_one(
     broker.skip_to(topics.TOKENS, 0, BEHIND)
     async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
         if kind == "deleted":
-            await log_contract.until(lambda: made._deletions.by(rid, BOB), 5)
+            await log_contract.until(lambda: made.known_deleted(rid, BOB), 5)
         elif warm:
             await made.watch(rid, BOB)
         broker.forget_work()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tailrace import log
-from tailrace.delivery import hub, subscription
+from tailrace.delivery import hub, outbox, subscription
 from tailrace.protocol import events, fold, records, topics
 from tests.support import cases, collected
 
@@ -67,13 +67,25 @@ def numbers(s: hub.Stream) -> list[int]:
 
 
 def test_an_opened_stream_shows_nothing_before_the_acknowledgement() -> None:
-    _, s = opened()
-    box = s.subscribe(-1, lambda: None)
+    woken: list[bool] = []
+    s = hub.Stream(RID, 0, hidden=True)
+    box = s.subscribe(-1, lambda: woken.append(True))
+    s.identify(OWNER, echo())
     assert [e.type for e in s.emitted] == ["response.created"]
-    assert box._undelivered_bytes == 0
+    assert not woken
     s.show()
-    assert box._undelivered_bytes > 0
+    assert woken
     assert [e.type for e in box.dequeue()] == ["response.created"]
+
+
+def test_what_was_hidden_counts_against_a_subscriber_that_takes_nothing() -> None:
+    s = hub.Stream(RID, 0, hidden=True)
+    box = s.subscribe(-1, lambda: None)
+    s.identify(OWNER, events.echo(RID, 1, "m", instructions="x" * outbox.LIVE_BOUND_BYTES))
+    s.show()
+    s.now = outbox.SLOW_AFTER_S + 1
+    s.live(history()[0], 1, 1)
+    assert box.slow
 
 
 def test_a_claim_shows_the_stream_even_if_the_acknowledgement_is_late() -> None:

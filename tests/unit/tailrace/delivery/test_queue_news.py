@@ -138,7 +138,7 @@ async def test_a_request_of_which_no_worker_tells_is_told_a_bound_after_a_while(
     world = World()
     watcher = world.watch()
     await world.long_ago()
-    while world.news._waiting[RID].looks < queue_news.UNKNOWN:
+    for _ in range(queue_news.UNKNOWN - queue_news.QUIET):
         await world.say(Place(2000, 60.0), rest("m"))
     assert queued(watcher.pending()) == []
     await world.say(Place(2000, 60.0), rest("another model"))

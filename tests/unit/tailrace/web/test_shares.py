@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -11,6 +12,7 @@ from tailrace import settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.web import shares
+from tests.support import traced
 
 ALICE = Principal("https://iss.test", "alice", None, frozenset(), 2**40)
 BOB = Principal("https://iss.test", "bob", None, frozenset(), 2**40)
@@ -32,7 +34,16 @@ def test_a_principal_has_no_more_open_than_its_share_and_others_have_theirs() ->
     room.leave(ALICE)
     room.leave(BOB)
     assert len(room) == 0
-    assert not room._by_principal
+
+
+def test_nothing_is_held_of_a_principal_without_anything_open() -> None:
+    room = shares.OpenConnections(settings.Limits())
+    with traced.held() as held:
+        for n in range(1_000):
+            each = dataclasses.replace(ALICE, subject=f"user-{n}")
+            room.enter(each)
+            room.leave(each)
+    assert held.size < 20_000
 
 
 def test_reads_and_tickets_have_rates_of_their_own() -> None:
