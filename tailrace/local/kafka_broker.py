@@ -138,7 +138,8 @@ class Broker(server_process.ServerProcess):
     def _log_dir(self) -> Path:
         return self.folder / "log"
 
-    def _command(self, *main: str) -> list[str]:
+    def command(self, *main: str) -> list[str]:
+        """Java with this class of Kafka and its arguments."""
         return [
             str(self._java),
             "-Xms128m" if self.heap_mb >= 128 else f"-Xms{self.heap_mb}m",
@@ -175,7 +176,7 @@ class Broker(server_process.ServerProcess):
         # folder.
         shutil.rmtree(self._log_dir, ignore_errors=True)
         done = subprocess.run(
-            self._command(
+            self.command(
                 "kafka.tools.StorageTool",
                 "format",
                 "-t",
@@ -199,7 +200,7 @@ class Broker(server_process.ServerProcess):
         self.prepare()
         self.child = child_process.ChildProcess(
             "kafka",
-            self._command("kafka.Kafka", str(self._settings)),
+            self.command("kafka.Kafka", str(self._settings)),
             environ=_environ(),
             log=self.log,
             run=self.run,

@@ -37,13 +37,14 @@ class _Signer:
 
 _keyring: record_tags.Keyring | None = None
 _signer: _Signer | None = None
-_told = 0.0
+_told = float("-inf")  # when a forged record was told last
 
 
 def use_record_keys(keyring: record_tags.Keyring | None, role: record_tags.Role | None) -> None:
     """Say once, at the start of the process, which keys it has and what it writes as. Without keys
     nothing is signed or checked. A process without a role only reads."""
-    global _keyring, _signer
+    global _keyring, _signer, _told
+    _told = float("-inf")
     _keyring = keyring
     _signer = _Signer(keyring, role) if keyring is not None and role is not None else None
 

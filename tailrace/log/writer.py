@@ -77,12 +77,15 @@ class Writer:
         deadline_s: float = clients.APPEND_DEADLINE_S,
         on_replaced: Callable[[str], None] | None = None,
         api: client_api.ClientApi | None = None,
+        producer: Callable[..., aiokafka.AIOKafkaProducer] = aiokafka.AIOKafkaProducer,
     ) -> None:
+        """`producer` makes one from aiokafka's settings."""
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._deadline_s = deadline_s
         self._on_replaced = on_replaced
         self._api = api or client_api.default()
+        self._make_producer = producer
         self._queue: collections.deque[_Pending] = collections.deque()
         self._flight: collections.deque[_Flight] = collections.deque()
         self._wake = asyncio.Event()
@@ -192,7 +195,7 @@ class Writer:
         return producer
 
     async def _start_producer(self) -> aiokafka.AIOKafkaProducer:
-        producer = aiokafka.AIOKafkaProducer(
+        producer = self._make_producer(
             **address.options(self._bootstrap),
             client_id=self._client_id,
             acks="all",

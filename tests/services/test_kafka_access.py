@@ -109,7 +109,7 @@ class Guarded(kafka_broker.Broker):
             "--standalone",
             *adds,
         ]
-        subprocess.run(self._command(*command), check=True, capture_output=True, timeout=120)
+        subprocess.run(self.command(*command), check=True, capture_output=True, timeout=120)
 
 
 @dataclass(frozen=True)

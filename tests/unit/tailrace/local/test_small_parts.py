@@ -211,7 +211,7 @@ class TestBroker:
 
         def options() -> list[str]:
             broker = kafka_broker.Broker(tmp_path / "b", 1, 2, run="test-x", log=tmp_path / "log")
-            return [part for part in broker._command("main") if "SharedArchive" in part]
+            return [part for part in broker.command("main") if "SharedArchive" in part]
 
         assert options() == []
         archive.touch()

@@ -19,6 +19,14 @@ from tests.support.waiting import eventually
 TOPIC = "t"
 
 
+class Produce(ProduceRequest):  # type: ignore[misc]
+    """A batch of each of these partitions."""
+
+    def __init__(self, *partitions: int) -> None:
+        super().__init__(None, -1, 1000, [(TOPIC, [(p, b"batch") for p in partitions])])
+        self.partitions = list(partitions)
+
+
 class Client:
     """The producer's client: `sent` are the partitions of each produce request that went out."""
 
@@ -29,13 +37,12 @@ class Client:
     async def ready(self, node_id: int) -> bool:
         return self.reachable
 
-    async def send(self, node_id: int, request: Any) -> None:
-        self.sent.append([p for _, parts in request._topics for p, _ in parts])
+    async def send(self, node_id: int, request: Produce) -> None:
+        self.sent.append(request.partitions)
 
     async def produce(self, *partitions: int) -> None:
         """As aiokafka's sender does with a batch of each of these partitions."""
-        parts = [(p, b"batch") for p in partitions]
-        await self.send(0, ProduceRequest(None, -1, 1000, [(TOPIC, parts)]))
+        await self.send(0, Produce(*partitions))
 
 
 class Producer:
@@ -44,6 +51,8 @@ class Producer:
     def __init__(self) -> None:
         self.client = Client()
         self.taken: list[asyncio.Future[Any]] = []
+
+    async def start(self) -> None: ...
 
     async def send(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
         self.taken.append(asyncio.get_running_loop().create_future())
@@ -68,14 +77,15 @@ class Api(client_api.PublicApi):
 async def running(
     *, guards: bool = True, deadline_s: float = 60.0
 ) -> AsyncIterator[tuple[log.Writer, list[Producer]]]:
-    writer = log.Writer("nowhere:1", deadline_s=deadline_s, api=Api(guards=guards))
     made: list[Producer] = []
 
-    async def start() -> Any:
+    def producer(**_: Any) -> Any:
         made.append(Producer())
         return made[-1]
 
-    writer._start_producer = start  # type: ignore[method-assign]
+    writer = log.Writer(
+        "nowhere:1", deadline_s=deadline_s, api=Api(guards=guards), producer=producer
+    )
     task = asyncio.create_task(writer.run())
     try:
         await eventually(lambda: writer.connected, "it is connected", within_s=5)
