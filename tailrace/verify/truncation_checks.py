@@ -37,11 +37,11 @@ def _problems(response: history.Response, account: reference_fold.Account) -> It
     request = response.asked[0].request
     if not request.truncate:
         yield f"{account.dropped} messages are left out, and the request does not allow it"
-    elif account.dropped not in set(_possible(request.messages)):
+    elif account.dropped not in set(possible(request.messages)):
         yield f"{account.dropped} messages cannot be left out of its {len(request.messages)}"
 
 
-def _possible(messages: Sequence[dict[str, Any]]) -> Iterator[int]:
+def possible(messages: Sequence[dict[str, Any]]) -> Iterator[int]:
     """How many messages may be left out: all before a question that begins a turn; and, with all
     before the last turn, those from its first answer up to another one."""
     said = [m for m in messages if m.get("role") not in ("system", "developer")]

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tailrace import log, settings, telemetry
+from tailrace import log, settings
 from tailrace.protocol import fold, records, topics
 from tailrace.store.redis_store import RedisStore
-from tests.support import openai_server
+from tests.support import metric, openai_server
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import (
     ENDLESS,
@@ -298,7 +298,7 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
         file.write_text(line % (MODEL, 3))
         await it.app.pools.look()
         assert "restart_needed" not in caplog.messages
-        before = [telemetry.COST.labels(kind=kind)._value.get() for kind in ("input", "output")]
+        before = [metric.value("tailrace_cost_total", kind=kind) for kind in ("input", "output")]
         request = it.ask(metadata=cues(5))
         await eventually(lambda: it.committed() == 1, "committed")
         ended = answer(it.memory, request.rid).fold.ended
@@ -306,7 +306,7 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
         usage = ended.usage
         (bill,) = metered(it.memory)
         assert bill.cost_nano == 3_000 * usage.input_tokens + 9_000 * usage.output_tokens
-        after = [telemetry.COST.labels(kind=kind)._value.get() for kind in ("input", "output")]
+        after = [metric.value("tailrace_cost_total", kind=kind) for kind in ("input", "output")]
         assert [a - b for a, b in zip(after, before, strict=True)] == pytest.approx(
             [3 * usage.input_tokens / 1e6, 9 * usage.output_tokens / 1e6]
         )

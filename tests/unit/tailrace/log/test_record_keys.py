@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import prometheus_client
 import pytest
 
 from tailrace import telemetry
 from tailrace.log import record_keys
 from tailrace.protocol import record_tags, topics
+from tests.support import metric
 
 NOW = 1_000.0
 
@@ -86,19 +86,11 @@ def test_a_forged_record_is_counted_and_told_without_what_it_says(
     lines: list[dict[str, Any]] = []
     monkeypatch.setattr(telemetry, "log", lambda _, **named: lines.append(named))
     record_keys.use_record_keys(keyring(), "worker")
-
-    def counted() -> float:
-        return (
-            prometheus_client.REGISTRY.get_sample_value(
-                "tailrace_forged_records_total", {"reason": "unknown key"}
-            )
-            or 0.0
-        )
-
-    before = counted()
+    before = metric.value("tailrace_forged_records_total", reason="unknown key")
     for _ in range(5):
         assert read(b"secret text", [("tag", b"nobody:1234")]).value is None
-    assert counted() - before == 5
+    after = metric.value("tailrace_forged_records_total", reason="unknown key")
+    assert after - before == 5
     assert lines == [
         {"topic": topics.TOKENS, "partition": 0, "offset": 7, "reason": "unknown key"}
     ], "one line a second"

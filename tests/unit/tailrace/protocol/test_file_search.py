@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai import Omit
-from openai.lib.streaming.responses import _responses as sdk_stream
+from openai.lib.streaming.responses import ResponseStreamState
 from openai.types import responses as sdk
 from pydantic import TypeAdapter
 
@@ -128,15 +128,16 @@ def test_the_judges_outcome_has_the_call_and_all_events() -> None:
 @settings(max_examples=10)
 @given(answers, test_items.divisions)
 def test_the_official_clients_types_take_every_event(answer: str, sizes: list[int]) -> None:
-    state = sdk_stream.ResponseStreamState(input_tools=[], text_format=Omit())
+    state = ResponseStreamState(input_tools=[], text_format=Omit())
+    told: list[Any] = []
     for event in shown(test_items.log_of(answer, sizes), echo([RESULT])):
         parsed = _stream_event.validate_json(event.body, strict=True)
         assert parsed.type == event.type
         kind = type(parsed)
         assert strict_types.complaints(kind, json.loads(event.body)) == []
-        state.handle_event(parsed)
-    final = state._completed_response
-    assert final is not None
+        told += state.handle_event(parsed)
+    assert told[-1].type == "response.completed"
+    final = told[-1].response
     call = final.output[0]
     assert isinstance(call, sdk.ResponseFileSearchToolCall)
     assert (call.id, call.queries, call.status) == (FS, ["why?"], "completed")

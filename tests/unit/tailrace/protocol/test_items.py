@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import Omit
-from openai.lib.streaming.responses import _responses as sdk_stream
+from openai.lib.streaming.responses import ResponseStreamState
 from openai.types import responses as sdk
 from pydantic import TypeAdapter
 
@@ -179,15 +179,16 @@ def _text(item: dict[str, Any]) -> str:
 def test_the_official_clients_types_and_its_stream_helper_accept_every_event(
     answer: str, sizes: list[int], logprobs: bool
 ) -> None:
-    state = sdk_stream.ResponseStreamState(
+    state = ResponseStreamState(
         input_tools=[], text_format=Omit()
     )  # raises at an item whose identity changes
+    told: list[Any] = []
     for event in series_of(log_of(answer, sizes, logprobs=logprobs)):
         parsed = _stream_event.validate_json(event.body, strict=True)
         assert parsed.type == event.type
-        state.handle_event(parsed)
-    final = state._completed_response
-    assert final is not None
+        told += state.handle_event(parsed)
+    assert told[-1].type == "response.completed"
+    final = told[-1].response
     found = [item.model_dump()["id"] for item in final.output]
     assert found == [
         ids.item_id(RID, id_.split("_")[0] + "_", index) for index, id_ in enumerate(found)

@@ -133,7 +133,7 @@ def pairs(dialogue: list[Message]) -> list[tuple[int, int]]:
 
 @given(dialogues())
 def test_the_judge_works_out_the_same(dialogue: list[Message]) -> None:
-    assert sorted({0, *truncation_checks._possible(dialogue)}) == truncation.counts(dialogue)
+    assert sorted({0, *truncation_checks.possible(dialogue)}) == truncation.counts(dialogue)
 
 
 def test_a_number_that_does_not_fit_changes_nothing() -> None:

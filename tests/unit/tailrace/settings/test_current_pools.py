@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace import settings, telemetry
+from tailrace import settings
 from tailrace.settings import pools_file
+from tests.support import metric
 
 ONE = "pools: {a: {models: [m]}}"
 TWO = "pools: {a: {models: [m, n]}, b: {models: [x]}}"
@@ -22,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def stale() -> float:
-    return float(telemetry.POOLS_STALE._value.get())
+    return metric.value("tailrace_pools_stale")
 
 
 async def test_a_changed_file_is_in_force_and_names_stay_known(file: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.store.redis_store import AWAY_S, PATIENCE, RedisStore, StoreUnavailable
 from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
+from tests.support import metric
 
 ALICE = Principal("https://issuer.test", "alice", None, frozenset(), 2_000_000_000)
 
@@ -91,7 +91,7 @@ def roomy() -> tuple[Server, RedisStore]:
 
 
 def failures() -> float:
-    return float(telemetry.REDIS_FAILURES._value.get())
+    return metric.value("tailrace_redis_failures_total")
 
 
 @pytest.mark.parametrize("error", [None, redis.ConnectionError("refused"), OSError("reset")])

@@ -75,9 +75,10 @@ def _texts(node: ast.expr) -> set[str]:
 def _names() -> dict[str, str]:
     """Metric name as in an expression, without suffix -> constant in tailrace.telemetry."""
     return {
-        metric._name: name
+        family.name: name
         for name, metric in {**vars(telemetry), **vars(metrics)}.items()
         if isinstance(metric, MetricWrapperBase)
+        for family in metric.describe()
     }
 
 

@@ -29,11 +29,11 @@ class Source:
         self.ended = False
         self.kept_alive = asyncio.Event()
         self.closed = 0
-        self._given = 0
+        self.given = 0
 
     async def next_events(self) -> list[events.Event]:
-        self._given += 1
-        if self._given == 1:
+        self.given += 1
+        if self.given == 1:
             one: Any = b"data: 1\n\n"
             self.ended = not self.waits and self.error is None
             return [one]
@@ -203,7 +203,7 @@ async def test_a_body_of_a_revoked_credential_is_broken_off_without_an_end() -> 
     source = Source(waits=True)
     body = body_of(source, known=known)
     answering = asyncio.create_task(sent_by(body))
-    await log_contract.until(lambda: source._given > 1, 5)
+    await log_contract.until(lambda: source.given > 1, 5)
     gateway_parts.revoke(known, ALICE)
     sent = await asyncio.wait_for(answering, 5)
     assert [message.get("body", b"") for message in sent][1:] == [b"data: 1\n\n"]
