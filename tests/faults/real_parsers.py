@@ -75,7 +75,7 @@ def _pieces(engine: Any, request: records.Request, ids: Sequence[int]) -> Iterat
         # At once, as no stream made it.
         yield 0, [Piece("m", engine._fast.decode(ids, skip_special_tokens=True))]
         return
-    parser = engine._new_parser(request, engine._template.render(request))
+    parser = engine._new_parser(request, engine.template.render(request))
     for count, each in enumerate(ids):
         yield count, parser.push(each)
     yield len(ids), parser.finish()

@@ -39,6 +39,7 @@ class Server:
         closed_early: streams that the client left.
         fail_first: so many streamed chat requests are answered with 503.
         refusals: the next answers to streamed chat requests.
+        broken: chat requests that are not streamed are answered with 500.
         keys: credentials that count; None: it asks for none.
         continues, trims, formats, tools: what it honours; `trims`: its template trims messages.
         hangs: so many streams say nothing more after their third word.
@@ -56,6 +57,7 @@ class Server:
         self.closed_early = 0
         self.fail_first = 0
         self.refusals: list[Refusal] = []
+        self.broken = False
         self.keys: set[str] | None = None
         self.continues = self.trims = self.formats = self.tools = False
         self.hangs = 0
@@ -160,6 +162,8 @@ class Server:
         return tokens
 
     def _whole(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.broken:
+            return 500, {"error": {"message": "broken"}}
         message: dict[str, Any] = {"role": "assistant", "content": "hello"}
         if body.get("tools"):
             if not self.tools:

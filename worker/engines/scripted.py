@@ -345,10 +345,10 @@ class Scripted:
 
     Attributes:
         running: attempts inside the engine.
+        begun: attempts so far.
         first_token_s: how much later the first token comes.
         prefill_s: how long it computes a thousand tokens of prompts, one prompt after another.
         fail_every: every n-th attempt fails for good; 0: none.
-        _begun: attempts so far.
         _cache: of prompts; None: it has none.
         _computing: held while a prompt is computed.
         _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
@@ -371,7 +371,7 @@ class Scripted:
         self.first_token_s = 0.0
         self.fail_every = 0
         self.prefill_s = 0.0
-        self._begun = 0
+        self.begun = 0
         self.cached_blocks: cached_blocks.CachedBlocks | None = None
         self._cache: scripted_cache.PrefixCache | None = None
         self._computing = asyncio.Lock()
@@ -412,8 +412,8 @@ class Scripted:
         sampled = _sampled(cues)
         nonce = job.fencing_token if sampled else ""
         made = 0
-        self._begun += 1
-        if self.fail_every and self._begun % self.fail_every == 0:
+        self.begun += 1
+        if self.fail_every and self.begun % self.fail_every == 0:
             raise base.Refused("server_error", "scripted failure")
         self.running += 1
         try:

@@ -92,6 +92,8 @@ class VLLM:
 
     Attributes:
         internals: whether `vllm_internals` is used. Decided by `start`.
+        template, item_parsers: of the model (`vllm_template`, `vllm_parsers`). None until started,
+            and where it makes embeddings.
         _adapters: vLLM's requests for the adapters, by name. Empty until started.
         _by_class: vLLM prefers requests by their class. Decided by `start`.
         _llm: AsyncLLM. None until started and after `shutdown`.
@@ -99,8 +101,7 @@ class VLLM:
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
         _bytes: of the tokens, for log probabilities. None until a request asks for them.
         _embeds: the model makes embeddings and no text. Decided by `start`.
-        _template, _names, _parsers: of the model (`vllm_template`, `vllm_parsers`). None until
-            started, and where it makes embeddings.
+        _names: of the model's parsers. None until started, and where it makes embeddings.
         _parent: the thread that started the engine processes. It lives as long as they do (see
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
@@ -157,9 +158,9 @@ class VLLM:
         self._tokenizer: Any = None
         self._fast: Any = None
         self._bytes: vllm_logprobs.TokenBytes | None = None
-        self._template: Any = None
+        self.template: Any = None
         self._names: Any = None
-        self._parsers: Any = None
+        self.item_parsers: Any = None
         self._parent: threading.Thread | None = None
         self._release = threading.Event()
         self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
@@ -214,7 +215,7 @@ class VLLM:
         if images.any_in(request.messages):
             ids = (await self._with_images(request))["prompt_token_ids"]
         else:
-            render = self._raw_ids if request.raw else self._template.render
+            render = self._raw_ids if request.raw else self.template.render
             ids = await self._in_encoder(render, request)
         base.check_length(len(ids), self.max_model_len)
         return ids
@@ -247,7 +248,7 @@ class VLLM:
     async def _generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         try:
             outline = await self._in_encoder(
-                self._parsers.outline, job, self._template.variables(job.request)
+                self.item_parsers.outline, job, self.template.variables(job.request)
             )
             if outline.under_it and "formats_resumable" not in self.features:
                 raise base.NotResumable
@@ -287,7 +288,7 @@ class VLLM:
         return (*adapter, request.owner.cache_scope)
 
     def parser_name(self, request: records.Request) -> str:
-        return "" if self._embeds else str(self._parsers.name(request))
+        return "" if self._embeds else str(self.item_parsers.name(request))
 
     async def item_parser(
         self, request: records.Request, prompt_ids: Sequence[int]
@@ -296,8 +297,8 @@ class VLLM:
         return await self._in_encoder(self._new_parser, request, prompt_ids)
 
     def _new_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
-        variables = self._template.variables(request)
-        parser: base.ItemParser = self._parsers.item_parser(request, prompt_ids, variables)
+        variables = self.template.variables(request)
+        parser: base.ItemParser = self.item_parsers.item_parser(request, prompt_ids, variables)
         return parser
 
     async def token_ids(self, text: str) -> list[int]:
@@ -309,7 +310,7 @@ class VLLM:
 
     async def _with_images(self, request: records.Request) -> dict[str, Any]:
         """vLLM's input without accepted ids. It is made again for every attempt."""
-        ids = await self._in_encoder(self._template.render, request)
+        ids = await self._in_encoder(self.template.render, request)
         return await asyncio.get_running_loop().run_in_executor(
             self._pictures, vllm_images.prompt, self._llm.renderer, ids, request
         )
@@ -439,8 +440,8 @@ class VLLM:
         eos = config.try_get_generation_config().get("eos_token_id")
         found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
         self.stop_ids = frozenset(int(e) for e in found if e is not None)
-        self._template = vllm_template.Template(self._tokenizer)
-        self._parsers = vllm_parsers.Parsers(
+        self.template = vllm_template.Template(self._tokenizer)
+        self.item_parsers = vllm_parsers.Parsers(
             self._names, self._tokenizer, self._fast, config, self.stop_ids
         )
 
@@ -465,17 +466,17 @@ class VLLM:
             "forks",
             "truncation",
         }
-        if self._names.tools and self._template.takes_tools:
+        if self._names.tools and self.template.takes_tools:
             found |= {"tools", "custom_tools"}
         if self._names.reasoning:
             found.add("reasoning")
-        if self._template.takes_images and vllm_images.taken(self._llm.model_config):
+        if self.template.takes_images and vllm_images.taken(self._llm.model_config):
             found.add("images")
-            if self._template.takes_tool_images:
+            if self.template.takes_tool_images:
                 found.add("tool_images")
-        if self._template.continues:
+        if self.template.continues:
             found.add("continuation")
-        if self._template.switches:
+        if self.template.switches:
             found.add("effort")
         if await self._continues_a_grammar():
             found.add("formats_resumable")
@@ -487,9 +488,9 @@ class VLLM:
 
     def _digest(self) -> str:
         return agreement.digest(
-            self._template.render,
+            self.template.render,
             lambda text: list(self._fast.encode(text).ids),
-            self._template.text,
+            self.template.text,
             self._fast.to_str(),
         )
 

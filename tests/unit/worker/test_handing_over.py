@@ -169,8 +169,10 @@ async def test_a_full_old_worker_continues_it_with_its_next_slot() -> None:
         turn = old.context.engine_slots.acquire(0)
         await it.hand_over(old)
         await eventually(lambda: old.context.engine_slots.queued == 1, "it waits for a slot")
+        await it.begun()
+        await eventually(lambda: len(it.new.servings.orphaned) == 2, "another one is there")
         await it.hand_over(old)
-        assert old.handing._room() == 0
+        assert len(old.servings) == 1, "it has no room for another one"
         old.context.engine_slots.release(turn)
         await done(it.memory, request)
         assert it.workers(request) == ["gone/1", "old/1"]

@@ -13,7 +13,6 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import OWNER, Foreign, Worker, cues, new_request
 from tests.support.waiting import eventually
 from worker import appends, history_writer, serving
-from worker.history_writer import HistoryWriter
 from worker.outcome import Outcome
 
 
@@ -298,6 +297,8 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(history_writer, "REMEMBERED", 2)
     async with memory_worker.worker() as worker:
         named = [put(worker.memory, bytes([n]) * 70_000) for n in range(3)]
-        histories: HistoryWriter = worker.context.histories
-        assert await worker.serve(asks(worker.memory, *named)).outcome() is Outcome.DONE
-        assert len(histories._written) == 2
+        first, second, third = (each["sha256"] for each in named)
+        for files_of in (named, named[1:], named[1:], named[:1]):
+            assert await worker.serve(asks(worker.memory, *files_of)).outcome() is Outcome.DONE
+        again = [chunk.sha256 for chunk, _ in copied(worker.memory)]
+        assert again == [first, second, third, first]

@@ -856,10 +856,11 @@ async def test_a_pause_ends_in_time_and_then_it_waits_before_all_others() -> Non
         batch, urgent = await paused(worker)
         later = new_request(worker.memory, metadata=ENDLESS)
         others = worker.serve(later)
-        await eventually(lambda: worker.context.engine_slots.queued == 2, "both wait")
+        pool = worker.context.engine_slots
+        await eventually(lambda: pool.queued == 2, "both wait")
         worker.time.advance(worker.context.pause_s + 0.1)
         await eventually(
-            lambda: slots.STARTED in [turn.rank for turn in waiting_turns(worker)], "it is first"
+            lambda: slots.STARTED in [rank for *_, rank in pool.order(lambda _: {})], "it is first"
         )
         Foreign(worker.memory, urgent.serving.response.request).cancel()
         # A defect: it kept its slot to its end then, however long that was.
@@ -868,11 +869,6 @@ async def test_a_pause_ends_in_time_and_then_it_waits_before_all_others() -> Non
         assert await batch.outcome() is Outcome.DONE
         for served in (urgent, others):
             await served.outcome()
-
-
-def waiting_turns(worker: Worker) -> list[slots.Turn]:
-    queues = worker.context.engine_slots._waiting.values()
-    return [turn for queue in queues for turn in queue]
 
 
 @pytest.mark.parametrize("why", ["off", "often"])

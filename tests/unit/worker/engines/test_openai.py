@@ -179,9 +179,9 @@ async def test_features_are_what_the_server_has_shown(server: openai_server.Serv
 
 
 async def test_a_server_that_says_no_to_canaries_with_500_starts(
-    server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
+    server: openai_server.Server,
 ) -> None:
-    monkeypatch.setattr(server, "_whole", lambda _body: (500, {"error": {"message": "broken"}}))
+    server.broken = True
     async with engine_of(server, start=False) as engine:
         engine.trouble = "no connection"
         await asyncio.wait_for(engine.start(), 20)

@@ -267,10 +267,21 @@ def test_a_schema_without_an_end_is_no_trap() -> None:
 def test_one_id_at_a_time_is_the_only_way_to_feed_the_parser() -> None:
     asked = request("think a\ncall weather\ncall time\nsay b", reasoning={})
     ids = list(scripted.answer(asked))
-    parser = scripted_markers.Parser(scripted.Detokenizer())
-    detokenizer = scripted.Detokenizer()
-    deltas = [detokenizer.push(ids[at : at + 2]) for at in range(0, len(ids), 2)]
-    text = "".join(piece.text for delta in deltas for piece in parser._read(delta))
+
+    class InPairs(scripted.Detokenizer):
+        """Gives the text of two ids at once."""
+
+        def push(self, ids: Sequence[int]) -> str:
+            held.extend(ids)
+            if len(held) < 2:
+                return ""
+            pair = held[:]
+            held.clear()
+            return super().push(pair)
+
+    held: list[int] = []
+    parser = scripted_markers.Parser(InPairs())
+    text = "".join(piece.text for id in ids for piece in parser.push(id))
     assert "⟦" in text
     assert "⟦" not in "".join(text for *_, text in items(asked))
 

@@ -50,13 +50,13 @@ async def test_a_parser_is_made_beside_the_event_loop() -> None:
         return "parser"
 
     engine = vllm.VLLM(model="none", capacity=1, max_model_len=9)
-    engine._template = SimpleNamespace(variables=lambda _: {})
-    engine._parsers = SimpleNamespace(item_parser=make)
+    engine.template = SimpleNamespace(variables=lambda _: {})
+    engine.item_parsers = SimpleNamespace(item_parser=make)
     one = job([1], [])
     made: Any = await engine.item_parser(one.request, one.prompt_ids)
     assert made == "parser"
     assert threads != [threading.current_thread()]
-    engine._encoder.shutdown()
+    await engine.shutdown()
 
 
 def test_without_instructions_for_bfloat16_a_cpu_computes_in_float32(tmp_path: Path) -> None:

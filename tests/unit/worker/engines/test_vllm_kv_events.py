@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.support import cases
-from worker.cached_blocks import CachedBlocks, Cleared, Removed, Stored
+from worker.cached_blocks import Cleared, Removed, Stored
 from worker.engines.vllm_kv_events import KvEvents, events_of, wanted
 
 
@@ -44,19 +47,61 @@ def payload(*events: Any) -> bytes:
     return msgspec.msgpack.encode(Batch(0.0, list(events)))
 
 
+class Again(Exception):
+    """Nothing has come."""
+
+
+class Socket:
+    """Of ZeroMQ. `come`: messages that were not read yet."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.come: list[list[bytes]] = []
+
+    def setsockopt(self, *_: Any) -> None: ...
+
+    def connect(self, address: str) -> None:
+        self.address = address
+
+    def recv_multipart(self, _flags: int) -> list[bytes]:
+        if not self.come:
+            raise Again
+        return self.come.pop(0)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def socket(monkeypatch: pytest.MonkeyPatch) -> Socket:
+    """In the place of ZeroMQ and of vLLM, as far as events need them."""
+    made = Socket()
+    context = SimpleNamespace(instance=lambda: SimpleNamespace(socket=lambda _: made))
+    words = dict.fromkeys(("SUB", "LINGER", "RCVHWM", "SUBSCRIBE", "NOBLOCK"), 0)
+    zmq = SimpleNamespace(Context=context, Again=Again, **words)
+    modules = {
+        "zmq": zmq,
+        "vllm": ModuleType("vllm"),
+        "vllm.config": ModuleType("vllm.config"),
+        "vllm.config.kv_events": SimpleNamespace(KVEventsConfig=SimpleNamespace),
+        "vllm.distributed": ModuleType("vllm.distributed"),
+        "vllm.distributed.kv_events": SimpleNamespace(KVEventBatch=Batch),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    return made
+
+
 @pytest.fixture
 def reader() -> Iterator[KvEvents]:
     made = KvEvents()
-    made._decoder = msgspec.msgpack.Decoder(Batch)
     yield made
     made.close()
 
 
-def fold(reader: KvEvents, blocks: CachedBlocks, *batches: tuple[int, bytes]) -> int:
-    """How many blocks are held then."""
+def read(reader: KvEvents, socket: Socket, *batches: tuple[int, bytes]) -> None:
     for number, body in batches:
-        reader._fold(blocks, number, body)
-    return len(blocks)
+        socket.come.append([b"", number.to_bytes(8, "big"), body])
+    assert reader.read() == len(batches)
 
 
 def test_blocks_are_stored_with_the_scope_of_the_first_removed_and_cleared() -> None:
@@ -90,26 +135,39 @@ def test_what_comes_before_an_image_counts() -> None:
     assert list(events_of(event)) == [Stored([b"a"], None, [1, 2], ("acme",))]
 
 
-def test_after_a_batch_that_was_lost_nothing_is_known_to_be_held(reader: KvEvents) -> None:
-    blocks = CachedBlocks(2)
+def test_after_a_batch_that_was_lost_nothing_is_known_to_be_held(
+    reader: KvEvents, socket: Socket
+) -> None:
+    blocks = reader.begin(2)
     one, two = BlockStored([b"a"], None, [1, 2]), BlockStored([b"b"], None, [3, 4])
-    assert fold(reader, blocks, (7, payload(one)), (8, payload(two))) == 2
-    assert fold(reader, blocks, (10, payload(one))) == 1
-    assert fold(reader, blocks, (11, payload(BlockRemoved([b"a"]), two))) == 1
+    read(reader, socket, (7, payload(one)), (8, payload(two)))
+    assert len(blocks) == 2
+    read(reader, socket, (10, payload(one)))
+    assert len(blocks) == 1
+    read(reader, socket, (11, payload(BlockRemoved([b"a"]), two)))
+    assert len(blocks) == 1
 
 
-def test_a_batch_that_cannot_be_read_is_one_that_was_lost(reader: KvEvents) -> None:
-    blocks = CachedBlocks(2)
+def test_a_batch_that_cannot_be_read_is_one_that_was_lost(reader: KvEvents, socket: Socket) -> None:
+    blocks = reader.begin(2)
     one = BlockStored([b"a"], None, [1, 2])
-    assert fold(reader, blocks, (0, payload(one)), (1, b"\xc1")) == 0
-    assert fold(reader, blocks, (2, payload(one))) == 1
+    read(reader, socket, (0, payload(one)), (1, b"\xc1"))
+    assert len(blocks) == 0
+    read(reader, socket, (2, payload(one)))
+    assert len(blocks) == 1
 
 
-def test_events_go_over_a_socket_that_only_this_user_reaches(reader: KvEvents) -> None:
-    assert reader._folder.stat().st_mode & 0o777 == 0o700
-    assert reader._endpoint == f"ipc://{reader._folder}/events"
+def test_events_go_over_a_socket_that_only_this_user_reaches(
+    reader: KvEvents, socket: Socket
+) -> None:
+    reader.begin(2)
+    assert reader.arguments()["kv_events_config"].endpoint == socket.address
+    scheme, _, path = socket.address.partition("://")
+    folder = Path(path).parent
+    assert scheme == "ipc"
+    assert folder.stat().st_mode & 0o777 == 0o700
     reader.close()
-    assert not reader._folder.exists()
+    assert not folder.exists()
 
 
 @cases.each(
