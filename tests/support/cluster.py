@@ -44,7 +44,7 @@ class Node(kafka_broker.Broker):
         alone = (
             [] if self.extra and self.extra.get("process.roles") == "broker" else ["--standalone"]
         )
-        command = self._command(
+        command = self.command(
             "kafka.tools.StorageTool",
             "format",
             "-t",

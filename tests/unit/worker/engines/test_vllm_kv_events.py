@@ -87,7 +87,7 @@ def socket(monkeypatch: pytest.MonkeyPatch) -> Socket:
         "vllm.distributed.kv_events": SimpleNamespace(KVEventBatch=Batch),
     }
     for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, module)
     return made
 
 
