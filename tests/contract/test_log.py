@@ -160,7 +160,12 @@ class KafkaBackend:
 class TestContract(log_contract.LogContract):
     """Once with aiokafka's private parts, once on its public API only."""
 
-    @pytest.fixture(params=[aiokafka_internals.InternalApi, client_api.PublicApi])
+    @pytest.fixture(
+        params=[
+            pytest.param(aiokafka_internals.InternalApi, id="internal"),
+            pytest.param(client_api.PublicApi, id="public", marks=pytest.mark.nightly),
+        ]
+    )
     def backend(self, kafka: str, request: pytest.FixtureRequest) -> KafkaBackend:
         return KafkaBackend(kafka, api=request.param())
 

@@ -159,6 +159,7 @@ async def test_a_takeover_continues_the_same_prompt(
     assert found.fold.dropped == dropped
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", cases(REAL), indirect=True)
 async def test_a_text_that_is_continued_goes_on_as_the_whole_answer(
     engine: vllm.VLLM, worker: memory_worker.Worker

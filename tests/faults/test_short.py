@@ -58,6 +58,7 @@ async def test_f3_a_worker_is_stopped_past_its_session_and_comes_back_as_a_zombi
     assert d.statuses() == {"completed": 6}
 
 
+@pytest.mark.nightly
 async def test_f4_a_worker_is_stopped_for_less_than_its_session(on: stage.Stage) -> None:
     async with drill.drill(on, "f4", SEED) as d:
         asked = await d.crowd.ask_many(4, tokens=200, pace_ms=10)
@@ -425,7 +426,13 @@ async def test_f7_the_broker_is_killed_and_comes_back(on: stage.Stage) -> None:
     assert {d.outcomes[a.rid].status for a in asked} == {"completed"}
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGSTOP, id="stopped"),
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.nightly),
+    ],
+)
 async def test_f7_what_was_refused_while_the_broker_was_away_never_runs(
     on: stage.Stage, how: signal.Signals
 ) -> None:

@@ -185,8 +185,11 @@ def start(data: Path, *args: str, engine: str) -> Stack:
 
 
 def environment(engine: str) -> dict[str, str]:
-    """What `tailrace up` is given. The scripted engine has no titles to give."""
-    return {**os.environ, "TAILRACE_PAGE_TITLES": "0" if engine == "scripted" else "1"}
+    """What `tailrace up` is given. The scripted engine has no titles to give, and its workers are
+    killed: they are missed soon."""
+    if engine != "scripted":
+        return {**os.environ, "TAILRACE_PAGE_TITLES": "1"}
+    return {**os.environ, "TAILRACE_PAGE_TITLES": "0", "TAILRACE_SESSION_TIMEOUT_MS": "3000"}
 
 
 def stop(stack: Stack) -> None:

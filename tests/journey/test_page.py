@@ -173,6 +173,7 @@ def test_reloads_in_the_middle_of_an_answer_lose_and_repeat_nothing(chat: Chat) 
     assert chat.complaints == []
 
 
+@pytest.mark.nightly
 def test_an_answer_that_ended_while_the_page_was_closed_is_there_when_it_opens(chat: Chat) -> None:
     slowly(chat, 150)
     chat.ask("Tell me something.")
@@ -320,6 +321,7 @@ def test_a_failed_answer_can_be_asked_for_again(chat: Chat) -> None:
     assert chat.page.locator(".turn").count() == 1
 
 
+@pytest.mark.nightly
 def test_a_question_waits_in_the_queue_while_no_worker_runs(chat: Chat) -> None:
     workers = [row["name"] for row in chat.stack.processes("worker")]
     for name in workers:
@@ -509,6 +511,7 @@ def under_a_new_credential(
     chat.check_plain()
 
 
+@pytest.mark.nightly
 def test_an_answer_goes_on_under_a_new_credential_when_the_old_one_expires(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
@@ -542,6 +545,7 @@ def test_it_fits_a_phone(tabs: Callable[..., Opener], scripted_stack: Stack) -> 
     sync_api.expect(chat.page.locator(".welcome")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_everything_can_be_done_from_the_keyboard(chat: Chat) -> None:
     slowly(chat, 4000, 20)
     keyboard = chat.page.keyboard
@@ -1053,6 +1057,7 @@ def over(answer: dict[str, Any] | None) -> bool:
     return answer is not None and answer["status"] in ("incomplete", "completed")
 
 
+@pytest.mark.nightly
 def test_more_of_an_answer_that_was_cut_off_is_a_part_of_it(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:

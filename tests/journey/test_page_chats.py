@@ -65,6 +65,7 @@ def test_try_again_and_stop_lose_no_answer(chat: Chat) -> None:
     assert chat.complained == []
 
 
+@pytest.mark.nightly
 def test_a_question_in_other_words_keeps_all_that_followed_the_first_ones(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
@@ -259,6 +260,7 @@ def test_a_question_asked_after_the_session_ended_is_sent_after_the_sign_in(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.nightly
 def test_a_chat_that_is_too_long_goes_on_without_its_oldest_messages_or_as_a_new_one(
     browser: sync_api.Browser, device: dict[str, Any]
 ) -> None:

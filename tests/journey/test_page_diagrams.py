@@ -154,6 +154,7 @@ def drawn(browser: sync_api.Browser) -> Iterator[Callable[..., Drawn]]:
         yield show
 
 
+@pytest.mark.nightly
 def test_diagrams_are_drawn_with_their_texts_and_what_is_none_shows_its_source(
     drawn: Callable[..., Drawn], tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_hostile_diagram_runs_nothing_and_asks_no_other_host(
     assert [c for c in chat.complained if "Content Security Policy" not in c] == []
 
 
+@pytest.mark.nightly
 def test_a_frame_lets_in_and_out_nothing_of_its_own_accord(drawn: Callable[..., Drawn]) -> None:
     """Even if what draws were talked into running a script."""
     chat = drawn()

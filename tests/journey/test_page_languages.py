@@ -20,6 +20,7 @@ ANSWER = (
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.nightly
 def test_a_german_browser_sees_german_until_another_language_is_chosen(
     browser: sync_api.Browser, tmp_path: Path, device: dict[str, Any]
 ) -> None:

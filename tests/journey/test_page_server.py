@@ -99,6 +99,7 @@ def in_step(here: Chat, tabs: Callable[..., Opener], stack: Stack) -> None:
     sync_api.expect(names(other)).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_a_chat_is_named_pinned_found_and_deleted_on_all_devices(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_chat_is_named_pinned_found_and_deleted_on_all_devices(
         assert each.complained == []
 
 
+@pytest.mark.nightly
 def test_a_chat_goes_on_where_the_other_device_was_offline(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:

@@ -57,6 +57,7 @@ def names(chat: Chat) -> list[str]:
     return found
 
 
+@pytest.mark.nightly
 def test_settings_belong_to_the_chat_and_go_with_each_of_its_questions(
     tabs: Callable[..., Opener], scripted_stack: Stack
 ) -> None:

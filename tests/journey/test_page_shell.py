@@ -223,6 +223,7 @@ def test_a_sign_in_that_failed_says_why_where_the_reader_is(fed: FedPage, tmp_pa
 
 
 @EVERYWHERE
+@pytest.mark.nightly
 def test_a_new_chat_says_that_no_model_is_ready_until_one_is(fed: FedPage, tmp_path: Path) -> None:
     chat, _, screens = fed
     page, asked = chat.page, list[str]()
@@ -323,6 +324,7 @@ def test_what_is_refused_before_it_was_drawn_is_said(fed: FedPage) -> None:
 
 
 @EVERYWHERE
+@pytest.mark.nightly
 def test_deleting_goes_on_with_the_next_chat_and_a_drawer_holds_the_focus(
     fed: FedPage, device: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def overflowing(box: sync_api.Locator) -> bool:
     return found
 
 
+@pytest.mark.nightly
 def test_formulas_are_drawn_as_they_come_and_copied_as_they_were_written(
     shown: Callable[..., Shown],
 ) -> None:
@@ -189,6 +190,7 @@ def said(events: list[dict[str, Any]]) -> str:
     return "".join(each.get("delta", "") for each in events)
 
 
+@pytest.mark.nightly
 def test_footnotes_lead_to_their_notes_and_back(shown: Callable[..., Shown]) -> None:
     chat = shown("What are its roots?")
     chat.answer(TEXT)

@@ -177,6 +177,7 @@ def test_the_scripted_text_is_exactly_the_text_without_a_fault(scripted_stack: S
     assert watchers[0].events[-1]["response"]["usage"]["output_tokens"] == 1500
 
 
+@pytest.mark.nightly
 def test_a_push_instance_dies_and_its_watchers_go_on_elsewhere(scripted_stack: Stack) -> None:
     doomed, other = scripted_stack.processes("push")
     rid = ask(scripted_stack, "push dies", 4000, script_tokens="1500", script_pace_ms="10")

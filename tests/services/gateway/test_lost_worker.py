@@ -252,6 +252,7 @@ def room(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 async def test_a_worker_killed_in_mid_answer_changes_nothing(
     room: tuple[Room, Callable[..., gp.Process]], redis_url: str, pool: str
 ) -> None:

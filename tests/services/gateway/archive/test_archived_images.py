@@ -39,6 +39,7 @@ def messages() -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 async def test_images_that_the_log_lost_are_shown_and_continued(
     parts: archive_parts.Parts, client: httpx.AsyncClient, second: gp.Gateway, later: gp.Gateway
 ) -> None:

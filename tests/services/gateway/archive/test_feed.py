@@ -241,6 +241,7 @@ async def test_what_is_no_position_is_refused(push: gp.Listening, keys: gp.Keys)
         assert (await nobody.get("/v1/feed")).status_code == 401
 
 
+@pytest.mark.nightly
 async def test_the_end_is_told_once_also_where_the_worker_that_began_is_killed(
     parts: archive_parts.Parts, keys: gp.Keys
 ) -> None:
