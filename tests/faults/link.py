@@ -68,9 +68,10 @@ class Link:
         self.port = int(server.sockets[0].getsockname()[1])
         self._ready.set()
         await self._over.wait()
-        self._cut()
         server.close()
-        await asyncio.sleep(0.05)  # what was cut ends
+        while self._open:  # also what could not send what it had when it was closed
+            self._cut()
+            await asyncio.sleep(0.01)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -90,10 +91,12 @@ class Link:
         finally:
             for pump in pumps:
                 pump.cancel()
-            self._open -= both
             for side in both:
-                with contextlib.suppress(Exception):
-                    side.close()
+                side.close()
+            for side in both:
+                with contextlib.suppress(OSError):
+                    await side.wait_closed()
+            self._open -= both
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool
