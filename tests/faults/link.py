@@ -69,7 +69,11 @@ class Link:
         self._ready.set()
         await self._over.wait()
         server.close()
-        while self._open:  # also what could not send what it had when it was closed
+        self.held_up = self.held_down = False
+        # Also what could not send what it had when it was closed. What is delayed is cancelled.
+        for _ in range(100):
+            if not self._open:
+                break
             self._cut()
             await asyncio.sleep(0.01)
 
