@@ -189,7 +189,7 @@ def environment(engine: str) -> dict[str, str]:
     killed: they are missed soon."""
     if engine != "scripted":
         return {**os.environ, "TAILRACE_PAGE_TITLES": "1"}
-    return {**os.environ, "TAILRACE_PAGE_TITLES": "0", "TAILRACE_SESSION_TIMEOUT_MS": "3000"}
+    return {**os.environ, "TAILRACE_PAGE_TITLES": "0", "TAILRACE_SESSION_TIMEOUT_MS": "5000"}
 
 
 def stop(stack: Stack) -> None:

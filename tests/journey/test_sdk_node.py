@@ -109,7 +109,7 @@ def test_a_worker_dies_in_the_middle_of_the_arguments(tools: Any, scripted_stack
     taken = tools["taken"]
     assert taken["deltas"] == taken["arguments"] == expected("call weather 800")
     claims = read_log.claims(scripted_stack, tools["rid"])
-    assert len({c.worker for c in claims}) == 2, "another worker took over"
+    assert len({c.worker for c in claims}) > 1, "another worker took over"
     again = Watcher(scripted_stack.push_url, scripted_stack.headers, tools["rid"])
     again.start()
     again.join(60)
