@@ -14,6 +14,7 @@ import aiokafka.errors
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tailrace.log import address, clients, compacted, moved_deletions
+from tailrace.log.deadlines import start_client
 from tailrace.protocol import ids, log_words, records, topics
 from tailrace.retry import retry_until
 
@@ -230,9 +231,10 @@ async def _incarnation(bootstrap: str) -> str | None:
 async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, Any]]:
     """The two topics that every log has, by name, as the broker describes them."""
     admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
+    deadline_s = max(deadline_s, clients.RETRY_S)  # the last attempt has a chance, too
     try:
+        await start_client(admin, deadline_s)
         async with asyncio.timeout(deadline_s):
-            await admin.start()
             return {
                 d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])
             }
