@@ -231,7 +231,8 @@ async def _incarnation(bootstrap: str) -> str | None:
 async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, Any]]:
     """The two topics that every log has, by name, as the broker describes them."""
     admin = aiokafka.admin.AIOKafkaAdminClient(**address.options(bootstrap))
-    deadline_s = max(deadline_s, clients.RETRY_S)  # the last attempt has a chance, too
+    # An attempt that begins just before the deadline needs time to connect, too.
+    deadline_s = max(deadline_s, clients.RETRY_S)
     try:
         await start_client(admin, deadline_s)
         async with asyncio.timeout(deadline_s):

@@ -18,7 +18,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer import fetcher
 
 from tailrace import log, telemetry
-from tailrace.log import aiokafka_internals, client_api, interfaces, readers
+from tailrace.log import aiokafka_internals, client_api, clients, interfaces, readers
 from tailrace.protocol import ids, records, topics
 from tests.contract.conftest import Mortal
 from tests.support import collected, log_contract, waiting
@@ -158,7 +158,7 @@ class KafkaBackend:
 
 
 class TestContract(log_contract.LogContract):
-    """Once with aiokafka's private parts, once on its public API only."""
+    """With aiokafka's private parts; nightly also on its public API only."""
 
     @pytest.fixture(
         params=[
@@ -644,6 +644,16 @@ async def test_a_broker_that_does_not_count_itself_yet_is_asked_again(
     # The last attempt may end with the time.
     with pytest.raises(log.LogUnavailable, match=r"no broker of it is ready|TimeoutError"):
         await asyncio.wait_for(log.layout(kafka), 30)
+
+
+async def test_the_last_question_for_the_layout_has_time_for_an_answer(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: on a busy machine it had milliseconds, and the connection that it was making when
+    they were over stayed open."""
+    monkeypatch.setattr(clients, "ANSWER_DEADLINE_S", 0.0)
+    monkeypatch.setattr(clients, "RETRY_S", 30.0)
+    assert (await log.layout(kafka)).partitions > 0
 
 
 async def test_topic_settings_reach_the_broker(kafka: str) -> None:
