@@ -54,9 +54,15 @@ class Link:
         self._loop.call_soon_threadsafe(self._cut)
 
     def close(self) -> None:
-        """End the thread."""
+        """Close every connection and end the thread.
+
+        Raises:
+            RuntimeError: it does not end, and would disturb the tests that follow.
+        """
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(5)
+        self._thread.join(30)
+        if self._thread.is_alive():
+            raise RuntimeError("the thread of a link does not end")
 
     def _cut(self) -> None:
         for writer in list(self._open):
@@ -70,7 +76,8 @@ class Link:
         await self._over.wait()
         server.close()
         self.held_up = self.held_down = False
-        # Also what could not send what it had when it was closed. What is delayed is cancelled.
+        # A connection whose peer is gone may still hold bytes: abort until none is open. Chunks
+        # that are delayed for longer end with the loop.
         for _ in range(100):
             if not self._open:
                 break

@@ -214,7 +214,7 @@ def test_a_worker_dies_in_the_middle_of_the_arguments(client: Any, scripted_stac
     assert "".join(deltas) == call.arguments == expected(question)
     assert json.loads(call.arguments)["days"] == 7
     claims = read_log.claims(scripted_stack, rid)
-    # On a busy machine the other one may be missed, too, and come back.
+    # On a busy machine the second worker may lose its session as well, and rejoin under a new name.
     assert len({c.worker for c in claims}) > 1, "another worker took over"
     again = [
         Watcher(base, scripted_stack.headers, rid)
