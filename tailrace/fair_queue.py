@@ -80,12 +80,12 @@ class _Line(NamedTuple):
     each: float
     weight: float = 1.0
 
-    def before(self, turn: float) -> float:
-        """The cost of those whose turn comes until then."""
+    def before(self, turn: float, times: float) -> float:
+        """The cost of those whose turn comes until then, of `times` as many as wait."""
         if turn < self.start or not self.each:
             return 0.0
         turns = math.floor((turn - self.start) * self.weight / self.each + _ROUNDING) + 1
-        return min(self.cost, turns * self.each)
+        return min(times * self.cost, turns * self.each)
 
 
 @dataclass(slots=True)
@@ -169,13 +169,17 @@ class FairQueue(Generic[T]):
             yield named
             follow(start + named[1] / tenant.weight, tenant, turns)
 
-    def ahead(self, most: int, elsewhere: Mapping[str, float]) -> tuple[float, dict[str, float]]:
-        """The cost of what `pop` takes before a new item if no other comes: before one of a new
-        tenant, and by name before one of the `most` principals with most items, and of a new
-        principal of their tenants. Items of one flow count as equal.
+    def ahead(
+        self, most: int, elsewhere: Mapping[str, float], times: float = 1.0
+    ) -> tuple[float, dict[str, float]]:
+        """The cost of what `pop` takes before a new item: before one of a new tenant, and by name
+        before one of the `most` principals with most items, and of a new principal of their
+        tenants. Items of one flow count as equal.
 
         Args:
             elsewhere: the cost of items that wait elsewhere, behind those of the same principal.
+            times: what each other principal will have asked for by then, over what waits of it; 1
+                if nothing else comes.
         """
         shares: dict[str, dict[str, _Line]] = {}
         lines: dict[str, _Line] = {}
@@ -192,11 +196,11 @@ class FairQueue(Generic[T]):
 
         def before(name: str, key: str | None, start: float) -> float:
             cost = sum(
-                line.cost if other == key else line.before(start)
+                line.cost if other == key else line.before(start, times)
                 for other, line in shares[name].items()
             )
             turn = lines[name].start + cost / lines[name].weight
-            return cost + sum(line.before(turn) for n, line in lines.items() if n != name)
+            return cost + sum(line.before(turn, times) for n, line in lines.items() if n != name)
 
         busiest = heapq.nlargest(
             most,
@@ -213,7 +217,7 @@ class FairQueue(Generic[T]):
         }
         for cost, start, name, key in busiest:
             found[key] = before(name, key, start + cost)
-        return sum(line.before(self._now) for line in lines.values()), found
+        return sum(line.before(self._now, times) for line in lines.values()), found
 
     def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
         """Put an item behind the others of its flow, or `first` of them."""

@@ -181,17 +181,18 @@ class Slots:
         return part * asked / charged
 
     def ahead(
-        self, rank: int, aside: Mapping[str, float], part: float, most: int
+        self, rank: int, aside: Mapping[str, float], part: float, most: int, asks: float
     ) -> tuple[float, dict[str, float]]:
         """What goes before a new request of a rank, in tokens that will be made: before one of a
-        new tenant, and by name of the busiest `most` principals (`FairQueue.ahead`).
+        new tenant, and by name of the busiest `most` principals. `asks`: `times` of
+        `FairQueue.ahead`.
 
         Args:
             aside, part: as of `times`.
         """
         times = self.times(rank, aside, part)
         charged = {name: self.demand.expected(name, asked) for name, asked in aside.items()}
-        new, known = self._queue(rank).ahead(most, charged)
+        new, known = self._queue(rank).ahead(most, charged, asks)
         return times * new, {name: times * cost for name, cost in known.items()}
 
     @property

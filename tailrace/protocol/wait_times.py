@@ -7,7 +7,12 @@ import bisect
 import math
 from typing import Final
 
-STEPS_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600)
+# Above 2 s each is at most 5/3 of the one before. After rounding up to 1, 2, 5, 10 even a perfect
+# estimate can be more than twice the true wait.
+STEPS_S: Final = (
+    *(1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90),
+    *(60 * minutes for minutes in (2, 3, 5, 7, 10, 15, 20, 30, 45, 60)),
+)
 _LAST_S: Final = STEPS_S[-1]
 # Clients that were refused at the same time come back within this part of their wait. Before its
 # end, because the wait was rounded up.

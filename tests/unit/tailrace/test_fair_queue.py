@@ -83,6 +83,16 @@ def test_a_light_principal_goes_before_what_a_heavy_one_has_queued() -> None:
     assert (new, known) == (0.0, {"a": 4_000.0})
 
 
+def test_others_that_go_on_asking_go_before_a_second_item_too() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for _ in range(5):
+        queue.push(A, "a", 10.0)
+    queue.push(B, "b", 10.0)
+    new, known = queue.ahead(9, {}, times=2.0)
+    assert known == {"a": 50.0 + 20.0, "b": 10.0 + 20.0}, "a's turn comes before b's second one"
+    assert new == 20.0, "nobody's second one goes before the first of a new principal"
+
+
 def test_what_waits_elsewhere_goes_before_the_next_item_of_its_principal() -> None:
     queue: FairQueue[str] = FairQueue()
     for flow in (A, B):

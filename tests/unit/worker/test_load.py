@@ -39,7 +39,8 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
     slots.acquire(0, BOB, 100.0)
     time.advance(1.0)
     work_ahead, waiting = backlog.of([beat()]), slots.queued - 1
-    assert work_ahead.wait_s("interactive", "alice") == pytest.approx((waiting + 2) * 5.0, rel=0.1)
+    # Before her next one are hers, that of bob, one more of his, and what runs.
+    assert work_ahead.wait_s("interactive", "alice") == pytest.approx((waiting + 3) * 5.0, rel=0.1)
     # What runs ends after 4 s. Before him are his own and that of alice which has its turn with it.
     assert work_ahead.wait_s("interactive", "bob") == pytest.approx(4.0 + 2 * 5.0, rel=0.2)
     assert 0 < (work_ahead.wait_s("interactive", "carol") or 0.0) < 15.0

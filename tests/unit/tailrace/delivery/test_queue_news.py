@@ -71,7 +71,7 @@ async def test_only_a_noticeable_change_is_told() -> None:
     await world.long_ago()
     for place in (Place(100, 50.0), Place(95, 46.0), Place(91, None), Place(91, 40.0)):
         await world.say(place)
-    assert queued(watcher.pending()) == [{"n": 0, "position": 91, "eta_s": 60.0}]
+    assert queued(watcher.pending()) == [{"n": 0, "position": 91, "eta_s": 45.0}]
     for place in (Place(90, 38.0), Place(80, 33.0)):
         await world.say(place)
         assert len(queued(watcher.pending())) == (place.position == 80)

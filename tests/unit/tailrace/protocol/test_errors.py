@@ -200,12 +200,12 @@ def test_it_survives_a_context_manager_which_assigns_the_traceback() -> None:
 def test_a_deadline_that_is_not_met_says_a_round_wait_and_spreads_who_comes_back() -> None:
     found = [errors.deadline_not_met(12.3, 9.5, drawn) for drawn in (0.0, 0.5, 1.0)]
     assert found[0].message == (
-        "This request would start in about 20s, after its deadline of 9.5s. "
-        "Please try again in 20s."
+        "This request would start in about 15s, after its deadline of 9.5s. "
+        "Please try again in 15s."
     )
     assert {each.message for each in found} == {found[0].message}
     assert [dict(each.headers) for each in found] == [
-        {"retry-after": "20", "retry-after-ms": "20000"},
-        {"retry-after": "18", "retry-after-ms": "18000"},
-        {"retry-after": "16", "retry-after-ms": "16000"},
+        {"retry-after": "15", "retry-after-ms": "15000"},
+        {"retry-after": "14", "retry-after-ms": "13500"},
+        {"retry-after": "12", "retry-after-ms": "12000"},
     ]
