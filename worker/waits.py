@@ -22,8 +22,9 @@ from worker.workload import Workload
 MOST: Final = 64  # principals of each class whose waits are published
 MOST_PLACES: Final = 1_000  # requests whose place is published; the others get a bound
 # What a principal will have asked for when a new request of another one begins, over what waits of
-# it now. Under a load that goes on, 1 told 0.63 of the true wait, 2 and everything above it 0.82;
-# where nothing comes any more, 2 tells at most twice the true wait. (`bench.overload`, medians.)
+# it now. Under a load that goes on, the estimate with 1 was 0.63 of the true wait, with 2 and more
+# 0.82 (`bench.overload`, medians). Where nothing comes any more, 2 counts at most twice what is
+# ahead.
 ASKS: Final = 2.0
 LEAST_LEFT: Final = 0.01  # of the engine, for batch requests that have no share
 

@@ -89,7 +89,7 @@ def test_others_that_go_on_asking_go_before_a_second_item_too() -> None:
         queue.push(A, "a", 10.0)
     queue.push(B, "b", 10.0)
     new, known = queue.ahead(9, {}, times=2.0)
-    assert known == {"a": 50.0 + 20.0, "b": 10.0 + 20.0}, "a's turn comes before b's second one"
+    assert known == {"a": 50.0 + 20.0, "b": 10.0 + 20.0}, "b's second one goes before a's sixth"
     assert new == 20.0, "nobody's second one goes before the first of a new principal"
 
 
