@@ -150,7 +150,6 @@ def over_network(config: settings.GatewaySettings, layout: log.Layout) -> Client
             config.kafka,
             client_id=config.name,
             deadline_s=request_writer.APPEND_DEADLINE_S,
-            on_replaced=lambda why: telemetry.PRODUCERS_REPLACED.labels(reason=why).inc(),
         ),
         log_clients.over_kafka(config.kafka, config.name),
         log.Offsets(config.kafka, client_id=f"{config.name}-keys-offsets"),

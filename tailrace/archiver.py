@@ -28,11 +28,7 @@ class Archiver:
         if not database.searches(self.engine):
             raise settings.Misconfigured("SQLite of this Python lacks FTS5, which an archive needs")
         self.offsets = log.Offsets(config.kafka, client_id=f"{config.name}-offsets")
-        self.writer = log.Writer(
-            config.kafka,
-            client_id=f"{config.name}-writer",
-            on_replaced=lambda reason: telemetry.PRODUCERS_REPLACED.labels(reason=reason).inc(),
-        )
+        self.writer = log.Writer(config.kafka, client_id=f"{config.name}-writer")
         readers = {
             topic: log.Reader(
                 config.kafka, topic, wait_ms=WAIT_MS, client_id=f"{config.name}-{topic}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tailrace import log, telemetry
+from tailrace import log
 from tailrace.log import interfaces
 from tailrace.protocol import topics
 from tailrace.settings import WorkerSettings
@@ -76,7 +76,7 @@ def connect(settings: WorkerSettings) -> Connections:
         )
 
     return Connections(
-        writer=log.Writer(kafka, client_id=name, on_replaced=_note_replaced),
+        writer=log.Writer(kafka, client_id=name),
         reader=log.Reader(
             kafka,
             topics.TOKENS,
@@ -91,8 +91,3 @@ def connect(settings: WorkerSettings) -> Connections:
         redis=RedisStore(settings.redis),
         redis_cache=RedisStore(settings.redis_cache or settings.redis),
     )
-
-
-def _note_replaced(why: str) -> None:
-    telemetry.PRODUCERS_REPLACED.labels(reason=why.partition(":")[0]).inc()
-    telemetry.log(telemetry.Action.PRODUCER_REPLACED, reason=why)

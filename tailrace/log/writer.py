@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import aiokafka
 import aiokafka.errors
 
+from tailrace import telemetry
 from tailrace.log import address, client_api, clients, deadlines, record_keys
 from tailrace.protocol import log_words, records
 from tailrace.retry import retry_until
@@ -287,6 +288,8 @@ class Writer:
 
     def _retire(self, reason: str) -> None:
         producer, self._producer = self._producer, None
+        telemetry.PRODUCERS_REPLACED.labels(reason=reason.partition(":")[0]).inc()
+        telemetry.log(telemetry.Action.PRODUCER_REPLACED, reason=reason, client=self._client_id)
         if self._on_replaced is not None:
             self._on_replaced(reason)
         if producer is not None:

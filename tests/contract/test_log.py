@@ -213,7 +213,9 @@ async def test_a_failed_send_replaces_the_producer_also_when_nobody_waits_for_it
         assert (await asyncio.wait_for(writer.append(topic, 0, "k", b"three"), 10)).offset == 1
 
 
-async def test_a_sender_that_dies_quietly_is_noticed(kafka: str, topic: str) -> None:
+async def test_a_sender_that_dies_quietly_is_noticed(
+    kafka: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     replaced: list[str] = []
     async with log_contract.writing(KafkaBackend(kafka), on_replaced=replaced.append) as writer:
         await writer.append(topic, 0, "k", b"one")
@@ -225,6 +227,7 @@ async def test_a_sender_that_dies_quietly_is_noticed(kafka: str, topic: str) -> 
             await asyncio.wait_for(doomed, 5)
         await asyncio.wait_for(writer.append(topic, 0, "k", b"three"), 10)
     assert replaced == ["sender task ended"]
+    assert "producer_replaced" in caplog.text
 
 
 # ---- A broker that dies --------------------------------------------------------------------------
