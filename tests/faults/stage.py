@@ -30,7 +30,7 @@ POOL = "default"
 # Another model and its pool, which stands in for the first one where a stage has it.
 FALLBACK_MODEL = "scripted-small"
 FALLBACK_POOL = "fallback"
-MODEL_LENGTH = 20_000
+MODEL_LENGTH = 50_000
 SESSION_MS = 2_000
 # Of roles that are not called like theirs.
 MODULES = {"archive": "tailrace.archiver", "fallback": "worker"}

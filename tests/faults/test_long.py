@@ -130,7 +130,7 @@ async def test_f12_the_server_finds_half_open_connections_and_releases_their_soc
     broken = link.Link(lambda: push.port)
     try:
         async with drill.drill(own, "f12", SEED) as d:
-            big = await d.crowd.ask(tokens=40_000, pace_ms=0, max_output_tokens=50_000)
+            big = await d.crowd.ask(tokens=40_000, pace_ms=0)
             slow = await d.crowd.ask(tokens=1000, pace_ms=60)
             assert big is not None
             assert slow is not None

@@ -120,6 +120,6 @@ def received(d: drill.Drill) -> dict[str, list[str]]:
                 texts = shown.setdefault(watching[line.n].rid, {})
                 watcher = watching[line.n].watcher
                 texts[watcher] = texts.get(watcher, "") + "".join(
-                    e[2] for e in line.events if len(e) > 2
+                    e[2] or "" for e in line.events if len(e) > 2
                 )
     return {rid: list(texts.values()) for rid, texts in shown.items()}

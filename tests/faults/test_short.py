@@ -372,7 +372,7 @@ async def test_f25_readers_stall_among_two_hundred_and_nobody_else_notices(on: s
     async with drill.drill(on, "f25", SEED) as d:
         # two hundred sockets in one busy process: what it does late is no fault of the service
         d.crowd.ping_s = 60.0
-        big = await d.crowd.ask(tokens=40_000, pace_ms=0, max_output_tokens=50_000)
+        big = await d.crowd.ask(tokens=40_000, pace_ms=0)
         assert big is not None
         await d.ended(60.0)
         memory, given_up = push.memory, push.metric("tailrace_outbox_closes_total")
