@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for name, reason in reasons.items():
             if item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Who fails shows what the services said that run just now."""
+    report = yield
+    started = sys.modules.get("tests.support.gateway_process")
+    if report.failed and started is not None:
+        for process in sorted(started.STARTED, key=lambda each: each.name):
+            if process.child.poll() is None:
+                report.sections.append((f"log of {process.name}", process.tail(20)))
+    return report
 
 
 @pytest.fixture(scope="session")

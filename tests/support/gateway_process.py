@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,26 @@ ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"
 START_DEADLINE_S = 300.0  # two seconds on an idle machine
 ORIGIN = "http://page.test"
+# All that this process has started, for the report of a test that fails.
+STARTED: weakref.WeakSet[Process] = weakref.WeakSet()
+
+
+class Patient(httpx.AsyncHTTPTransport):
+    """Asks again when the log cannot be written, as the SDKs do: nothing was appended then. A busy
+    broker may owe an answer for longer than a gateway waits."""
+
+    TRIES = 5
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        for tried in range(self.TRIES):
+            answer = await super().handle_async_request(request)
+            if answer.status_code != 503:
+                break
+            if b"The log cannot be written right now." not in await answer.aread():
+                break
+            print(f"{time.time():.1f}: {request.url.path}: the log could not be written, {tried=}")
+            await asyncio.sleep(1.0)
+        return answer
 
 
 @dataclass
@@ -78,13 +100,16 @@ class Keys:
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
     """One service. `kill` and `stop` are idempotent."""
 
     name: str
     child: subprocess.Popen[bytes]
     log: Path
+
+    def __post_init__(self) -> None:
+        STARTED.add(self)
 
     def stop(self, deadline_s: float = 20.0) -> int:
         if self.child.poll() is None:
@@ -104,7 +129,7 @@ class Process:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-@dataclass
+@dataclass(eq=False)
 class Listening(Process):
     port: int
 
@@ -124,7 +149,7 @@ class Listening(Process):
         )
 
 
-@dataclass
+@dataclass(eq=False)
 class Gateway(Listening):
     keys: Keys
 
@@ -141,9 +166,14 @@ class Gateway(Listening):
     ) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys.token(subject, ttl, age_s)}"}
 
-    def client(self, subject: str = "alice", scopes: Sequence[str] = ()) -> httpx.AsyncClient:
+    def client(
+        self, subject: str = "alice", scopes: Sequence[str] = (), *, patient: bool = True
+    ) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.keys.token(subject, scopes=scopes)}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30.0)
+        transport = Patient() if patient else None
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=30.0, transport=transport
+        )
 
 
 def _environment(kafka: str, redis: str, pool: str, **more: str) -> dict[str, str]:

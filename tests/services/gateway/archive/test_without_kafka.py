@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
 
 from tests.services.gateway.conftest import opened
@@ -16,9 +15,9 @@ QUICK = {"input": "hi", "metadata": gp.cues(5, 1)}
 
 @pytest.mark.timeout(300)
 async def test_a_request_is_refused_clearly_and_afterwards_all_is_well(
-    parts: archive_parts.Parts, gateway: gp.Gateway, client: httpx.AsyncClient
+    parts: archive_parts.Parts, gateway: gp.Gateway
 ) -> None:
-    async with opened(gateway) as socket:
+    async with opened(gateway) as socket, gateway.client(patient=False) as client:
         assert (await client.post("/v1/responses", json=QUICK)).status_code == 200
         parts.broker.kill()
         answer = await client.post("/v1/responses", json=QUICK)
