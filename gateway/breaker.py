@@ -98,8 +98,10 @@ class Breaker:
         self._outcomes.append((now, bool(failure)))
         while self._outcomes[0][0] < now - WINDOW_S:
             self._outcomes.popleft()
+        if not failure:  # the common case, without counting thousands of outcomes
+            return False
         failures = sum(failed for _, failed in self._outcomes)
-        if not failure or len(self._outcomes) < LEAST or failures < SHARE * len(self._outcomes):
+        if len(self._outcomes) < LEAST or failures < SHARE * len(self._outcomes):
             return False
         return self._open(failure, now, luck)
 
