@@ -16,17 +16,17 @@ async def finishes_within(
     """Whether the work ends well within the deadline.
 
     Otherwise it is cancelled and left alone: `wait_for` would wait for it without limit. With
-    `cancel=False` it runs on in the background.
+    `cancel=False` it runs on in the background. When the caller is cancelled, the work still has
+    its time: what it closes would stay open.
     """
     task = asyncio.create_task(work)
     _leftovers.add(task)
     task.add_done_callback(_leftovers.discard)
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
-    try:
-        await asyncio.wait({task}, timeout=deadline_s)
-    finally:
-        if cancel:
-            task.cancel()
+    if cancel:
+        timer = asyncio.get_running_loop().call_later(deadline_s, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())
+    await asyncio.wait({task}, timeout=deadline_s)
     return task.done() and not task.cancelled() and task.exception() is None
 
 
