@@ -19,7 +19,11 @@ LONG = pytest.mark.nightly
 def on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[stage.Stage]:
     """Two workers, gateways and pushes; worker-1 and push-1 reach the broker over links that can
     fail."""
-    made = stage.Stage(tmp_path_factory.mktemp("stage"), links=["worker-1", "push-1"]).open()
+    made = stage.Stage(
+        tmp_path_factory.mktemp("stage"),
+        links=["worker-1", "push-1"],
+        longest=stage.LONG_ANSWER,
+    ).open()
     yield made
     made.close()
 

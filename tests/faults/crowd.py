@@ -23,7 +23,7 @@ from websockets.asyncio.client import connect
 from tailrace.protocol import records
 from tailrace.protocol.events import TERMINAL_TYPES
 from tailrace.verify import clients, transcript
-from tests.faults.stage import MODEL, MODEL_LENGTH, Stage
+from tests.faults.stage import MODEL, Stage
 from tests.support import pictures, scripted_content
 
 USERS = ("alice", "bob", "carol")
@@ -190,7 +190,7 @@ class Crowd:
             "model": MODEL,
             "input": _question(f"{mark} says hello\n{commands}".strip(), shown),
             "background": True,
-            "max_output_tokens": MODEL_LENGTH,
+            "max_output_tokens": self.stage.longest,
             "metadata": metadata,
             **fields,
         }

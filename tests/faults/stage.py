@@ -30,7 +30,8 @@ POOL = "default"
 # Another model and its pool, which stands in for the first one where a stage has it.
 FALLBACK_MODEL = "scripted-small"
 FALLBACK_POOL = "fallback"
-MODEL_LENGTH = 50_000
+MODEL_LENGTH = 20_000  # of which the older turns of a long prompt are left out
+LONG_ANSWER = 50_000  # where a test asks for one
 SESSION_MS = 2_000
 # Of roles that are not called like theirs.
 MODULES = {"archive": "tailrace.archiver", "fallback": "worker"}
@@ -38,11 +39,11 @@ WORKERS = ("worker", "fallback")  # roles of workers, by pool
 READY_S = 150.0  # seconds on an idle machine; others may use this one too
 
 
-def _pools(role: str, number: int, *, fallback: bool) -> dict[str, Any]:
+def _pools(role: str, number: int, longest: int, *, fallback: bool) -> dict[str, Any]:
     """The pools as a service knows them. Each worker has another length, so that a successor would
     leave other messages out of a prompt than its predecessor did."""
-    length = MODEL_LENGTH + (500 * number if role in WORKERS else 0)
-    bounds = {"max_model_len": length, "max_output_tokens": MODEL_LENGTH}
+    length = longest + (500 * number if role in WORKERS else 0)
+    bounds = {"max_model_len": length, "max_output_tokens": longest}
     if not fallback:
         return {POOL: {"models": [MODEL], **bounds}}
     return {
@@ -183,6 +184,7 @@ class Stage:
         record_keys: records carry authentication tags.
         archive: its process runs too, on a SQLite file that gateways and pushes read.
         fallback: workers of a second pool, which answers and continues what the first one cannot.
+        longest: tokens of prompt and answer together, and of an answer.
     """
 
     folder: Path
@@ -202,6 +204,7 @@ class Stage:
     record_keys: bool = False
     archive: bool = False
     fallback: int = 0
+    longest: int = MODEL_LENGTH
     services: dict[str, Service] = field(default_factory=dict)
 
     def open(self) -> Stage:
@@ -285,7 +288,7 @@ class Stage:
         port = ports.free_port(taken)
         admin = ports.free_port(taken | {port})
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("TAILRACE_", "OTEL_"))}
-        pools = _pools(role, number, fallback=self.fallback > 0)
+        pools = _pools(role, number, self.longest, fallback=self.fallback > 0)
         standing_in = {
             "TAILRACE_POOL": FALLBACK_POOL,
             "TAILRACE_MODEL_NAME": FALLBACK_MODEL,

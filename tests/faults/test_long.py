@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[stage.Stage]:
     """Three workers."""
-    made = stage.Stage(tmp_path, workers=3).open()
+    made = stage.Stage(tmp_path, workers=3, longest=stage.LONG_ANSWER).open()
     yield made
     made.close()
 
