@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -182,19 +183,45 @@ async def test_calls_of_tools_belong_to_their_turns(client: httpx.AsyncClient) -
     assert kinds.index("function_call") < kinds.index("function_call_output")
 
 
+async def answering(client: httpx.AsyncClient, conversation: str) -> str:
+    """The response of the conversation's first turn, once it has some text."""
+
+    async def begun() -> str:
+        nodes = (await client.get(f"/v1/conversations/{conversation}/nodes")).json()["data"]
+        if not nodes:
+            return ""
+        shown = await client.get(f"/v1/responses/{nodes[0]['id']}")
+        return str(nodes[0]["id"]) if shown.status_code == 200 and shown.json()["output"] else ""
+
+    return str(await waiting.eventually(begun, "the first words of the answer"))
+
+
+async def at_once(conversation: str, clients: Sequence[httpx.AsyncClient]) -> list[httpx.Response]:
+    """Ask for a turn with each client at once. One is taken, and runs until all others are refused;
+    what these were told."""
+    asked = [
+        asyncio.ensure_future(turn(c, conversation, f"at once {n}", tokens=3000, pace_ms=20))
+        for n, c in enumerate(clients)
+    ]
+    taken = await answering(clients[0], conversation)
+
+    def others() -> list[httpx.Response]:
+        return [each.result() for each in asked if each.done()]
+
+    await waiting.eventually(lambda: len(others()) == len(asked) - 1, "the others are answered")
+    refused = others()
+    assert {each.status_code for each in refused} == {400}, [each.text for each in refused]
+    await clients[0].post(f"/v1/responses/{taken}/cancel")
+    [last] = [each for each in await asyncio.gather(*asked) if each not in refused]
+    assert (last.status_code, last.json()["id"], last.json()["status"]) == (200, taken, "cancelled")
+    return refused
+
+
 async def test_of_turns_at_once_one_is_taken_and_the_others_are_told(
     client: httpx.AsyncClient, elsewhere: httpx.AsyncClient
 ) -> None:
     name = await made(client)
-    got = await asyncio.gather(
-        *(
-            turn(c, name, f"at once {n}", tokens=40, pace_ms=20)
-            for n, c in enumerate([client, elsewhere] * 4)
-        )
-    )
-    codes = sorted(each.status_code for each in got)
-    assert codes == [200] + [400] * 7, [each.text for each in got]
-    refused = [each.json()["error"] for each in got if each.status_code == 400]
+    refused = [each.json()["error"] for each in await at_once(name, [client, elsewhere] * 4)]
     assert {(e["code"], e["param"]) for e in refused} == {("conversation_locked", "conversation")}
     assert len(await texts(client, name)) == 2
 
@@ -222,15 +249,7 @@ async def test_turns_that_queue_come_one_after_the_other(
 async def test_a_turn_interrupts_the_one_that_runs(client: httpx.AsyncClient) -> None:
     name = await made(client)
     long = asyncio.ensure_future(turn(client, name, "long", tokens=400, pace_ms=20))
-
-    async def runs() -> bool:
-        nodes = (await client.get(f"/v1/conversations/{name}/nodes")).json()["data"]
-        if not nodes:
-            return False
-        shown = (await client.get(f"/v1/responses/{nodes[0]['id']}")).json()
-        return bool(shown["output"])
-
-    await waiting.eventually(runs, "the first words of the long answer")
+    await answering(client, name)
     next_ = await answered(client, name, "stop that", if_busy="interrupt")
     cut = (await long).json()
     assert cut["status"] == "cancelled"
@@ -347,25 +366,13 @@ async def test_turns_at_once_on_a_gateway_that_has_just_started_and_is_killed(
     with parts.gateway("mortal") as fresh:
         async with fresh.client() as elsewhere:
             name = await made(elsewhere)
-            got = await asyncio.gather(
-                *(turn(elsewhere, name, f"at once {n}", tokens=20, pace_ms=20) for n in range(8))
-            )
-            codes = sorted(each.status_code for each in got)
-            assert codes == [200] + [400] * 7, [each.text for each in got]
+            await at_once(name, [elsewhere] * 8)
 
             name = await made(client)
             running = asyncio.ensure_future(
                 turn(elsewhere, name, "lost", tokens=100, pace_ms=20, stream=True)
             )
-
-            async def answers() -> bool:
-                nodes = (await client.get(f"/v1/conversations/{name}/nodes")).json()["data"]
-                if not nodes:
-                    return False
-                shown = await client.get(f"/v1/responses/{nodes[0]['id']}")
-                return shown.status_code == 200 and bool(shown.json()["output"])
-
-            await waiting.eventually(answers, "the turn of the gateway that will be killed")
+            await answering(client, name)
             fresh.kill()
             with contextlib.suppress(httpx.HTTPError):
                 await running
