@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Who fails shows what the services said that run just now."""
+    """The report of a failed test has the last lines of the services that run."""
     report = yield
     started = sys.modules.get("tests.support.gateway_process")
     if report.failed and started is not None:

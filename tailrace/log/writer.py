@@ -76,7 +76,6 @@ class Writer:
         *,
         client_id: str = "tailrace",
         deadline_s: float = clients.APPEND_DEADLINE_S,
-        on_replaced: Callable[[str], None] | None = None,
         api: client_api.ClientApi | None = None,
         producer: Callable[..., aiokafka.AIOKafkaProducer] = aiokafka.AIOKafkaProducer,
     ) -> None:
@@ -84,7 +83,6 @@ class Writer:
         self._bootstrap = bootstrap
         self._client_id = client_id
         self._deadline_s = deadline_s
-        self._on_replaced = on_replaced
         self._api = api or client_api.default()
         self._make_producer = producer
         self._queue: collections.deque[_Pending] = collections.deque()
@@ -148,7 +146,7 @@ class Writer:
                 )
             )
             self._wake.set()
-        # Callers may drop the future. A failure is then still counted through `on_replaced`.
+        # Callers may drop the future. A failure is then still counted and logged.
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
         return done
 
@@ -290,8 +288,6 @@ class Writer:
         producer, self._producer = self._producer, None
         telemetry.PRODUCERS_REPLACED.labels(reason=reason.partition(":")[0]).inc()
         telemetry.log(telemetry.Action.PRODUCER_REPLACED, reason=reason, client=self._client_id)
-        if self._on_replaced is not None:
-            self._on_replaced(reason)
         if producer is not None:
             self._discard(producer)
 

@@ -30,8 +30,8 @@ POOL = "default"
 # Another model and its pool, which stands in for the first one where a stage has it.
 FALLBACK_MODEL = "scripted-small"
 FALLBACK_POOL = "fallback"
-MODEL_LENGTH = 20_000  # of which the older turns of a long prompt are left out
-LONG_ANSWER = 50_000  # where a test asks for one
+MODEL_LENGTH = 20_000  # tokens; the mixture's longest prompts have more, and lose older turns
+LONG_ANSWER = 50_000  # tokens, on stages whose tests ask for a long answer
 SESSION_MS = 2_000
 # Of roles that are not called like theirs.
 MODULES = {"archive": "tailrace.archiver", "fallback": "worker"}
@@ -184,7 +184,7 @@ class Stage:
         record_keys: records carry authentication tags.
         archive: its process runs too, on a SQLite file that gateways and pushes read.
         fallback: workers of a second pool, which answers and continues what the first one cannot.
-        longest: tokens of prompt and answer together, and of an answer.
+        longest: bound on the tokens of prompt and answer together, and of an answer.
     """
 
     folder: Path

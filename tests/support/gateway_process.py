@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +28,15 @@ ISS, AUDIENCE, KID = "https://test.invalid/gateway", "tailrace", "k1"
 MODEL = "scripted"
 START_DEADLINE_S = 300.0  # two seconds on an idle machine
 ORIGIN = "http://page.test"
-# All that this process has started, for the report of a test that fails.
+AWAY = "The log cannot be written right now."
+# Services that this process has started, for the report of a failed test.
 STARTED: weakref.WeakSet[Process] = weakref.WeakSet()
 
 
 class Patient(httpx.AsyncHTTPTransport):
-    """Asks again when the log cannot be written, as the SDKs do: nothing was appended then. A busy
-    broker may owe an answer for longer than a gateway waits."""
+    """Repeats a request that was refused because the log cannot be written, as the SDKs do. Nothing
+    was appended then. A broker on a busy machine may take longer than a gateway waits. Each time is
+    a warning, which the summary of the run shows."""
 
     TRIES = 5
 
@@ -42,9 +45,9 @@ class Patient(httpx.AsyncHTTPTransport):
             answer = await super().handle_async_request(request)
             if answer.status_code != 503:
                 break
-            if b"The log cannot be written right now." not in await answer.aread():
+            if AWAY.encode() not in await answer.aread():
                 break
-            print(f"{time.time():.1f}: {request.url.path}: the log could not be written, {tried=}")
+            warnings.warn(f"{AWAY} {request.method} {request.url.path}, try {tried}", stacklevel=1)
             await asyncio.sleep(1.0)
         return answer
 

@@ -105,11 +105,9 @@ class MemoryLog:
 
     # ---- clients ---------------------------------------------------------------------------------
 
-    def writer(
-        self, *, deadline_s: float = 15.0, on_replaced: Callable[[str], None] | None = None
-    ) -> interfaces.RecordWriter:
+    def writer(self, *, deadline_s: float = 15.0) -> interfaces.RecordWriter:
         """A writer. It appends whether or not its `run` runs."""
-        made = _Writer(self, deadline_s, on_replaced)
+        made = _Writer(self, deadline_s)
         self._writers.append(made)
         return made
 
@@ -328,12 +326,9 @@ class MemoryLog:
 class _Writer:
     """See `interfaces.RecordWriter`."""
 
-    def __init__(
-        self, broker: MemoryLog, deadline_s: float, on_replaced: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, broker: MemoryLog, deadline_s: float) -> None:
         self._broker = broker
         self._deadline_s = deadline_s
-        self._on_replaced = on_replaced
         self._queue: list[
             tuple[
                 str,
@@ -431,8 +426,6 @@ class _Writer:
         """A failed append makes its producer worthless, with everything in flight."""
         self.incarnation += 1
         self._fail_all(reason)
-        if self._on_replaced is not None:
-            self._on_replaced(reason)
 
     def _fail_all(self, reason: str) -> None:
         never_sent = [entry[-1] for entry in self._queue]

@@ -197,8 +197,8 @@ async def answering(client: httpx.AsyncClient, conversation: str) -> str:
 
 
 async def at_once(conversation: str, clients: Sequence[httpx.AsyncClient]) -> list[httpx.Response]:
-    """Ask for a turn with each client at once. One is taken, and runs until all others are refused;
-    what these were told."""
+    """The refusals, where each client asks for a turn at the same time: one turn is taken and runs
+    until all others are refused."""
     asked = [
         asyncio.ensure_future(turn(c, conversation, f"at once {n}", tokens=3000, pace_ms=20))
         for n, c in enumerate(clients)
