@@ -22,8 +22,9 @@ _TOPIC_EXISTS = 36
 _NOT_AUTHORIZED = 29
 _OF_TOPIC = 1  # where a setting is from: it was given for this topic
 
-# How long another process may take to name the log after it made the topics.
-NAMED_S = 3.0
+# How long another process may take to name the log after it made the topics. Two names would be two
+# logs, so it covers an append that the broker of a busy machine acknowledges late.
+NAMED_S = 20.0
 # How long brokers may take to know topics that the controller made.
 KNOWN_S = 60.0
 
