@@ -19,7 +19,9 @@ from tailrace.protocol import ids, records, topics
 from tests.faults import archived, drill, stage
 
 CREATES = 30
-CREATE_TOKENS = 600  # three seconds: a CANCEL that follows a claim in the log comes before the end
+# Twelve seconds: a CANCEL that follows a claim in the log comes before the end, also where the
+# gateway's writer needs some seconds to reach a broker that is back on a busy machine.
+CREATE_TOKENS, CREATE_PACE_MS = 600, 20
 CREATES_FAIL_S = 16.0  # longer than a create takes to fail
 REDIS_STOPPED_S = 2.0  # more than one call of a service waits
 WARM_UP_S = 3.0  # undisturbed, so that responses stream when the first fault comes
@@ -181,7 +183,8 @@ async def ask_without_broker(d: drill.Drill, how: signal.Signals) -> None:
     d.fault("stop" if how is signal.SIGSTOP else "kill", "kafka")
     for i in range(CREATES):
         key = f"{d.name}-{d.seed}-{i}" if i % 3 == 0 else None
-        asking.add(asyncio.ensure_future(d.crowd.ask(tokens=CREATE_TOKENS, pace_ms=5, key=key)))
+        create = d.crowd.ask(tokens=CREATE_TOKENS, pace_ms=CREATE_PACE_MS, key=key)
+        asking.add(asyncio.ensure_future(create))
         if i == CREATES // 3:  # some are acknowledged, some on their way, some not sent
             os.kill(on.kafka.pid, how)
         await asyncio.sleep(0.02)
