@@ -18,7 +18,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer import fetcher
 
 from tailrace import log, telemetry
-from tailrace.log import aiokafka_internals, client_api, clients, interfaces, readers
+from tailrace.log import aiokafka_internals, client_api, clients, compacted, interfaces, readers
 from tailrace.protocol import ids, records, topics
 from tests.contract.conftest import Mortal
 from tests.support import collected, log_contract, waiting
@@ -603,6 +603,22 @@ async def test_topics_are_applied_once_and_a_new_pool_fits_the_log_that_is_there
     } == {5}
     assert (counts[topics.META], counts[topics.DELETIONS]) == (1, 6)
     assert await log.layout(bare) == first
+
+
+@pytest.mark.timeout(120)
+async def test_a_name_that_comes_late_stays_the_only_one(
+    bare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: on a busy machine two processes that applied the topics gave the log two names."""
+    append = compacted.append
+
+    async def late(*args: Any) -> None:
+        await asyncio.sleep(5)
+        await append(*args)
+
+    monkeypatch.setattr(compacted, "append", late)
+    await asyncio.gather(*(log.apply_topics(bare, ["default"], partitions=2) for _ in range(2)))
+    assert len((await read_all(bare, topics.META, [0]))[0]) == 1
 
 
 @pytest.mark.timeout(120)
