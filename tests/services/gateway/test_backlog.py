@@ -132,6 +132,15 @@ async def test_a_response_that_waits_is_told_its_place_on_every_transport(
     chat = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "metadata": metadata}
     with gp.push(folder, kafka, redis_url, POOL, keys) as push:
         async with busy.client("carol") as client:
+            # With every place taken, the worker has read all sixty before the first of them begins.
+            long = {"metadata": gp.cues(8 * TOKENS, PACE_MS)}
+            held = [(await ask(client, **long)).json()["id"] for _ in range(PLACES)]
+
+            async def begun() -> bool:
+                found = [(await client.get(f"/v1/responses/{rid}")).json() for rid in held]
+                return all(each["status"] != "queued" for each in found)
+
+            await waiting.eventually(begun, "every place is taken")
             await asyncio.gather(*(ask(client) for _ in range(60)))
             rid = (await ask(client)).json()["id"]
             streamed = f"/v1/responses/{rid}?stream=true"
