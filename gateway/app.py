@@ -394,6 +394,7 @@ class Gateway:
             self.workers,
             self.breakers,
             self.canaries,
+            (clients.uploads, *(clients.vectors[1:] if clients.vectors else ())),
             version=_version(),
             started=int(time.time()),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,6 +35,7 @@ from gateway import (
 )
 from tailrace import settings
 from tailrace.delivery import delivery
+from tailrace.log import interfaces
 from tailrace.protocol import errors
 from tailrace.store import tickets
 from tailrace.store.redis_store import RedisStore, StoreUnavailable
@@ -69,11 +70,13 @@ class Api:
         workers: worker_registry.WorkerRegistry,
         broken: breakers.Breakers,
         weighed: canaries.Canaries,
+        tails: Sequence[interfaces.TailReader],
         *,
         version: str,
         started: int,
     ) -> None:
-        """`vector_stores`: None where the deployment has none."""
+        """`vector_stores`: None where the deployment has none. `tails`: readers besides those of
+        the delivery."""
         self._config = config
         self._pools = pools
         self._gate = gate
@@ -95,6 +98,7 @@ class Api:
         self._workers = workers
         self._breakers = broken
         self._canaries = weighed
+        self._tails = tails
         self._version = version
         self._started = started
 
@@ -276,12 +280,13 @@ class Api:
     async def readiness(self) -> dict[str, Any]:
         """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
         revisions = self._canaries.shown()
+        kafka = self._submit.answered and all(reader.answers for reader in self._tails)
         return {
             "ready": self._submit.accepting
-            and self._submit.answered
+            and kafka
             and self._gate.revocations.ready
             and not self._submit.leaving,
-            "kafka": self._submit.answered,
+            "kafka": kafka,
             "redis": await self._redis.reachable(),
             "draining": self._submit.leaving,
             "engine": self._workers.state(),

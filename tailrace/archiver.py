@@ -42,9 +42,11 @@ class Archiver:
 
     def readiness(self) -> dict[str, Any]:
         """The JSON of `/ready`: 200 when everything is folded that the topics held at the start."""
+        readers = self.follower.readers.values()
+        kafka = self.health.answers and all(reader.answers for reader in readers)
         return {
-            "ready": self.follower.ready and self.health.answers,
-            "kafka": self.health.answers,
+            "ready": self.follower.ready and kafka,
+            "kafka": kafka,
             "database": not self.follower.away,
             "detail": self.follower.away,
         }

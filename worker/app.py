@@ -226,7 +226,11 @@ class App:
         background.append(tasks.create_task(prefixes.run(), name="prefix-teller"))
         context.steady_s = lambda: health.steady_s
         self.status.kafka = lambda: (
-            health.answers and self.writer.connected and not self.writer.stalled
+            health.answers
+            and self._connections.reader.answers
+            and consumer.answers
+            and self.writer.connected
+            and not self.writer.stalled
         )
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers

@@ -97,6 +97,11 @@ class Membership:
         return polled
 
     @property
+    def answers(self) -> bool:
+        """Whether the member gets what its partitions hold, as far as is known."""
+        return self._member.answers
+
+    @property
     def pauses(self) -> bool:
         """Whether anything is paused."""
         return bool(self._paused)

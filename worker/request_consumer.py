@@ -98,6 +98,11 @@ class RequestConsumer:
         return not (self._left or self._aside or any(self._unread.values()))
 
     @property
+    def answers(self) -> bool:
+        """Whether the group's member gets what its partitions hold, as far as is known."""
+        return self._membership.answers
+
+    @property
     def partitions(self) -> list[int]:
         """Partition numbers whose requests are taken here now."""
         return [] if self._left else self._membership.assignment.numbers

@@ -106,8 +106,9 @@ class Delivery:
 
     @property
     def answered(self) -> bool:
-        """Whether `ready`, and the broker answered when it was last asked."""
-        return self.ready and self._health.answers
+        """Whether `ready`, the broker answered when it was last asked, and no reader is blind."""
+        heard = all(reader.answers for reader in self._clients.tails)
+        return self.ready and self._health.answers and heard
 
     async def run(self) -> None:
         """Deliver until cancelled; stops the log clients at the end.

@@ -43,6 +43,12 @@ class LogClients:
     offsets: interfaces.OffsetQueries
     read_layout: interfaces.LayoutQuery
 
+    @property
+    def tails(self) -> tuple[interfaces.TailReader, ...]:
+        """All tail readers."""
+        named = (self.long_polled, self.on_demand, self.deletions, self.revocations)
+        return (*named, *self.feeds.values())
+
 
 def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:
     """Clients of the broker at `bootstrap`. They connect at their first use."""

@@ -22,6 +22,11 @@ class InvalidBootstrap(ValueError):
     """The text is no address of Kafka. The message says why and repeats no secret."""
 
 
+class UnreadableFile(InvalidBootstrap, OSError):
+    """A file that the address names cannot be read now. Clients take it for a broker that is away:
+    a Secret is missing for a moment while it is replaced."""
+
+
 class Bootstrap(NamedTuple):
     """A parsed address. `user` and the files are empty for a plain connection."""
 
@@ -62,10 +67,13 @@ def parse(text: str) -> Bootstrap:
 
 def options(text: str) -> dict[str, Any]:
     """Constructor arguments of every aiokafka client. The files are read again each time, so a
-    rotated password or CA serves the next connection.
+    rotated password or CA serves the next client. A client that exists keeps what it was made with
+    for all its connections. Who holds one replaces it: a writer after an append that failed,
+    readers and members of groups by `liveness`, `Offsets` after a question without an answer.
 
     Raises:
-        InvalidBootstrap: also when a file is missing.
+        UnreadableFile
+        InvalidBootstrap: the address is wrong.
     """
     address = parse(text)
     if not address.user:
@@ -73,9 +81,10 @@ def options(text: str) -> dict[str, Any]:
     try:
         password = Path(address.password_file).read_text().strip()
         context = ssl.create_default_context(cafile=address.ca_file)
-    except OSError as error:
-        raise InvalidBootstrap(
-            f"{error.filename or address.ca_file}: {error.strerror or error}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFile(
+            f"{getattr(error, 'filename', None) or address.ca_file}: "
+            f"{getattr(error, 'strerror', None) or error}"
         ) from error
     return {
         "bootstrap_servers": address.servers,

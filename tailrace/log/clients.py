@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import aiokafka
 import aiokafka.admin
@@ -14,6 +14,8 @@ from tailrace.log import address, client_api
 from tailrace.log.deadlines import finishes_within, start_client
 from tailrace.protocol import log_words
 from tailrace.retry import retry_until
+
+T = TypeVar("T")
 
 APPEND_DEADLINE_S = 15.0
 STOP_DEADLINE_S = 5.0
@@ -42,8 +44,11 @@ async def started_consumer(
     make: Callable[[], aiokafka.AIOKafkaConsumer],
     api: client_api.ClientApi,
     deadline_s: float = float("inf"),
+    failed: Callable[[], None] = lambda: None,
 ) -> aiokafka.AIOKafkaConsumer:
     """A started consumer that `make` made; waits for a broker that is away.
+
+    `failed` is called after each attempt that failed.
 
     Raises:
         LogUnavailable: not within the deadline.
@@ -51,6 +56,13 @@ async def started_consumer(
     give_up = time.monotonic() + deadline_s
 
     async def attempt() -> aiokafka.AIOKafkaConsumer:
+        try:
+            return await started()
+        except CONNECTION_ERRORS:
+            failed()
+            raise
+
+    async def started() -> aiokafka.AIOKafkaConsumer:
         consumer = make()
         try:
             await start_client(consumer, give_up - time.monotonic())
@@ -67,6 +79,15 @@ async def started_consumer(
         raise log_words.LogUnavailable(
             f"no connection in {deadline_s:.0f} s: {type(error).__name__}"
         ) from error
+
+
+async def ask_again(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of an admin client. Its first call after the broker ended its connection fails, so
+    it is asked again once."""
+    try:
+        return await ask()
+    except aiokafka.errors.KafkaConnectionError:
+        return await ask()
 
 
 async def close_admin(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:

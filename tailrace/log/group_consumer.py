@@ -11,7 +11,7 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from tailrace.log import address, client_api, clients, record_keys
+from tailrace.log import address, client_api, clients, liveness, record_keys
 from tailrace.protocol import log_words
 
 # A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
@@ -49,6 +49,7 @@ class GroupConsumer:
         _consumer: the joined client; None before `start` and after the membership was given up.
         _stopped: set by `stop`; the member does not join any more.
         _rejoin: the next poll gives the membership up.
+        _liveness: whether the consumer hears of the partitions that are not paused.
     """
 
     def __init__(
@@ -87,11 +88,25 @@ class GroupConsumer:
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._stopped = False
         self._rejoin = False
+        self._liveness = liveness.Liveness(
+            client_id,
+            lambda: clients.new_consumer(bootstrap, client_id=f"{client_id}-look"),
+            self._api,
+            WAIT_MS / 1000,
+        )
+
+    @property
+    def answers(self) -> bool:
+        """Whether it gets what its partitions hold, as far as is known (`liveness`)."""
+        return self._liveness.answers
 
     async def start(self) -> None:
         """Join the group; waits for a broker that is away."""
         if self._consumer is None:
-            self._consumer = await clients.started_consumer(self._subscribed, self._api)
+            self._consumer = await clients.started_consumer(
+                self._subscribed, self._api, failed=self._liveness.refused
+            )
+            self._liveness.connected()
         if self._stopped:  # while it joined
             await self.stop()
             raise log_words.LogUnavailable("the group consumer was stopped")
@@ -108,7 +123,7 @@ class GroupConsumer:
         if self._consumer is None:
             await self.start()
         consumer = self._member()
-        if self._rejoin:
+        if self._rejoin or self._liveness.blind:
             await self._leave()
             raise log_words.LogUnavailable("the membership was given up")
         try:
@@ -118,7 +133,9 @@ class GroupConsumer:
             # failed stays failed. A new member starts from the committed offsets.
             await self._leave()
             raise log_words.LogUnavailable(type(error).__name__) from error
-        return [record_keys.record(r) for batch in batches.values() for r in batch]
+        records = [record_keys.record(r) for batch in batches.values() for r in batch]
+        self._liveness.polled(consumer, {}, full=len(records) >= max_records)
+        return records
 
     def rejoin(self) -> None:
         """Have the next poll give the membership up, so that the one after it joins again.
@@ -160,6 +177,7 @@ class GroupConsumer:
     async def stop(self) -> None:
         """Leave the group within a deadline."""
         self._stopped = True
+        await self._liveness.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)

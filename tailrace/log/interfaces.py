@@ -30,6 +30,10 @@ class TailReader(Protocol):
     def positions(self) -> Mapping[int, int]:
         """Next offset of each followed partition. `poll` returned everything below it."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether it gets what its partitions hold, as far as is known."""
+
     def follow(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on; takes effect before the next fetch."""
 
@@ -137,6 +141,10 @@ class RecordWriter(Protocol):
 
 class GroupMember(Protocol):
     """One member of a consumer group. Its callbacks tell what it owns."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it gets what its partitions hold, as far as is known."""
 
     async def start(self) -> None:
         """Join the group; waits for a broker that is away."""

@@ -11,7 +11,7 @@ import aiokafka
 import aiokafka.errors
 
 from tailrace import telemetry
-from tailrace.log import client_api, clients, record_keys
+from tailrace.log import client_api, clients, liveness, record_keys
 from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
@@ -34,6 +34,7 @@ class Reader:
         _consumer: None until the first poll and after an error.
         _lags: sets the gauge of a followed partition. To find a gauge by its labels takes longer
             than to set it.
+        _liveness: whether the consumer hears of its partitions.
     """
 
     def __init__(
@@ -58,6 +59,12 @@ class Reader:
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
         self._changed = asyncio.Event()
         self._lags: dict[int, Callable[[float], None]] = {}
+        self._liveness = liveness.Liveness(
+            client_id,
+            lambda: clients.new_consumer(bootstrap, client_id=f"{client_id}-look"),
+            self._api,
+            wait_ms / 1000,
+        )
         self.positions: dict[int, int] = {}
 
     def follow(self, partition: int, offset: int) -> None:
@@ -84,6 +91,11 @@ class Reader:
         pending = self._changes.get(partition)
         return self.positions[partition] if pending is None else pending
 
+    @property
+    def answers(self) -> bool:
+        """Whether it gets what its partitions hold, as far as is known (`liveness`)."""
+        return self._liveness.answers
+
     async def poll(self) -> list[log_words.Record]:
         """The next records, in order within each partition; empty when the long poll ran out.
 
@@ -92,15 +104,16 @@ class Reader:
             LogUnavailable: no connection, or the fetch failed. The next poll reads on from
                 `positions`.
         """
+        if self._liveness.blind:
+            await self._drop()
         if self._consumer is None:
-            self._consumer = await clients.started_consumer(
-                self._make, self._api, self._answer_deadline_s
-            )
+            self._consumer = await self._connected()
             self._assign(self._consumer)
         if self._changes:
             self._apply_changes()
             self._assign(self._consumer)
         if not self.positions:
+            self._liveness.nothing_followed()
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(NOTHING_FOLLOWED_S):
@@ -110,6 +123,17 @@ class Reader:
 
     async def stop(self) -> None:
         """Close the connection; positions stay."""
+        await self._liveness.stop()
+        await self._drop()
+
+    async def _connected(self) -> aiokafka.AIOKafkaConsumer:
+        consumer = await clients.started_consumer(
+            self._make, self._api, self._answer_deadline_s, self._liveness.refused
+        )
+        self._liveness.connected()
+        return consumer
+
+    async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
@@ -139,10 +163,10 @@ class Reader:
         try:
             batches = await consumer.getmany(timeout_ms=self._wait_ms, max_records=MAX_POLL_RECORDS)
         except aiokafka.errors.OffsetOutOfRangeError as error:
-            await self.stop()
+            await self._drop()
             raise log_words.HistoryLost(str(error)) from error
         except (aiokafka.errors.KafkaError, OSError) as error:
-            await self.stop()
+            await self._drop()
             raise log_words.LogUnavailable(type(error).__name__) from error
         out: list[log_words.Record] = []
         for tp, batch in batches.items():
@@ -152,6 +176,11 @@ class Reader:
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
                 self._lag(tp.partition)(max(0, end - self.positions[tp.partition]))
+        self._liveness.polled(
+            consumer,
+            {aiokafka.TopicPartition(self._topic, p): at for p, at in self.positions.items()},
+            full=len(out) >= MAX_POLL_RECORDS,
+        )
         return out
 
     def _lag(self, partition: int) -> Callable[[float], None]:

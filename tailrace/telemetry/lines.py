@@ -66,6 +66,8 @@ class Action(enum.StrEnum):
     PARTITIONS_REVOKED = "partitions_revoked"
     PRODUCER_REPLACED = "producer_replaced"
     CONSUMER_REPLACED = "consumer_replaced"
+    READER_BLIND = "reader_blind"  # it hears nothing of partitions that it reads
+    READER_HEARS = "reader_hears"  # it hears of them again
     INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
     FORGED_RECORD = "forged_record"  # without a good authentication tag
@@ -91,6 +93,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.RESTART_NEEDED: logging.WARNING,
     Action.PRODUCER_REPLACED: logging.WARNING,
     Action.CONSUMER_REPLACED: logging.WARNING,
+    Action.READER_BLIND: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,
     Action.KAFKA_AWAY: logging.WARNING,
     Action.KAFKA_FALLBACK: logging.WARNING,

@@ -194,6 +194,16 @@ DEAD_LETTERS: Final = Counter(
 PRODUCERS_REPLACED: Final = Counter(
     "tailrace_producers_replaced", "Kafka producers replaced after an error", ["reason"]
 )
+READERS_BLIND: Final = Gauge(
+    "tailrace_readers_blind",
+    "1 while a reader of Kafka hears nothing although the broker answers others",
+    ["client"],
+)
+READERS_REPLACED: Final = Counter(
+    "tailrace_readers_replaced",
+    "Consumers replaced because another one was answered where they were not",
+    ["client"],
+)
 TASKS: Final = Gauge("tailrace_tasks", "Tasks of the event loop")
 CONSUMER_LAG: Final = Gauge(
     "tailrace_consumer_lag",

@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import ipaddress
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from k8s.gate import render
 from k8s.gate.manifests import Manifests
 from pipelines import counts, definition, progress
 from tailrace import log
+from tailrace.delivery import delivery, log_clients
 from tailrace.local import kafka_broker, ports
 from tailrace.log import address as kafka_address
 from tailrace.protocol import topics
@@ -36,6 +38,8 @@ from tests.support import waiting
 pytestmark = pytest.mark.timeout(240)
 
 SERVICES = ("gateway", "push", "worker", "operator")
+# The broker ends the connections of one listener after this time, as a restart does.
+REAUTH_MS = 3_000
 DENIED_S = 2.0  # for how long a reader without rights gets nothing
 _KINDS = {"topic": 2, "group": 3, "transactionalId": 5}
 _OPERATIONS = {
@@ -115,39 +119,60 @@ class Guarded(kafka_broker.Broker):
 @dataclass(frozen=True)
 class Cluster:
     """`inside` is the plain listener of the operators; `port` the one of the deployment's
-    clients."""
+    clients; of `brief` too, on which no connection lasts."""
 
     inside: str
     port: int
+    brief: int
     folder: Path
+    kafka: Guarded
 
-    def address(self, service: str, *, ca: str = "ca.crt") -> str:
+    def address(self, service: str, *, ca: str = "ca.crt", port: int = 0) -> str:
         """`TAILRACE_KAFKA` as the service's pods have it."""
         files = f"password_file={self.folder / service}&ca_file={self.folder / ca}"
-        return f"sasl+ssl://tailrace-{service}@127.0.0.1:{self.port}?{files}"
+        return f"sasl+ssl://tailrace-{service}@127.0.0.1:{port or self.port}?{files}"
+
+    def change_password(self, service: str, password: str) -> None:
+        """At the broker. The service's file has the former one."""
+        command = self.kafka.command(
+            "kafka.admin.ConfigCommand",
+            *("--bootstrap-server", self.inside, "--alter", "--entity-type", "users"),
+            *("--entity-name", f"tailrace-{service}"),
+            *("--add-config", f"SCRAM-SHA-512=[iterations=4096,password={password}]"),
+        )
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def _settings(folder: Path, inside: int, port: int, controller: int) -> dict[str, str]:
-    listeners = f"INTERNAL://127.0.0.1:{inside},CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"
+def _settings(folder: Path, inside: int, port: int, brief: int, controller: int) -> dict[str, str]:
+    named = {"INTERNAL": inside, "CLIENTS": port, "BRIEF": brief, "CONTROLLER": controller}
+    listeners = ",".join(f"{name}://127.0.0.1:{number}" for name, number in named.items())
     return {
         "listeners": listeners,
         "advertised.listeners": listeners,
         "listener.security.protocol.map": (
-            "INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENTS:SASL_SSL"
+            "INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENTS:SASL_SSL,BRIEF:SASL_SSL"
         ),
         "inter.broker.listener.name": "INTERNAL",
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-        "listener.name.clients.scram-sha-512.sasl.jaas.config": (
-            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        ),
-        "listener.name.clients.ssl.keystore.type": "PEM",
-        "listener.name.clients.ssl.keystore.location": str(folder / "server.pem"),
-        "listener.name.clients.ssl.client.auth": "none",
+        **_of_clients("clients", folder),
+        **_of_clients("brief", folder),
+        "listener.name.brief.scram-sha-512.connections.max.reauth.ms": str(REAUTH_MS),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         # Strimzi's operators come by a listener of their own; here it is the plain one on the
         # loopback.
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "false",
+    }
+
+
+def _of_clients(listener: str, folder: Path) -> dict[str, str]:
+    return {
+        f"listener.name.{listener}.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        f"listener.name.{listener}.ssl.keystore.type": "PEM",
+        f"listener.name.{listener}.ssl.keystore.location": str(folder / "server.pem"),
+        f"listener.name.{listener}.ssl.client.auth": "none",
     }
 
 
@@ -225,8 +250,9 @@ def cluster(
     _identities(folder, users)
     port = ports.free_port()
     inside = ports.free_port({port})
-    controller = ports.free_port({port, inside})
-    extra = _settings(folder, inside, port, controller)
+    brief = ports.free_port({port, inside})
+    controller = ports.free_port({port, inside, brief})
+    extra = _settings(folder, inside, port, brief, controller)
     kafka = Guarded(
         folder / "kafka",
         port,
@@ -236,7 +262,7 @@ def cluster(
         extra=extra,
     )
     kafka.users = users
-    started = Cluster(f"127.0.0.1:{inside}", port, folder)
+    started = Cluster(f"127.0.0.1:{inside}", port, brief, folder, kafka)
     try:
         kafka.start()
         kafka.wait_ready(120)
@@ -465,3 +491,97 @@ async def test_nobody_comes_in_without_the_right_password_over_the_right_tls(
     with pytest.raises((aiokafka.errors.KafkaError, OSError, TimeoutError)):
         await asyncio.wait_for(client.start(), 10)
     await client.stop()
+
+
+async def _ignored(_: set[tuple[str, int]]) -> None: ...
+
+
+async def test_a_password_that_is_changed_under_way_makes_no_service_blind(
+    cluster: Cluster,
+) -> None:
+    """aiokafka logs in again with the password that a client was made with. Refused, its consumer
+    returned nothing and raised nothing, for ever, while the service said that it was ready."""
+    address = cluster.address("worker", port=cluster.brief)
+    asked = topics.requests("default", "interactive")
+    member = log.GroupConsumer(
+        address,
+        topics.group("default"),
+        [asked],
+        session_timeout_ms=6_000,
+        assigned=_ignored,
+        revoked=_ignored,
+        client_id="member",
+    )
+    own, offsets = log.Writer(address, deadline_s=5), log.Offsets(address)
+    gateway = delivery.Delivery(
+        log_clients.over_kafka(cluster.address("gateway", port=cluster.brief)),
+        layout=await log.layout(address),
+        pools=lambda: ["default"],
+        preferred=[0],
+    )
+    reader = log.Reader(address, topics.TOKENS)
+    reader.follow(1, (await offsets.ends(topics.TOKENS, [1]))[1])
+    got: list[log.Record] = []
+
+    async def read(poll: Callable[[], Awaitable[list[log.Record]]]) -> None:
+        while True:
+            try:
+                got.extend(await poll())
+            except log.LogUnavailable:
+                await asyncio.sleep(0.1)
+
+    def value(of: bytes) -> bool:
+        return {r.topic for r in got if r.value == of} == {topics.TOKENS, asked}
+
+    async def written(of: bytes) -> None:
+        async with writer(cluster.inside) as producer:
+            for topic in (topics.TOKENS, asked):
+                await producer.send_and_wait(topic, of, key=b"k", partition=1)
+
+    running = [
+        asyncio.ensure_future(each)
+        for each in (
+            own.run(),
+            gateway.run(),
+            read(reader.poll),
+            read(functools.partial(member.poll, 100)),
+        )
+    ]
+    try:
+        await written(b"before")
+        await waiting.eventually(lambda: value(b"before"), "both read", within_s=30)
+        await own.append(topics.TOKENS, 0, "k", b"{}")
+        await waiting.eventually(lambda: gateway.answered, "the gateway is ready", within_s=30)
+        for service in ("worker", "gateway"):
+            await asyncio.to_thread(cluster.change_password, service, "another")
+        await waiting.eventually(
+            lambda: not (reader.answers or member.answers or gateway.answered),
+            "they say that they get nothing",
+            within_s=30,
+        )
+        for service in ("worker", "gateway"):
+            (cluster.folder / service).write_text("another")
+        await written(b"after")
+        await waiting.eventually(lambda: value(b"after"), "both read again", within_s=20)
+        await waiting.eventually(
+            lambda: reader.answers and member.answers and gateway.answered,
+            "they say that they get everything",
+            within_s=20,
+        )
+
+        async def appended() -> bool:
+            try:
+                await own.append(topics.TOKENS, 0, "k", b"{}")
+            except log.AppendFailed:
+                return False
+            return True
+
+        await waiting.eventually(appended, "the writer writes again", within_s=20)
+        assert await offsets.committed(topics.group("default")) is not None
+    finally:
+        await own.stop(1)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for client in (reader, member, offsets):
+            await client.stop()

@@ -64,6 +64,7 @@ class MemoryLog:
     Attributes:
         layout: which log this is; `replace` changes it.
         away: no client gets an answer while it is set; use `go_away` and `come_back`.
+        unheard: topics of which tail readers and members get nothing and know it; use `deafen`.
         questions_fail: questions about offsets get no answer; use `unanswered`.
         appended: every record that landed, in the order of arrival.
         reads: (topic, partition, start, end) of every replay that got a connection.
@@ -84,6 +85,7 @@ class MemoryLog:
     ) -> None:
         self.layout = log.Layout(incarnation, ids.incarnation_tag(incarnation), partitions)
         self.away = self.questions_fail = False
+        self.unheard: set[str] = set()
         self.appended: list[log_words.Record] = []
         self.reads: list[tuple[str, int, int, int]] = []
         self.layout_reads = 0
@@ -206,6 +208,17 @@ class MemoryLog:
             self.questions_fail = False
 
         return answered
+
+    def deafen(self, topic: str) -> Callable[[], None]:
+        """Readers of a topic get nothing and know it; returns what ends that. Other clients are
+        answered."""
+        self.unheard.add(topic)
+
+        def heard() -> None:
+            self.unheard.discard(topic)
+            self.notify()
+
+        return heard
 
     def hold_acknowledgements(self) -> None:
         """Records land, and their appends stay unanswered."""
@@ -455,6 +468,10 @@ class _Reader:
         self._wait_s = wait_s
         self.positions: dict[int, int] = {}
 
+    @property
+    def answers(self) -> bool:
+        return self._topic not in self._broker.unheard
+
     def follow(self, partition: int, offset: int) -> None:
         self.positions[partition] = offset
         self._broker.notify()
@@ -481,6 +498,8 @@ class _Reader:
 
     def _fetch(self) -> list[log_words.Record]:
         found: list[log_words.Record] = []
+        if not self.answers:
+            return found
         parts = {p: self._broker.partition(self._topic, p) for p in self.positions}
         for number, at in parts.items():
             if not at.begin <= self.positions[number] <= at.end:
@@ -629,6 +648,10 @@ class _Member:
         self._assigned, self._revoked = assigned, revoked
         self._joined = self._stopped = False
 
+    @property
+    def answers(self) -> bool:
+        return self._broker.unheard.isdisjoint(self.names)
+
     async def start(self) -> None:
         while self._broker.away and not self._stopped:
             await self._broker.change(0.05)
@@ -704,7 +727,7 @@ class _Member:
 
     def _fetch(self, limit: int) -> list[log_words.Record]:
         found: list[log_words.Record] = []
-        if self._broker.away:
+        if self._broker.away or not self.answers:
             return found
         for tp in self.positions:
             left = max(1, limit) - len(found)

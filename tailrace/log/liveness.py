@@ -1,0 +1,206 @@
+"""Finds the partitions of which a consumer hears nothing although another client would.
+
+A consumer of aiokafka keeps the password, the certificates and the addresses that it was made with.
+While its login is refused, or its connection is dead, it tries again, returns nothing and raises
+nothing. An idle topic looks the same. What differs: an idle broker answers each fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import aiokafka
+
+from tailrace import telemetry
+from tailrace.log import client_api, clients
+from tailrace.protocol import log_words
+
+CHECK_S: Final = 0.5
+# Without an answer to a fetch, plus the time for which a broker may hold one. A broker that pauses
+# for its garbage is not away.
+SILENT_S: Final = 2.0
+# Brokers elect a leader within their session timeout of 9 s. Until then nobody hears anything.
+UNREACHABLE_S: Final = 20.0
+CONNECT_S: Final = 3.0
+ANSWER_S: Final = 2.0
+
+
+class Liveness:
+    """Watches one consumer while it is polled.
+
+    A partition is silent when no fetch of it was answered for `SILENT_S` of polling. A new consumer
+    is then asked for its end. If it is answered, the watched consumer is `blind` and has to be
+    replaced. If no new consumer can connect, login included, this one would be of no use either. A
+    partition that nobody hears of may have no leader for a moment.
+
+    Attributes:
+        blind: a new consumer would hear more. Empty again with `connected`.
+        _marks: what the consumer said of its last answer, by partition, at the last check.
+        _silent_s: seconds of polling without an answer, by partition.
+        _missing: partitions of which has to be heard before the reader answers.
+        _refused: no new client could connect.
+        _checked: time of the last check; None until the first one.
+        _full: a poll since the last check left records where they were: not all were to be fetched.
+        _look: asks a new consumer; None or done while nothing is silent.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        make: Callable[[], aiokafka.AIOKafkaConsumer],
+        api: client_api.ClientApi,
+        wait_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`make` makes a consumer without a group. `wait_s`: how long a broker holds a fetch."""
+        self._client_id = client_id
+        self._make = make
+        self._api = api
+        self._wait_s = wait_s
+        self._clock = clock
+        self._marks: dict[aiokafka.TopicPartition, int | None] = {}
+        self._silent_s: dict[aiokafka.TopicPartition, float] = {}
+        self._missing: set[aiokafka.TopicPartition] = set()
+        self._refused = False
+        self._checked: float | None = None
+        self._full = False
+        self._look: asyncio.Task[None] | None = None
+        self._answers = True
+        self.blind = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether the reader gets what its partitions hold, as far as is known."""
+        return self._answers
+
+    def connected(self) -> None:
+        """There is another consumer from now on."""
+        self.blind = self._refused = False
+        self._forget()
+
+    def nothing_followed(self) -> None:
+        """The consumer has no partition, so there is none of which it hears nothing."""
+        self._refused = False
+        self._missing.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._marks.clear()
+        self._silent_s.clear()
+        self._checked = None
+        self._tell()
+
+    def refused(self) -> None:
+        """No consumer could connect."""
+        self._refused = True
+        self._tell()
+
+    def polled(
+        self,
+        consumer: aiokafka.AIOKafkaConsumer,
+        positions: Mapping[aiokafka.TopicPartition, int],
+        *,
+        full: bool,
+    ) -> None:
+        """Check, after a poll of the consumer, whether it hears of its partitions.
+
+        Args:
+            positions: next offsets, where they are known.
+            full: the poll returned as much as it may.
+        """
+        self._full = self._full or full
+        now = self._clock()
+        if self._checked is not None and now - self._checked < CHECK_S:
+            return
+        # A caller that comes late, or a process that stood still, has not listened meanwhile.
+        elapsed = min(now - (self._checked or now), CHECK_S + self._wait_s)
+        self._checked = now
+        if self._full:
+            self._full, elapsed = False, 0.0
+        listened = consumer.assignment() - consumer.paused()
+        for tp in self._silent_s.keys() - listened:
+            del self._silent_s[tp]
+        for tp in listened:
+            mark = consumer.last_poll_timestamp(tp)
+            if mark is not None and mark != self._marks.get(tp):
+                self._silent_s[tp] = 0.0
+                self._missing.discard(tp)
+            else:
+                self._silent_s[tp] = self._silent_s.get(tp, 0.0) + elapsed
+            self._marks[tp] = mark
+        self._missing &= listened
+        silent = {tp for tp, s in self._silent_s.items() if s >= SILENT_S + self._wait_s}
+        if not silent:
+            self._refused = False
+        elif not self.blind and (self._look is None or self._look.done()):
+            self._look = asyncio.create_task(self._ask(silent, positions))
+        self._tell()
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.wait({self._look})
+        self._refused = False
+        self._missing.clear()
+        self._tell()
+
+    async def _ask(
+        self,
+        silent: set[aiokafka.TopicPartition],
+        positions: Mapping[aiokafka.TopicPartition, int],
+    ) -> None:
+        try:
+            other = await clients.started_consumer(self._make, self._api, CONNECT_S)
+        except log_words.LogUnavailable:
+            self.refused()
+            return
+        try:
+            ends = await asyncio.gather(*(_end(other, tp) for tp in silent))
+        finally:
+            await self._api.stop_consumer(other, clients.STOP_DEADLINE_S)
+        self._refused = False
+        for tp, end in zip(silent, ends, strict=True):
+            if end is not None:
+                self.blind = True
+                if end > positions.get(tp, -1):
+                    self._missing.add(tp)
+            elif self._silent_s.get(tp, 0.0) > UNREACHABLE_S:
+                self._missing.add(tp)
+        if self.blind:
+            telemetry.READERS_REPLACED.labels(self._client_id).inc()
+            telemetry.log(
+                telemetry.Action.CONSUMER_REPLACED,
+                reason="no answer to a fetch",
+                client=self._client_id,
+                partitions=sorted(tp.partition for tp in silent),
+            )
+        self._tell()
+
+    def _tell(self) -> None:
+        """Publish a change of `answers`."""
+        answers = not (self._refused or self._missing)
+        if answers == self._answers:
+            return
+        self._answers = answers
+        telemetry.READERS_BLIND.labels(self._client_id).set(not answers)
+        action = telemetry.Action.READER_HEARS if answers else telemetry.Action.READER_BLIND
+        telemetry.log(
+            action,
+            client=self._client_id,
+            reason="no client can connect" if self._refused else "no answer to a fetch",
+            partitions=sorted(tp.partition for tp in self._missing),
+        )
+
+
+async def _end(consumer: aiokafka.AIOKafkaConsumer, tp: aiokafka.TopicPartition) -> int | None:
+    """The end of a partition; None without an answer."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            ends: dict[aiokafka.TopicPartition, int] = await consumer.end_offsets([tp])
+            return ends[tp]
+    except clients.CONNECTION_ERRORS:
+        return None
