@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -70,10 +71,10 @@ async def apply_topics(
     )
     try:
         await admin.start()
-        existing = set(await admin.list_topics())
+        existing = set(await clients.ask_again(admin.list_topics))
         rows = sorted(topics.table(list(pools)), key=lambda t: t.name != topics.TOKENS)
         if topics.TOKENS in existing:  # a new pool's request topics must fit the log that is there
-            described = await admin.describe_topics([topics.TOKENS])
+            described = await clients.ask_again(lambda: admin.describe_topics([topics.TOKENS]))
             partitions = len(described[0]["partitions"])
         created = []
         for row in rows:
@@ -119,7 +120,7 @@ async def create_topics(
     )
     try:
         await admin.start()
-        existing = set(await admin.list_topics())
+        existing = set(await clients.ask_again(admin.list_topics))
         created = [
             name
             for name in names
@@ -143,7 +144,7 @@ async def _create(
     """Whether this call created the topic. Of two that run at once only one may name the log's
     incarnation."""
     new = aiokafka.admin.NewTopic(name, partitions, replication, topic_configs=config)
-    answer = await admin.create_topics([new])
+    answer = await clients.ask_again(lambda: admin.create_topics([new]))
     for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
         code, message = topic_error[1], topic_error[2] if len(topic_error) > 2 else ""
         if code not in (0, _TOPIC_EXISTS):
@@ -157,7 +158,7 @@ async def _keep_for_ever(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -
     somebody else manages topics (`k8s/base/topics.yaml`)."""
     [row] = [row for row in topics.table(()) if row.name == name]
     resource = ConfigResource(ConfigResourceType.TOPIC, name)
-    [answer] = await admin.describe_configs([resource])
+    [answer] = await clients.ask_again(lambda: admin.describe_configs([resource]))
     [(code, message, _, _, entries)] = answer.resources
     if code == _NOT_AUTHORIZED:
         return
@@ -170,7 +171,7 @@ async def _keep_for_ever(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -
     given = {entry[0]: entry[1] for entry in entries if entry[3] == _OF_TOPIC}
     given.pop("retention.ms", None)
     wanted = ConfigResource(ConfigResourceType.TOPIC, name, {**given, **row.config})
-    [changed] = await admin.alter_configs([wanted])
+    [changed] = await clients.ask_again(lambda: admin.alter_configs([wanted]))
     [(code, message, *_)] = changed.resources
     if code:
         raise log_words.LogUnavailable(f"settings of {name}: error {code} {message or ''}".strip())
@@ -187,7 +188,9 @@ async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) ->
     try:
         async with asyncio.timeout(KNOWN_S):
             while unknown:
-                described = await admin.describe_topics(unknown)
+                described = await clients.ask_again(
+                    functools.partial(admin.describe_topics, unknown)
+                )
                 unknown = [d["topic"] for d in described if d["error_code"]]
                 await asyncio.sleep(0.05 if unknown else 0)
     except TimeoutError as error:
@@ -237,9 +240,10 @@ async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, An
     try:
         await start_client(admin, deadline_s)
         async with asyncio.timeout(deadline_s):
-            return {
-                d["topic"]: d for d in await admin.describe_topics([topics.TOKENS, topics.META])
-            }
+            found = await clients.ask_again(
+                lambda: admin.describe_topics([topics.TOKENS, topics.META])
+            )
+            return {d["topic"]: d for d in found}
     finally:
         await clients.close_admin(admin)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
 
 import aiokafka
 import aiokafka.admin
@@ -13,6 +14,10 @@ import aiokafka.errors
 from tailrace.log import address, client_api, clients
 from tailrace.protocol import log_words
 from tailrace.retry import retry_until
+
+# An answer takes milliseconds. Shorter than what `health` waits, so that its question gets a second
+# client, too.
+FIRST_ANSWER_S: Final = 2.0
 
 
 class Offsets:
@@ -63,16 +68,9 @@ class Offsets:
 
     async def committed(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         """Committed (offset, metadata) of a group by (topic, partition)."""
-        admin = None
-        try:
-            async with asyncio.timeout(self._answer_deadline_s):
-                admin = await self._administrator()
-                found = await self._committed(admin, group)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
-            await self._drop_admin(admin)
-            raise log_words.LogUnavailable(
-                f"committed offsets of {group}: {type(error).__name__}"
-            ) from error
+        found = await self._ask_admin(
+            lambda admin: self._committed(admin, group), f"committed offsets of {group}"
+        )
         return {
             (tp.topic, tp.partition): (o.offset, o.metadata)
             for tp, o in found.items()
@@ -81,30 +79,16 @@ class Offsets:
 
     async def partitions(self, topic: str) -> int:
         """Number of partitions of `topic`."""
-        admin = None
-        try:
-            async with asyncio.timeout(self._answer_deadline_s):
-                admin = await self._administrator()
-                [found] = await admin.describe_topics([topic])
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
-            await self._drop_admin(admin)
-            raise log_words.LogUnavailable(
-                f"partitions of {topic}: {type(error).__name__}"
-            ) from error
+        [found] = await self._ask_admin(
+            lambda admin: admin.describe_topics([topic]), f"partitions of {topic}"
+        )
         if found["error_code"]:
             raise log_words.LogUnavailable(f"partitions of {topic}: error {found['error_code']}")
         return len(found["partitions"])
 
     async def there(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of the topics that exist."""
-        admin = None
-        try:
-            async with asyncio.timeout(self._answer_deadline_s):
-                admin = await self._administrator()
-                found = await admin.list_topics()
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
-            await self._drop_admin(admin)
-            raise log_words.LogUnavailable(f"topics: {type(error).__name__}") from error
+        found = await self._ask_admin(lambda admin: admin.list_topics(), "topics")
         return frozenset(topics) & frozenset(found)
 
     async def stop(self) -> None:
@@ -162,18 +146,45 @@ class Offsets:
             self._admin = None
             await clients.close_admin(admin)
 
+    async def _ask_admin(self, question: Callable[[Any], Awaitable[Any]], what: str) -> Any:
+        return await self._ask_twice(self._administrator, question, self._drop_admin, what)
+
     async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         tps = [aiokafka.TopicPartition(topic, p) for p in partitions]
         if not tps:
             return {}
-        consumer = None
-        try:
-            async with asyncio.timeout(self._answer_deadline_s):
-                consumer = await self._asker()
-                found = await question(consumer, tps)
-        except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
-            await self._drop(consumer)
-            raise log_words.LogUnavailable(
-                f"{question.__name__} of {topic}: {type(error).__name__}"
-            ) from error
+        found = await self._ask_twice(
+            self._asker,
+            lambda consumer: question(consumer, tps),
+            self._drop,
+            f"{question.__name__} of {topic}",
+        )
         return {tp.partition: offset for tp, offset in found.items()}
+
+    async def _ask_twice(
+        self,
+        get: Callable[[], Awaitable[Any]],
+        question: Callable[[Any], Awaitable[Any]],
+        drop: Callable[[Any], Awaitable[None]],
+        what: str,
+    ) -> Any:
+        """Ask once more, on a new client, where the first one does not answer. Its connection may
+        have ended, and it logs in again with what it was made with.
+
+        Raises:
+            LogUnavailable
+        """
+        give_up = time.monotonic() + self._answer_deadline_s
+        first_s = min(FIRST_ANSWER_S, self._answer_deadline_s / 2)
+        failure: BaseException | None = None
+        for again in (False, True):
+            client = None
+            try:
+                async with asyncio.timeout(give_up - time.monotonic() if again else first_s):
+                    client = await get()
+                    return await question(client)
+            except (*clients.CONNECTION_ERRORS, log_words.LogUnavailable, AttributeError) as error:
+                # AttributeError: there is no controller (aiokafka 0.14).
+                await drop(client)
+                failure = error
+        raise log_words.LogUnavailable(f"{what}: {type(failure).__name__}") from failure
