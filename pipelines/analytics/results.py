@@ -17,7 +17,7 @@ import aiokafka.errors
 import msgspec
 
 from pipelines.analytics import jobs, twins
-from tailrace.log import address
+from tailrace.log import address, client_api, clients
 
 WAIT_MS: Final = 300
 DEADLINE_S: Final = 60.0
@@ -60,7 +60,7 @@ async def create_topics(
         if wrong:
             raise RuntimeError(f"topics of results: {wrong}")
     finally:
-        await admin.close()
+        await clients.close_admin(admin)
 
 
 async def read(bootstrap: str, topic: str) -> list[twins.Read]:
@@ -170,4 +170,4 @@ async def follow(
             if once and loop.time() - heard > DEADLINE_S:
                 raise TimeoutError(f"{', '.join(topics)}: not read to the end")
     finally:
-        await consumer.stop()
+        await client_api.default().stop_consumer(consumer, clients.STOP_DEADLINE_S)

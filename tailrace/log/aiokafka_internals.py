@@ -86,6 +86,14 @@ AWAY_MESSAGES: Final = (
 )
 
 
+async def close_connections(consumer: aiokafka.AIOKafkaConsumer) -> None:
+    """Close the connections of a consumer that did not stop, if they are where they were in the
+    version that this was written for."""
+    client = getattr(consumer, "_client", None)
+    if client is not None:
+        await finishes_within(client.close(), CLOSE_S)
+
+
 class InternalApi:
     """`client_api.ClientApi` over private parts."""
 
@@ -124,7 +132,7 @@ class InternalApi:
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
         """Stop within the deadline; afterwards at least the connections are closed."""
         if not await finishes_within(consumer.stop(), deadline_s):
-            await finishes_within(consumer._client.close(), CLOSE_S)
+            await close_connections(consumer)
 
     async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
         """Get rid of a producer without flushing."""

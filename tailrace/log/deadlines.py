@@ -38,6 +38,7 @@ async def start_client(client: Any, deadline_s: float = float("inf")) -> None:
 
     Raises:
         TimeoutError: not within the deadline.
+        ConnectionAbortedError: the client cancelled its own start.
     """
     starting = asyncio.create_task(client.start())
     try:
@@ -49,4 +50,6 @@ async def start_client(client: Any, deadline_s: float = float("inf")) -> None:
         starting.cancel()
         await asyncio.wait({starting}, timeout=1.0)
         raise
+    if starting.cancelled():  # by the client itself, not by the caller
+        raise ConnectionAbortedError("the client gave up its start")
     starting.result()

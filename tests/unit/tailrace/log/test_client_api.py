@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import re
 from pathlib import Path
@@ -83,3 +84,55 @@ def test_a_change_or_the_operator_turns_the_private_parts_off_in_one_line(
     if because is not None:
         assert because in lines[0]["because"]
         assert lines[0]["changed"] == changed
+
+
+class Connections:
+    """What a client leaves open when its `stop` ends early."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    async def close(self) -> None:
+        self.open = False
+
+
+class Unstoppable:
+    """A client of aiokafka whose broker is away: `stop` ends by the cancellation of a task of its
+    own, and a second one does nothing."""
+
+    def __init__(self) -> None:
+        self.client = self._client = Connections()
+
+    async def stop(self) -> None:
+        sleeping = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        sleeping.cancel()
+        await sleeping
+
+
+@pytest.mark.parametrize("api", [client_api.PublicApi(), aiokafka_internals.InternalApi()])
+async def test_a_stop_that_is_cut_off_closes_what_is_left_and_cancels_no_caller(
+    api: client_api.ClientApi,
+) -> None:
+    consumer: Any = Unstoppable()
+    await api.stop_consumer(consumer, 5)
+    assert not consumer.client.open
+
+
+async def test_a_producer_whose_stop_is_cut_off_is_closed_too() -> None:
+    producer: Any = Unstoppable()
+    await client_api.PublicApi().discard_producer(producer)
+    assert not producer.client.open
+
+
+async def test_a_caller_that_is_cancelled_stays_cancelled() -> None:
+    class Slow(Unstoppable):
+        async def stop(self) -> None:
+            await asyncio.sleep(60)
+
+    consumer: Any = Slow()
+    stopping = asyncio.create_task(client_api.PublicApi().stop_consumer(consumer, 60))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    await asyncio.wait({stopping})
+    assert stopping.cancelled()

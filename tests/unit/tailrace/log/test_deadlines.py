@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tailrace.log import deadlines
 from tests.support import waiting
 
@@ -44,3 +46,12 @@ async def test_what_a_cancelled_caller_was_closing_is_closed_all_the_same() -> N
     await asyncio.wait({task})
     assert task.cancelled()
     await waiting.eventually(closed.is_set, "what it was closing is closed")
+
+
+async def test_a_client_that_cancels_its_own_start_does_not_cancel_its_caller() -> None:
+    class Client:
+        async def start(self) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(OSError, match="gave up"):
+        await deadlines.start_client(Client())
