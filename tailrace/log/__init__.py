@@ -21,6 +21,7 @@ from tailrace.log.client_api import use_public_api
 from tailrace.log.clients import RETRY_S
 from tailrace.log.complaints import fold_complaints
 from tailrace.log.group_consumer import GroupConsumer
+from tailrace.log.marks import Mark, Position, rolled_back
 from tailrace.log.offsets import Offsets
 from tailrace.log.readers import Reader, Replays
 from tailrace.log.record_keys import in_use as record_keys_in_use
@@ -51,9 +52,11 @@ __all__ = [
     "Layout",
     "LogChanged",
     "LogUnavailable",
+    "Mark",
     "NotAppended",
     "Offsets",
     "Outgoing",
+    "Position",
     "Reader",
     "Record",
     "Replays",
@@ -65,6 +68,7 @@ __all__ = [
     "fold_complaints",
     "layout",
     "record_keys_in_use",
+    "rolled_back",
     "use_public_api",
     "use_record_keys",
     "wait_for_layout",

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from tailrace import log
-from tailrace.log import interfaces
+from tailrace.log import interfaces, marks
 from tailrace.protocol import records, topics
 from tests.support.waiting import eventually
 
@@ -577,6 +577,58 @@ class OffsetContract(_OnTopic):
             await offsets.stop()
 
 
+class MarkContract(_OnTopic):
+    """A log that was rolled back is one with other records at the same offsets, so the other
+    records may as well be those of another topic."""
+
+    @staticmethod
+    async def rolled_back(backend: LogBackend, topic: str, *at: marks.Position) -> set[int]:
+        """Numbers of those positions, each in the partition of its number, that are not good."""
+        offsets, replays = backend.offsets(), backend.replays(1)
+        try:
+            return {*await marks.rolled_back(offsets, replays, topic, dict(enumerate(at)))}
+        finally:
+            await offsets.stop()
+            await replays.stop()
+
+    async def test_a_position_above_the_end_or_after_another_record_was_rolled_back(
+        self, backend: LogBackend, topic: str
+    ) -> None:
+        for partition in range(4):
+            await fill(backend, topic, [b"0", b"1", b"2"], partition)
+        other = await backend.create_topic()
+        await fill(backend, other, [b"0", b"one", b"2"], 0)
+        [mine] = [r for r in await backend.held(topic, 0) if r.offset == 1]
+        [theirs] = [r for r in await backend.held(other, 0) if r.offset == 1]
+        found = await self.rolled_back(
+            backend,
+            topic,
+            marks.Position(2, marks.Mark.of(mine)),
+            marks.Position(2, marks.Mark.of(theirs)),
+            marks.Position(3),
+            marks.Position(4),
+            marks.Position(0),
+        )
+        assert found == {1, 3}
+
+    async def test_what_retention_removed_cannot_be_compared(
+        self, backend: LogBackend, topic: str
+    ) -> None:
+        await fill(backend, topic, [b"0", b"1", b"2"])
+        gone = marks.Position(2, marks.Mark(1, 5, "0"))
+        assert await self.rolled_back(backend, topic, gone) == {0}
+        await backend.delete_below(topic, 0, 2)
+        assert await self.rolled_back(backend, topic, gone) == set()
+        # Also where the position itself is below what the log still has, and where it is empty.
+        assert await self.rolled_back(backend, topic, marks.Position(1)) == set()
+        await backend.delete_below(topic, 0, 3)
+        assert await self.rolled_back(backend, topic, marks.Position(3)) == set()
+
+    async def test_without_an_answer_nothing_is_said(self, backend: LogBackend) -> None:
+        with pytest.raises(log.LogUnavailable):
+            await self.rolled_back(backend.unreachable(), "any", marks.Position(1))
+
+
 class Member:
     """One worker's membership, polled in the background as a worker does.
 
@@ -766,5 +818,7 @@ class GroupContract:
             assert [r.value for r in member.received] == [b"0", b"1", b"1"]
 
 
-class LogContract(WriterContract, ReaderContract, ReplayContract, OffsetContract, GroupContract):
+class LogContract(
+    WriterContract, ReaderContract, ReplayContract, OffsetContract, MarkContract, GroupContract
+):
     """All of it."""

@@ -254,6 +254,13 @@ class MemoryLog:
         at.held = [r for r in at.held if r.offset >= at.begin]
         self.notify()
 
+    def roll_back(self, topic: str, partition: int, end: int) -> None:
+        """An older disk: nothing from `end` on is held, and its offsets are given again."""
+        at = self.partition(topic, partition)
+        at.end = min(at.end, end)
+        at.held = [r for r in at.held if r.offset < at.end]
+        self.notify()
+
     def replace(self, incarnation: str) -> None:
         """Another log, empty, under the same address."""
         self.layout = log.Layout(

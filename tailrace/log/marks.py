@@ -1,0 +1,117 @@
+"""Whether a stored position still belongs to the log: a log can be rolled back.
+
+A broker that comes up with an older disk has lost its newest records, and gives their offsets to
+other records. Its topics keep their incarnation, and a restored cluster may use the same leader
+epochs again. So whoever stores a position stores a mark with it: the identity of the last record
+below the position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tailrace.log import interfaces
+from tailrace.protocol import log_words
+
+_UNREAD: Final = "-"  # digest of a record whose value was withheld
+
+
+class Mark(NamedTuple):
+    """The identity of one record. Its text is short ASCII without spaces.
+
+    Attributes:
+        timestamp: the broker's, in ms.
+        digest: of key and value; `_UNREAD` for a forged record. Keys may be rotated: a record that
+            was forged for one process may have a value for the next.
+    """
+
+    offset: int
+    timestamp: int
+    digest: str
+
+    @classmethod
+    def of(cls, record: log_words.Record) -> Mark:
+        """The mark of a record."""
+        if record.forged:
+            return cls(record.offset, record.timestamp, _UNREAD)
+        found = 0
+        for field in (record.key, record.value):
+            size = -1 if field is None else len(field)
+            found = zlib.crc32(b"%d:" % size + (field or b""), found)
+        return cls(record.offset, record.timestamp, f"{found:08x}")
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """The mark that a text says, or None: it says none."""
+        with contextlib.suppress(ValueError):
+            offset, timestamp, digest = text.split(":")
+            return cls(int(offset), int(timestamp), digest)
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.offset}:{self.timestamp}:{self.digest}"
+
+    def names(self, record: log_words.Record) -> bool:
+        """Whether it is the mark of this record."""
+        other = Mark.of(record)
+        if _UNREAD in (self.digest, other.digest):
+            return self[:2] == other[:2]
+        return self == other
+
+
+class Position(NamedTuple):
+    """Where a follower of a partition stands.
+
+    Attributes:
+        next: the next offset to be read.
+        mark: of the last record that was read below `next`; None: not known.
+    """
+
+    next: int
+    mark: Mark | None = None
+
+
+async def rolled_back(
+    offsets: interfaces.OffsetQueries,
+    replays: interfaces.RangeReader,
+    topic: str,
+    positions: Mapping[int, Position],
+) -> frozenset[int]:
+    """Those partitions whose positions do not belong to the log any more: it ends below them, or
+    has another record where the mark is. A mark that retention or compaction removed cannot be
+    compared, and its position counts as good.
+
+    One question for all ends, one for all beginnings, and a read of one record for each mark.
+
+    Raises:
+        LogUnavailable: no answer.
+    """
+    if not positions:
+        return frozenset()
+    ends = await offsets.ends(topic, positions)
+    begins = await offsets.beginnings(topic, positions)
+    gone = {partition for partition, at in positions.items() if at.next > ends[partition]}
+    for partition, (_, mark) in positions.items():
+        if partition in gone or mark is None or mark.offset < begins[partition]:
+            continue
+        record = await _record(replays, topic, partition, mark.offset)
+        if record is not None and not mark.names(record):
+            gone.add(partition)
+    return frozenset(gone)
+
+
+async def _record(
+    replays: interfaces.RangeReader, topic: str, partition: int, offset: int
+) -> log_words.Record | None:
+    """The record at an offset, or None: the log does not hold it (any more)."""
+    # Where the log loses the offset between question and read, the next comparison finds it.
+    with contextlib.suppress(log_words.HistoryLost):
+        async with contextlib.aclosing(
+            replays.read(topic, partition, offset, offset + 1)
+        ) as batches:
+            async for batch in batches:
+                return batch[0]
+    return None
