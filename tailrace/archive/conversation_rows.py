@@ -60,8 +60,12 @@ async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> 
         there = state.owner is not None
         left = await _keys(connection, state) if isinstance(act, conversations.Gone) else {key}
         accepted = state.apply(act, record.timestamp)
-        # Of those that make one conversation at once only the first counts.
-        late = isinstance(act, conversations.Created) and bool(act.attempt) and not accepted
+        # Of those that make one conversation at once only the first counts. It may come again.
+        late = (
+            isinstance(act, conversations.Created)
+            and act.attempt not in ("", state.attempt)
+            and not accepted
+        )
         if late or (state.owner is None and (there or not isinstance(act, conversations.Gone))):
             erased |= {Address(record.topic, record.partition, each) for each in left}
     texts = text_rows.Touched(set(), set())

@@ -13,6 +13,8 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from tailrace.protocol import log_words
+
 BUSY_S: Final = 10.0  # how long SQLite waits for another process that writes
 ANSWER_S: Final = 5.0
 _LOCK: Final = 7_245_101_904  # of PostgreSQL: a number that stands for the archive
@@ -23,6 +25,26 @@ ERRORS: Final = (
     *(sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError),
     *(OSError, TimeoutError),
 )
+
+# SQLSTATE classes of what a statement was to write: it holds what the database cannot.
+_OF_DATA: Final = ("21", "22", "23", "54")
+_REFUSALS: Final = (sqlite3.DataError, sqlite3.IntegrityError, asyncpg.exceptions.DataError)
+
+
+def refused(error: Exception) -> bool:
+    """Whether an error is of the records that were folded, so that it would come again: the
+    database cannot hold a value, or the fold has a defect. Else the database (or the log) is away,
+    busy, full or without its tables, and the same may succeed later."""
+    if isinstance(error, sa.exc.DBAPIError):
+        state = getattr(error.orig, "sqlstate", None)
+        if state:
+            return str(state)[:2] in _OF_DATA
+        # asyncpg itself refuses some values, by its own error under that of SQLAlchemy.
+        causes = (error.orig, getattr(error.orig, "__cause__", None))
+        return any(isinstance(cause, _REFUSALS) for cause in causes)
+    if isinstance(error, sa.exc.StatementError):  # a value is of a wrong type
+        return True
+    return not isinstance(error, (*ERRORS, log_words.LogUnavailable))
 
 
 def address(url: str) -> sa.URL:

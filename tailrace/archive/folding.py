@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import conversation_rows, database, fold, tables, text_rows
+from tailrace.archive import conversation_rows, database, fold, set_aside, tables, text_rows
+from tailrace.log import marks
 from tailrace.protocol import history, log_words, records, topics
 
 AT_ONCE: Final = 500  # values of one statement; SQLite takes 32,766
@@ -33,6 +34,7 @@ class Folded(NamedTuple):
         erased: responses that were erased from the topic, and records of conversations.
         garbage: records that could not be read.
         texts: texts that were erased, or made anew, of those that are searched.
+        aside: records that were set aside, each because of an error, or because of one before it.
     """
 
     next: dict[Place, int]
@@ -40,6 +42,18 @@ class Folded(NamedTuple):
     erased: int = 0
     garbage: int = 0
     texts: int = 0
+    aside: tuple[set_aside.Aside, ...] = ()
+
+    def plus(self, other: Folded) -> Folded:
+        """What became of two batches of one transaction; without positions."""
+        return Folded(
+            {},
+            self.rows + other.rows,
+            self.erased + other.erased,
+            self.garbage + other.garbage,
+            self.texts + other.texts,
+            self.aside + other.aside,
+        )
 
 
 # Writes tombstones. Returns when they are in the log, or raises.
@@ -68,9 +82,8 @@ class Folding:
         Raises:
             database.ERRORS, or what `erase` raises: nothing was folded.
         """
-        ends: dict[Place, int] = {}
-        for record in batch:
-            ends[record.topic, record.partition] = record.offset + 1
+        last = {(record.topic, record.partition): record for record in batch}
+        ends = {place: record.offset + 1 for place, record in last.items()}
         async with database.writing(self._engine) as connection:
             known = await self._locked(connection, sorted(ends))
             good = {place for place in ends if known[place] >= starts[place]}
@@ -80,12 +93,35 @@ class Folding:
                 if (place := (record.topic, record.partition)) in good
                 and record.offset >= known[place]
             ]
-            folded = await self._fold(connection, new)
+            folded = await self._fold_or_set_aside(connection, new)
             for place in good:
                 if ends[place] > known[place]:
                     known[place] = ends[place]
-                    await self._move(connection, place, ends[place])
+                    mark = marks.Mark.of(last[place])
+                    await self._move(connection, place, marks.Position(ends[place], mark))
         return folded._replace(next=known)
+
+    async def retry(
+        self, of: Sequence[set_aside.Row], batch: Sequence[log_words.Record]
+    ) -> tuple[set_aside.Aside, ...] | None:
+        """Fold what is set aside under one name. `batch`: those of the records `of` that the log
+        still has. Returns which of them were set aside again; None: there are others of this name
+        by now, and nothing was folded.
+
+        Raises:
+            database.ERRORS, or what `erase` raises: nothing was folded.
+        """
+        async with database.writing(self._engine) as connection:
+            known = await set_aside.rows(connection, self._log, of[0].name)
+            if {row.place for row in known} != {row.place for row in of}:
+                return None
+            await set_aside.remove(connection, self._log, known)
+            return (await self._fold_group(connection, batch)).aside
+
+    async def set_aside(self) -> int:
+        """How many records are set aside. Raises `database.ERRORS`."""
+        async with self._engine.connect() as connection:
+            return await set_aside.count(connection)
 
     async def begin(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Set positions that are not there, or lie below these, where the topic begins now. Returns
@@ -95,7 +131,7 @@ class Folding:
             for place, first in places.items():
                 if known[place] < first:
                     known[place] = first
-                    await self._move(connection, place, first)
+                    await self._move(connection, place, marks.Position(first))
         return known
 
     async def _locked(
@@ -121,15 +157,52 @@ class Folding:
         found = {(t, p): n for t, p, n in (await connection.execute(question)).all()}
         return {place: found.get(place, 0) for place in places}
 
-    async def _move(self, connection: AsyncConnection, place: Place, offset: int) -> None:
+    async def _move(self, connection: AsyncConnection, place: Place, at: marks.Position) -> None:
         table, (topic, partition) = tables.POSITIONS, place
         mine = sa.and_(
             table.c.log == self._log, table.c.topic == topic, table.c.partition == partition
         )
-        moved = await connection.execute(sa.update(table).where(mine).values(next=offset))
+        values = {"next": at.next, "mark": str(at.mark or "")}
+        moved = await connection.execute(sa.update(table).where(mine).values(values))
         if not moved.rowcount:
-            row = {"log": self._log, "topic": topic, "partition": partition, "next": offset}
+            row = {"log": self._log, "topic": topic, "partition": partition, **values}
             await connection.execute(sa.insert(table).values(row))
+
+    async def _fold_or_set_aside(
+        self, connection: AsyncConnection, new: Sequence[log_words.Record]
+    ) -> Folded:
+        """Fold records. If that fails because of one of them, each name's records are folded by
+        themselves, and set aside if that fails."""
+        waiting = await set_aside.names(connection, self._log, new)
+        groups: dict[set_aside.Name, list[log_words.Record]] = {}
+        for record in new:
+            groups.setdefault(set_aside.name_of(record), []).append(record)
+        later = [r for name in groups.keys() & waiting for r in groups.pop(name)]
+        aside = await set_aside.put(connection, self._log, later, set_aside.FOLLOWS)
+        folded = Folded({}, aside=tuple(aside))
+        try:
+            async with connection.begin_nested():
+                ready = [r for r in new if set_aside.name_of(r) in groups] if later else new
+                return folded.plus(await self._fold(connection, ready))
+        except Exception as error:
+            if not database.refused(error):
+                raise
+        for each in groups.values():
+            folded = folded.plus(await self._fold_group(connection, each))
+        return folded
+
+    async def _fold_group(
+        self, connection: AsyncConnection, group: Sequence[log_words.Record]
+    ) -> Folded:
+        """Fold records of one name, or set all of them aside."""
+        try:
+            async with connection.begin_nested():
+                return await self._fold(connection, group)
+        except Exception as error:
+            if not database.refused(error):
+                raise
+            named = type(getattr(getattr(error, "orig", None), "__cause__", None) or error).__name__
+        return Folded({}, aside=tuple(await set_aside.put(connection, self._log, group, named)))
 
     async def _fold(self, connection: AsyncConnection, new: Sequence[log_words.Record]) -> Folded:
         garbage = 0

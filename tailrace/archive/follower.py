@@ -70,6 +70,7 @@ class Follower:
         while True:
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
+                telemetry.ARCHIVE_SET_ASIDE.set(await self._persist(self._folding.set_aside))
                 if await self._lost(topic, reader, count):
                     await self._begin(topic, reader, count)
             if topic not in self._ready and all(
@@ -87,14 +88,20 @@ class Follower:
             began = time.monotonic()
             folded = await self._persist(functools.partial(self._folding.apply, batch, starts))
             telemetry.ARCHIVE_FOLD_SECONDS.observe(time.monotonic() - began)
-            telemetry.ARCHIVED.labels(outcome="row").inc(folded.rows)
-            telemetry.ARCHIVED.labels(outcome="erased").inc(folded.erased)
-            telemetry.ARCHIVED.labels(outcome="garbage").inc(folded.garbage)
-            if folded.texts:
-                self._upkeep.erased()
+            self._report(folded)
             for (_, partition), offset in folded.next.items():
                 if reader.next_offset(partition) != offset:
                     reader.follow(partition, offset)
+
+    def _report(self, folded: folding.Folded) -> None:
+        telemetry.ARCHIVED.labels(outcome="row").inc(folded.rows)
+        telemetry.ARCHIVED.labels(outcome="erased").inc(folded.erased)
+        telemetry.ARCHIVED.labels(outcome="garbage").inc(folded.garbage)
+        telemetry.ARCHIVED.labels(outcome="set_aside").inc(len(folded.aside))
+        for each in folded.aside:
+            telemetry.log(telemetry.Action.SET_ASIDE, **each._asdict())
+        if folded.texts:
+            self._upkeep.erased()
 
     async def _lost(self, topic: str, reader: interfaces.TailReader, count: int) -> bool:
         """Whether the database lacks what was folded: it was dropped or restored. Batches tell it

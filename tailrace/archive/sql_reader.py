@@ -11,7 +11,15 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tailrace.archive import conversation_rows, database, folding, tables, text_rows, text_search
+from tailrace.archive import (
+    conversation_rows,
+    database,
+    folding,
+    set_aside,
+    tables,
+    text_rows,
+    text_search,
+)
 from tailrace.archive.fold import CHAT
 from tailrace.archive.reader import Archived, ArchiveUnavailable, Match, UnknownPlace, Wanted
 from tailrace.protocol import conversations, topics
@@ -91,7 +99,10 @@ class SqlReader:
                 await connection.execution_options(isolation_level="REPEATABLE READ")
             known = await folding.positions(connection, log)
             found = await conversation_rows.read(connection, [name], contents=contents)
-            return found[name], known.get((topics.CONVERSATIONS, partition))
+            # What is set aside of it is in the log only, and so is what follows.
+            aside = await set_aside.first(connection, log, topics.CONVERSATIONS, name)
+            below = known.get((topics.CONVERSATIONS, partition))
+            return found[name], below if aside is None else aside
 
         return await self._ask(ask)
 

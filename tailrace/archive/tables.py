@@ -149,7 +149,25 @@ WORDS: Final = sa.Table(
 # Conversations that were archived before there were texts, and have none yet.
 UNINDEXED: Final = sa.Table("unindexed", metadata, sa.Column("id", _RID, primary_key=True))
 
+# Records that could not be folded, by where they are, and what is said of the same response,
+# conversation or file later in the same topic. `name`: of that (`set_aside.name_of`). `mark`: which
+# record it is (`log.Mark`). `error`: the name of what was raised.
+SET_ASIDE: Final = sa.Table(
+    "set_aside",
+    metadata,
+    sa.Column("log", sa.String(64), primary_key=True),
+    sa.Column("topic", _NAME, primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True),
+    sa.Column("offset", sa.BigInteger, primary_key=True),
+    sa.Column("name", sa.LargeBinary, nullable=False),
+    sa.Column("mark", sa.String(64), nullable=False),
+    sa.Column("error", _NAME, nullable=False),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+    sa.Index("set_aside_by_name", "log", "topic", "name"),
+)
+
 # The next offset to be folded. `log` is the incarnation: another log begins at its beginning.
+# `mark`: of the last record below it (`log.Mark`); empty: not known.
 POSITIONS: Final = sa.Table(
     "positions",
     metadata,
@@ -157,4 +175,5 @@ POSITIONS: Final = sa.Table(
     sa.Column("topic", _NAME, primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("next", sa.BigInteger, nullable=False),
+    sa.Column("mark", sa.String(64), nullable=False, server_default=""),
 )

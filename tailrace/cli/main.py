@@ -29,7 +29,7 @@ app = typer.Typer(
 # although a setting is wrong.
 _WITHOUT_SETTINGS = frozenset({"down", "ps", "chat", "token", "revoke", "keys", "pipelines"})
 # These read or write records themselves.
-_WITH_RECORD_KEYS = frozenset({"up", "supervise", "topics", "verify", "revoke"})
+_WITH_RECORD_KEYS = frozenset({"up", "supervise", "topics", "archive", "verify", "revoke"})
 
 
 @app.callback()
@@ -40,7 +40,10 @@ def check_settings(context: typer.Context) -> None:
         if command not in _WITHOUT_SETTINGS:
             settings.check()
         if command in _WITH_RECORD_KEYS:
-            log.use_record_keys(settings.record_keys(), "operator")
+            # The tombstones of an archive are not signed.
+            log.use_record_keys(
+                settings.record_keys(), "operator" if command != "archive" else None
+            )
     except settings.Misconfigured as error:
         raise options.refuse(f"tailrace: {error}", 2) from None
 
@@ -98,7 +101,10 @@ app.command()(deployment_commands.down)
 app.command()(deployment_commands.ps)
 app.command()(service_commands.gateway)
 app.command()(service_commands.push)
-app.command()(service_commands.archive)
+archive_app = typer.Typer(invoke_without_command=True)
+archive_app.callback()(service_commands.archive)
+archive_app.command("retry")(service_commands.archive_retry)
+app.add_typer(archive_app, name="archive")
 app.command()(service_commands.worker)
 app.command()(token)
 app.command("revoke")(log_commands.revoke_command)

@@ -48,9 +48,44 @@ def worker(
     )
 
 
-def archive(name: _Name = "", data: options.Data = None) -> None:
-    """Run the archive's process in the foreground. It joins the deployment of this data folder."""
-    _run_service("archive", data, {"TAILRACE_NAME": name})
+def archive(context: typer.Context, name: _Name = "", data: options.Data = None) -> None:
+    """Run the archive's process in the foreground. It joins the deployment of this data folder.
+
+    `archive retry` takes up again what it has set aside."""
+    if context.invoked_subcommand is None:
+        _run_service("archive", data, {"TAILRACE_NAME": name})
+
+
+def archive_retry(
+    url: Annotated[
+        str,
+        typer.Option(
+            "--archive",
+            envvar="TAILRACE_ARCHIVE",
+            help="The archive's database (default: that of this data folder).",
+        ),
+    ] = "",
+    bootstrap: options.Kafka = "",
+    data: options.Data = None,
+) -> None:
+    """Fold again the records that the archive has set aside, from the log.
+
+    Exit code: 0 nothing is set aside any more, 1 something is."""
+    from tailrace.cli import archive_retry as command  # it imports the database library
+
+    folder = options.folder(data)
+    address = options.kafka(bootstrap, folder)
+    if not address:
+        raise options.refuse(
+            "archive retry: nothing runs in this data folder; name a broker with --kafka", 2
+        )
+    try:
+        left = command.run(address, url or plan.archive_url(folder.archive), typer.echo)
+    except ValueError as error:
+        raise options.refuse(f"archive retry: {error}", 2) from None
+    except command.UNAVAILABLE as error:
+        raise options.refuse(f"archive retry: {error}") from None
+    raise typer.Exit(1 if left else 0)
 
 
 def pipelines(

@@ -97,13 +97,13 @@ async def rolled_back(
     for partition, (_, mark) in positions.items():
         if partition in gone or mark is None or mark.offset < begins[partition]:
             continue
-        record = await _record(replays, topic, partition, mark.offset)
+        record = await record_at(replays, topic, partition, mark.offset)
         if record is not None and not mark.names(record):
             gone.add(partition)
     return frozenset(gone)
 
 
-async def _record(
+async def record_at(
     replays: interfaces.RangeReader, topic: str, partition: int, offset: int
 ) -> log_words.Record | None:
     """The record at an offset, or None: the log does not hold it (any more)."""

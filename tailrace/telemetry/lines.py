@@ -70,6 +70,8 @@ class Action(enum.StrEnum):
     READER_HEARS = "reader_hears"  # it hears of them again
     INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
+    SET_ASIDE = "set_aside"  # a record that the archive could not fold
+    LOG_ROLLED_BACK = "log_rolled_back"  # a stored position does not belong to the log any more
     FORGED_RECORD = "forged_record"  # without a good authentication tag
     KAFKA_AWAY = "kafka_away"
     KAFKA_BACK = "kafka_back"
@@ -97,6 +99,8 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.RECORD_UNREADABLE: logging.WARNING,
     Action.KAFKA_AWAY: logging.WARNING,
     Action.KAFKA_FALLBACK: logging.WARNING,
+    Action.SET_ASIDE: logging.ERROR,
+    Action.LOG_ROLLED_BACK: logging.ERROR,
     Action.FORGED_RECORD: logging.WARNING,
     Action.REDIS_AWAY: logging.WARNING,
 }

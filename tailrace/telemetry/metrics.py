@@ -218,8 +218,16 @@ REDIS_FAILURES: Final = Counter(
 # the archive
 ARCHIVED: Final = Counter(
     "tailrace_archived",
-    "What became of records of the archive's topics: row, erased, garbage",
+    "What became of records of the archive's topics: row, erased, garbage, set_aside",
     ["outcome"],
+)
+ARCHIVE_SET_ASIDE: Final = Gauge(
+    "tailrace_archive_set_aside", "Records that the archive could not fold and has set aside"
+)
+LOG_ROLLED_BACK: Final = Counter(
+    "tailrace_log_rolled_back",
+    "Partitions whose stored position did not belong to the log any more, and which are read again",
+    ["topic"],
 )
 ARCHIVE_FOLD_SECONDS: Final = Histogram(
     "tailrace_archive_fold_seconds", "One batch of records into the database", buckets=_FAST

@@ -34,6 +34,7 @@ GROUPS: Final = {
     ),
     # One broker that they kill, and whose topics they delete.
     "mortal broker": (
+        "tests/contract/test_archive_retry.py::",
         "tests/contract/test_log.py::",
         "tests/contract/test_moved_deletions.py::",
         "tests/contract/test_record_keys.py::",
