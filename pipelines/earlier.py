@@ -30,7 +30,7 @@ async def places(
                 async for batch in batches:
                     for record in batch:
                         headers = dict(record.headers)
-                        place = headers.get(rows.SOURCE, b"")
+                        place = headers.get(rows.SOURCE) or b""
                         if headers.get(rows.PIPELINE) == revision and place.startswith(prefix):
                             found.add(place.decode(errors="replace"))
     return frozenset(found)

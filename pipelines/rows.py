@@ -11,6 +11,7 @@ from pipelines import definition
 from pipelines.documents import Document, Documents
 from pipelines.templates import Expression, Template, Unusable
 from tailrace.log import RECORD_OVERHEAD_BYTES, Outgoing, Record
+from tailrace.protocol import log_words
 
 SOURCE: Final = "tailrace-source"
 PIPELINE: Final = "tailrace-pipeline"
@@ -19,7 +20,7 @@ DETAIL: Final = "tailrace-detail"
 RESPONSE: Final = "tailrace-response"
 _OURS: Final = frozenset({SOURCE, PIPELINE, REASON, DETAIL, RESPONSE})
 MAX_DETAIL: Final = 2_000  # bytes
-# What a producer takes, less what the frame of a record adds.
+# What a broker takes, less what the frame of a record adds.
 MAX_BYTES: Final = (1 << 20) - RECORD_OVERHEAD_BYTES
 
 
@@ -192,17 +193,21 @@ class Rows:
 
     def dead(self, source: Record, refused: Refused) -> Written:
         """A dead letter: the input's key and value as they are, and the reason in the headers."""
-        headers = [
-            *self._headers(source),
-            (REASON, refused.reason.encode()),
-            (DETAIL, _cut(refused.detail)),
-        ]
+        kept, said = self._kept(source), self._origin(source)
+        said += [(REASON, _cut(refused.reason)), (DETAIL, _cut(refused.detail))]
         if refused.response:
-            headers.append((RESPONSE, refused.response.encode()))
-        topic = self._pipeline.dead_letters.topic
-        letter = Outgoing(topic, source.key, source.value, headers)
-        if _size(letter) > MAX_BYTES:  # with what is added; the headers say where it can be read
-            letter = letter._replace(value=None)
+            said.append((RESPONSE, _cut(refused.response)))
+        # With what is added it may be too large, and a compressed record is larger than its batch
+        # was. What is left says where the record is.
+        for key, value, headers in (
+            (source.key, source.value, kept + said),
+            (source.key, None, kept + said),
+            (source.key, None, said),
+            (None, None, said),
+        ):
+            letter = Outgoing(self._pipeline.dead_letters.topic, key, value, headers)
+            if _size(letter) <= MAX_BYTES:
+                break
         return Written([letter], dead=True)
 
     def _output(self, row: Row, outcome: Answer | Stored, values: dict[str, Any]) -> Any:
@@ -221,11 +226,17 @@ class Rows:
         }
         return {**_shown(outcome), **common, **_details(outcome)}
 
-    def _headers(self, source: Record) -> list[tuple[str, bytes]]:
+    def _headers(self, source: Record) -> list[tuple[str, bytes | None]]:
         """Those of the input, and where the record comes from."""
-        kept = [(name, value) for name, value in source.headers if name not in _OURS]
+        return self._kept(source) + self._origin(source)
+
+    @staticmethod
+    def _kept(source: Record) -> list[tuple[str, bytes | None]]:
+        return [(name, value) for name, value in source.headers if name not in _OURS]
+
+    def _origin(self, source: Record) -> list[tuple[str, bytes | None]]:
         revision = f"{self._pipeline.name}/{self._pipeline.revision}"
-        return [*kept, (SOURCE, place_of(source).encode()), (PIPELINE, revision.encode())]
+        return [(SOURCE, place_of(source).encode()), (PIPELINE, revision.encode())]
 
 
 def _of_outcome(outcome: Answer | Stored) -> dict[str, Any]:
@@ -263,13 +274,17 @@ def _details(outcome: Answer | Stored) -> dict[str, Any]:
 
 def _place(record: Record) -> dict[str, Any]:
     return {
-        "key": None if record.key is None else record.key.decode(errors="replace"),
-        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "key": _text(record.key),
+        "headers": {name: _text(value) for name, value in record.headers},
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
     }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="replace")
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -286,7 +301,7 @@ def _bytes(value: Any) -> bytes | None:
 def _encoded(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unusable(f"no JSON: {error}") from error
 
 
@@ -296,5 +311,4 @@ def _cut(text: str) -> bytes:
 
 
 def _size(record: Outgoing) -> int:
-    headers = sum(len(name.encode()) + len(value) for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
+    return len(record.key or b"") + len(record.value or b"") + log_words.size_of(record.headers)

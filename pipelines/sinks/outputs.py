@@ -38,7 +38,7 @@ class Output(NamedTuple):
 
 def of_record(record: Record) -> Output:
     """What it says. No value of a record is an error."""
-    headers = {name: value.decode(errors="replace") for name, value in record.headers}
+    headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     dead = REASON in headers
     text = (record.value or b"").decode(errors="replace")
     value: Any = None

@@ -51,7 +51,7 @@ def use_record_keys(keyring: record_tags.Keyring | None, role: record_tags.Role 
 
 def signed(
     topic: str, partition: int, key: bytes, value: bytes, headers: log_words.Headers
-) -> list[tuple[str, bytes]] | None:
+) -> list[tuple[str, bytes | None]] | None:
     """The headers of a record that is appended; None for none."""
     if _signer is None:
         return list(headers) or None
@@ -68,7 +68,7 @@ def signed_by_newest(headers: log_words.Headers) -> bool:
     if _signer is None:
         return True
     named = f"{_signer.key_id}:".encode()
-    return any(name == record_tags.HEADER and v.startswith(named) for name, v in headers)
+    return any(name == record_tags.HEADER and v and v.startswith(named) for name, v in headers)
 
 
 def record(r: Any) -> log_words.Record:

@@ -127,7 +127,7 @@ class Writer:
         will be, and with AppendFailed when its outcome is unknown.
         """
         done: asyncio.Future[log_words.Appended] = asyncio.get_running_loop().create_future()
-        size = len(key) * 4 + len(value or b"") + sum(len(name) * 4 + len(v) for name, v in headers)
+        size = len(key) * 4 + len(value or b"") + log_words.size_of(headers)
         if self._stopping:
             done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Headers = Sequence[tuple[str, bytes]]
+# A header without a value is allowed by Kafka, and so are names that are empty or there twice.
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def size_of(headers: Headers) -> int:
+    """Bytes that headers take in a record, at most."""
+    return sum(len(name) * 4 + len(value or b"") + 10 for name, value in headers)
 
 
 class LogUnavailable(Exception):

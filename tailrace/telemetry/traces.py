@@ -10,7 +10,7 @@ from opentelemetry.propagators.textmap import Getter, Setter
 
 from tailrace.telemetry.lines import guarded
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class _HeaderSetter(Setter[list[tuple[str, bytes]]]):
@@ -20,7 +20,7 @@ class _HeaderSetter(Setter[list[tuple[str, bytes]]]):
 
 class _HeaderGetter(Getter[Headers]):
     def get(self, carrier: Headers, key: str) -> list[str] | None:
-        return [value.decode("ascii", "replace") for name, value in carrier if name == key] or None
+        return [v.decode("ascii", "replace") for name, v in carrier if name == key and v] or None
 
     def keys(self, carrier: Headers) -> list[str]:
         return [name for name, _ in carrier]

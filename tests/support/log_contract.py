@@ -167,6 +167,16 @@ class WriterContract(_OnTopic):
             # A new producer would have failed every other record in flight.
             assert writer.incarnation == 1
 
+    async def test_headers_come_back_as_they_were_written(
+        self, backend: LogBackend, topic: str
+    ) -> None:
+        """One without a value, as Kafka allows it, ended whoever read or handed on the record."""
+        headers = [("a", None), ("", b""), ("", None), ("\u00fc\0", b"\xff")]
+        async with writing(backend) as writer:
+            await writer.append(topic, 0, "k", b"v", headers)
+        [found] = await backend.held(topic, 0)
+        assert list(found.headers) == headers
+
     async def test_the_largest_record_that_is_accepted_fits(
         self, backend: LogBackend, topic: str
     ) -> None:

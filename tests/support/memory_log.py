@@ -389,7 +389,7 @@ class _Writer:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[log_words.Appended] = loop.create_future()
         done.add_done_callback(lambda f: f.cancelled() or f.exception())
-        size = len(key) * 4 + len(value or b"") + sum(len(name) * 4 + len(v) for name, v in headers)
+        size = len(key) * 4 + len(value or b"") + log_words.size_of(headers)
         if self._stopping:
             done.set_exception(log_words.NotAppended("the writer is stopping"))
         elif size > records.MAX_RECORD_BYTES - log.RECORD_OVERHEAD_BYTES:

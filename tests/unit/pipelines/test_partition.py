@@ -15,7 +15,7 @@ from pipelines.counts import Counts, decoded
 from pipelines.partition import Beginning, Partition
 from pipelines.rows import SOURCE, Answer, Refused, Row, Rows
 from tailrace import log
-from tests.support import waiting
+from tests.support import odd_values, waiting
 
 TOLD: dict[str, Any] = {
     "name": "small",
@@ -65,7 +65,8 @@ class Transactions:
     @property
     def places(self) -> list[int]:
         """Offsets of the rows that were written, in order."""
-        return [int(dict(r.headers)[SOURCE].split(b"/")[2]) for r in self.outputs]
+        sources = (dict(r.headers)[SOURCE] for r in self.outputs)
+        return [int(each.split(b"/")[2]) for each in sources if each]
 
 
 class Stage:
@@ -165,6 +166,20 @@ async def test_a_row_that_fails_in_the_runner_holds_no_other_one_back() -> None:
         b"internal",
         "dead",
     )
+
+
+async def test_a_row_with_any_headers_holds_no_other_one_back() -> None:
+    """A header without a value ended the runner, with good rows before it that were not committed,
+    and again after each restart."""
+    stage = Stage(batch={"records": 100, "seconds": 0.05})
+    async with running(stage):
+        stage.take(0)
+        sources = [each._replace(offset=each.offset + 1) for each in odd_values.records()]
+        stage.partition.take(sources)
+        stage.take(len(sources) + 1)
+        await stage.until(lambda: stage.transactions.offset == len(sources) + 2)
+    done = decoded(stage.transactions.metadata)
+    assert (done.read, done.skipped) == (len(sources) + 2, sum(r.value is None for r in sources))
 
 
 async def test_what_was_committed_before_is_passed_over() -> None:

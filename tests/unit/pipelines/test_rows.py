@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 from typing import Any
 
 import pytest
 import yaml
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from pipelines import definition, rows
 from pipelines.rows import Answer, Refused, Rows, Skipped, Stored
 from pipelines.templates import Unusable
-from tailrace.log import Record
-from tests.support import cases
+from tailrace.log import Outgoing, Record
+from tests.support import cases, odd_values
 
 TOLD: dict[str, Any] = {
     "name": "small",
@@ -107,7 +110,7 @@ def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
     assert found.document(row).text == b"Hi!"
     assert found.length(row) == 3
     [output] = found.written(row, Stored("file-1", STORE, 4)).records
-    revision = dict(output.headers)[rows.PIPELINE].decode().partition("/")[2]
+    revision = (dict(output.headers)[rows.PIPELINE] or b"").decode().partition("/")[2]
     assert json.loads(output.value or b"") == {
         "file": "file-1",
         "store": STORE,
@@ -201,7 +204,7 @@ def test_a_dead_letter_is_the_record_with_the_reason() -> None:
 
 def test_a_detail_is_cut_between_characters() -> None:
     [letter] = made().dead(record(), Refused("schema", "ü" * 5_000 + "\ud800")).records
-    detail = dict(letter.headers)[rows.DETAIL].decode()
+    detail = (dict(letter.headers)[rows.DETAIL] or b"").decode()
     assert 1_900 < len(detail.encode()) <= rows.MAX_DETAIL
     assert set(detail) == {"ü"}
     [letter] = made().dead(record(), Refused("schema", "\ud800")).records
@@ -213,3 +216,34 @@ def test_a_record_that_is_too_large_to_be_copied_is_named_only() -> None:
     [letter] = made().dead(source, Refused("unreadable", "no JSON")).records
     assert letter.value is None
     assert dict(letter.headers)[rows.SOURCE] == b"in/2/5/9"
+
+
+def size_on_the_wire(found: Outgoing) -> int:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 30)
+    builder.append(0, 1, found.key, found.value, list(found.headers))
+    return len(builder.build())
+
+
+def test_every_record_that_kafka_takes_becomes_records_that_a_broker_takes() -> None:
+    """A header without a value ended the runner with a TypeError, and again after each restart. A
+    dead letter that its headers or its key made too large was refused by the broker for ever."""
+    found = made(where="record.text is defined", prompt={"user": "{{ record.text }} {{ headers }}"})
+    for source in odd_values.records():
+        written = [found.dead(source, Refused("internal", "d" * 5_000, "resp_1")).records]
+        with contextlib.suppress(Skipped, Unusable):
+            row = found.read(source)
+            found.length(row)
+            written.append(
+                found.written(row, Answer(row.values["record"]["text"], "r", "m")).records
+            )
+        for each in itertools.chain(*written):
+            assert size_on_the_wire(each) <= 1 << 20
+            assert rows.place_of(source).encode() == dict(each.headers)[rows.SOURCE]
+
+
+def test_a_header_without_a_value_is_none_in_templates_and_stays_as_it_is() -> None:
+    found = made(prompt={"user": "{{ headers.a }}"})
+    row = found.read(record(headers=(("a", None), ("b", b""))))
+    assert row.values["headers"] == {"a": None, "b": ""}
+    [output] = found.written(row, Answer({"bad": False}, "resp_1", "m")).records
+    assert output.headers[:2] == [("a", None), ("b", b"")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.sinks.outputs import of_record
 from tailrace.log import Record
-from tests.support import cases
+from tests.support import cases, odd_values
 
 HEADERS = (
     ("trace", b"t"),
@@ -65,3 +65,9 @@ def test_a_dead_letter_has_its_reason_and_its_input_as_text() -> None:
 
 def test_a_record_that_no_runner_wrote_stands_under_its_own_place() -> None:
     assert of_record(record({}, ())).source == "out/1/7/1795632373900"
+
+
+def test_every_record_that_kafka_takes_is_a_row() -> None:
+    """A header without a value ended the sink, and again after each restart."""
+    for source in odd_values.records("out", 1):
+        assert of_record(source).place == f"out/1/{source.offset}"

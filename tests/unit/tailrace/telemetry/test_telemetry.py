@@ -382,9 +382,10 @@ def test_without_export_headers_are_empty_but_a_callers_context_is_handed_on() -
         [("traceparent", b"00-x")],
         [("traceparent", b"x" * 10_000)],
         [("other", b"1")],
+        [("traceparent", None), ("baggage", None)],  # ended a worker with an AttributeError
     ],
 )
-def test_unreadable_headers_give_no_context(headers: list[tuple[str, bytes]]) -> None:
+def test_unreadable_headers_give_no_context(headers: list[tuple[str, bytes | None]]) -> None:
     context = telemetry.trace_context(headers)
     assert not trace.get_current_span(context).get_span_context().is_valid
 
