@@ -1,6 +1,6 @@
 """The only module that uses private parts of aiokafka, and the check that they are as expected.
 
-Five things rest on them:
+Six things rest on them:
 
 - A producer whose send failed is discarded without a flush. aiokafka's `stop` would go on sending
   records that were told to have failed.
@@ -10,6 +10,9 @@ Five things rest on them:
 - A consumer that does not stop in time loses its connections at once.
 - What a consumer has fetched and will not hand out is freed at once. It is up to megabytes, and
   refers to itself.
+- A record with a header name that is not UTF-8, which brokers take, is read as Kafka's own client
+  reads it: U+FFFD stands for what cannot be decoded. aiokafka raises UnicodeDecodeError, again at
+  each fetch of the batch.
 
 `PARTS` lists what is used. `client_api.choose` compares it with the installed aiokafka.
 `AWAY_MESSAGES` are texts that aiokafka logs; `complaints` folds them.
@@ -18,12 +21,14 @@ Five things rest on them:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Set
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Set
+from typing import Any, Final, SupportsIndex
 
 import aiokafka
 import aiokafka.errors
+from aiokafka.consumer import fetcher
 from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record import default_records, memory_records
 
 from tailrace.log.deadlines import finishes_within
 from tailrace.private_parts import Part
@@ -72,6 +77,24 @@ PARTS: Final = (
         names=("ProduceRequest",),
     ),
     Part("aiokafka.protocol.produce", "ProduceRequest.__init__", names=("_topics",)),
+    Part(
+        "aiokafka.consumer.fetcher",
+        "Fetcher._proc_fetch_request",
+        names=("MemoryRecords", "PartitionRecords"),
+    ),
+    Part(
+        "aiokafka.consumer.fetcher",
+        "PartitionRecords._unpack_records",
+        ("self",),
+        ("_records", "_consume_aborted_up_to", "next_fetch_offset"),
+    ),
+    Part(
+        "aiokafka.consumer.fetcher",
+        "PartitionRecords.__init__",
+        names=("_aborted_transactions", "_aborted_producers"),
+    ),
+    Part("aiokafka.record.memory_records", "_MemoryRecordsPy.next_batch", names=("_next_slice",)),
+    Part("aiokafka.record.default_records", "_DefaultRecordBatchPy._read_msg", names=("_buffer",)),
 )
 
 # How the lines begin that aiokafka logs while its broker is away.
@@ -94,10 +117,72 @@ async def close_connections(consumer: aiokafka.AIOKafkaConsumer) -> None:
         await finishes_within(client.close(), CLOSE_S)
 
 
+class _Text(bytes):
+    """Decodes what is no UTF-8, too."""
+
+    def __getitem__(self, at: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(at)
+        return _Text(found) if isinstance(found, bytes) else found
+
+    def decode(self, *_: Any) -> str:
+        return bytes.decode(self, errors="replace")
+
+
+class _Batch(default_records._DefaultRecordBatchPy):  # type: ignore[misc]
+    """Decodes in Python, which takes several times as long, any header name."""
+
+    _buffer: bytes
+
+    def __iter__(self) -> Any:
+        super().__iter__()  # decompresses
+        self._buffer = _Text(self._buffer)
+        return self
+
+
+class _Batches(memory_records._MemoryRecordsPy):  # type: ignore[misc]
+    def next_batch(self) -> Any:
+        batch = self._next_slice
+        super().next_batch()
+        return _Batch(batch)
+
+
+class _Fetched:
+    """`MemoryRecords` that keep what was fetched."""
+
+    def __init__(self, data: bytes) -> None:
+        found = memory_records.MemoryRecords(data)
+        self.data = data
+        self.has_next, self.next_batch = found.has_next, found.next_batch
+        self.size_in_bytes = found.size_in_bytes
+
+
+class _Records(fetcher.PartitionRecords):  # type: ignore[misc]
+    _records: Any
+    _aborted_transactions: list[Any]
+    _aborted_producers: set[int]
+
+    def _unpack_records(self) -> Iterator[Any]:
+        aborted = list(self._aborted_transactions)
+        try:
+            yield from super()._unpack_records()
+        except UnicodeDecodeError:
+            # Once more from the beginning, without what was read.
+            read = self.next_fetch_offset
+            self._records = _Batches(self._records.data)
+            self._aborted_transactions, self._aborted_producers = aborted, set()
+            for record in super()._unpack_records():
+                if record.offset >= read:
+                    yield record
+
+
 class InternalApi:
     """`client_api.ClientApi` over private parts."""
 
     waits_for_former_producer: Final = False
+
+    def __init__(self) -> None:
+        """Every consumer of the process reads header names of any bytes from now on."""
+        fetcher.MemoryRecords, fetcher.PartitionRecords = _Fetched, _Records
 
     def guard_sending(
         self,
