@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import aiokafka
 import aiokafka.errors
 from aiokafka.structs import OffsetAndMetadata
 
-from tailrace.log import address, client_api, clients, deadlines
+from tailrace.log import address, client_api, clients, deadlines, transactions
 from tailrace.protocol import log_words
 
 
@@ -17,14 +17,26 @@ class GroupRuns(Exception):
 
 
 async def move(
-    bootstrap: str, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]
+    bootstrap: str,
+    group: str,
+    offsets: Mapping[tuple[str, int], tuple[int, str]],
+    *,
+    fenced: Iterable[str] = (),
 ) -> None:
     """Commit (next offset, metadata) by (topic, partition).
+
+    `fenced`: transactional ids whose producers commit offsets of the group. They are fenced before:
+    a member that was only paused is none of the group any more, and would commit a transaction that
+    it had begun over these offsets. One that runs takes its id again.
 
     Raises:
         GroupRuns: nothing was committed.
         LogUnavailable: no answer.
     """
+    for transactional_id in fenced:
+        fence = transactions.Transactions(bootstrap, transactional_id, client_id=group)
+        await fence.start()
+        await fence.stop()
     consumer = aiokafka.AIOKafkaConsumer(
         **address.options(bootstrap), group_id=group, enable_auto_commit=False
     )

@@ -10,6 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tailrace import log
+from tailrace.log import client_api
 from tailrace.log.group_offsets import GroupRuns, move
 from tests.support import log_contract, waiting
 
@@ -158,3 +159,28 @@ async def test_a_group_without_members_can_be_moved_and_one_with_members_cannot(
     finally:
         await member.stop()
     assert (await offsets_of(kafka, group))[topic, 0] == (3, "x")
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["begun", "offsets sent"])
+async def test_offsets_that_were_moved_stay_although_a_paused_member_goes_on(
+    sent: bool, kafka: str, topic: str
+) -> None:
+    """Its transaction was committed over a replay, which silently did not happen."""
+    group, place = f"group-{topic}", aiokafka.TopicPartition(topic, 0)
+    await move(kafka, group, {(topic, 0): (5, "")})
+    paused = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=topic)
+    await paused.start()
+    try:
+        await paused.begin_transaction()
+        await (await paused.send(topic, b"of a paused member"))
+        if sent:
+            await paused.send_offsets_to_transaction({place: 9}, group)
+        await move(kafka, group, {(topic, 0): (0, "replay")}, fenced=[topic])
+        with pytest.raises(aiokafka.errors.ProducerFenced):
+            if not sent:
+                await paused.send_offsets_to_transaction({place: 9}, group)
+            await paused.commit_transaction()
+    finally:
+        await client_api.default().discard_producer(paused)
+    await committed(kafka, group, {(topic, 0): (0, "replay")})
+    assert await committed_values(kafka, topic) == []
