@@ -36,12 +36,18 @@ def pack(state: fold.Fold) -> bytes:
             sorted(state.hedged),
             state.last_offset,
             state.last_active,
-            [ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp],
+            [
+                *(ended.reason, ended.status, ended.text_tail, ended.error, ended.timestamp),
+                ended.failure,
+            ],
             msgspec.structs.astuple(usage),
             first and [first.model_rev, first.tokenizer_digest, first.prompt_tokens],
             first and [first.own, first.worker, first.req_topic, first.req_offset],
             first and _principal(first.owner),
-            [(_principal(by), end.reason, end.timestamp) for by, end in state.cancelled_by.items()],
+            [
+                (_principal(by), end.reason, end.status, end.error, end.timestamp, end.failure)
+                for by, end in state.cancelled_by.items()
+            ],
             [state.served, *(state.model if state.served else ())],
             state.answer_of,
             state.former,
@@ -64,7 +70,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         hedged,
         last_offset,
         last_active,
-        (reason, status, text_tail, error, timestamp),
+        (reason, status, text_tail, error, timestamp, failure),
         usage,
         model,
         place,
@@ -88,6 +94,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         records.Usage(*usage),
         None if error is None else (error[0], error[1]),
         timestamp,
+        failure=failure,
     )
     return fold.Fold(
         keep_ids=True,
@@ -109,8 +116,15 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         hedged=set(hedged),
         ended=ended,
         cancelled_by={
-            records.Owner(*by): dataclasses.replace(ended, reason=why, timestamp=at)
-            for by, why, at in cancelled_by
+            records.Owner(*by): dataclasses.replace(
+                ended,
+                reason=why,
+                status=shown,
+                error=wrong and tuple(wrong),
+                timestamp=at,
+                failure=failed,
+            )
+            for by, why, shown, wrong, at, failed in cancelled_by
         },
         last_offset=last_offset,
         last_active=last_active,

@@ -35,7 +35,7 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
         _note_end(response, state, state.ended)
         _note_cost(metering.cost(response.request, state))
         context.answers.keep(response.request, context.engine, state, entry.draft)
-    if state.first is not None:
+    if state.first is not None and state.ended.reason != fold.HISTORY_LOST:
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
         if letter is not None:
             await metering.dead(letter)

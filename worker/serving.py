@@ -15,9 +15,10 @@ import math
 from collections.abc import Sequence
 
 from tailrace import log, telemetry
-from tailrace.protocol import fold, history, ids, records
+from tailrace.protocol import fold, history, ids, records, topics
 from tailrace.retry import retry_until
 from worker import claim_plan, slots, takeover, truncation, warming
+from worker.appends import append_surely
 from worker.attempt import Stop
 from worker.claim_plan import ClaimPlan, Ending
 from worker.claim_runner import ClaimRunner, pausable
@@ -115,7 +116,10 @@ class Serving:
                     pause_s=UNAVAILABLE_S,
                 )
             except log.HistoryLost:
-                return record_lost(response, "history lost")
+                if context.leaving or not response.assigned:
+                    return Outcome.LEFT
+                await self._end_lost(entry)  # then it is known
+                continue
             self._on_change(entry)
             own = response.fencing_tokens
             if response.hedged and not own:
@@ -147,6 +151,31 @@ class Serving:
                 await self._carry_out(plan, entry)
             elif not response.patient and context.engine_slots not in response.held_slots:
                 return Outcome.LEFT
+
+    async def _end_lost(self, entry: Entry) -> None:
+        """Wait for the owner of a response whose beginning the log has lost, if one writes, then
+        end it (log rule R5). A takeover cannot: nobody knows what was accepted."""
+        response, context = self.response, self._context
+        response.release_slots(used=0)
+        response.wants_slot = False
+        bound, since_ms = ids.parse(response.rid).offset, context.broker_now_ms()
+        while entry.complete > bound and response.assigned and not context.leaving:
+            grace_ms = takeover.GRACE_MS if entry.streams else takeover.PREFILL_GRACE_MS
+            left_ms = max(entry.touched, since_ms) + grace_ms - context.broker_now_ms()
+            if left_ms <= 0:
+                await self._append_lost()
+                since_ms, left_ms = context.broker_now_ms(), grace_ms  # for the tail to read it
+            await entry.changed(min(left_ms / 1000, LOOK_AGAIN_S))
+
+    async def _append_lost(self) -> None:
+        response = self.response
+        telemetry.log(
+            telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason="history lost"
+        )
+        owner, echo = response.request.owner, response.request.echo
+        record = records.Cancel(response.rid, owner, echo, failed="history_lost")
+        place = (topics.TOKENS, response.partition, response.rid)
+        await append_surely(self._context.writer, *place, records.encode(record))
 
     def _decide(self, state: fold.Fold) -> takeover.Decision:
         now_ms = self._context.broker_now_ms()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from tailrace import log, telemetry
 from tailrace.log import interfaces
 from tailrace.log.identity import LogIdentity
-from tailrace.protocol import history, ids, records, topics
+from tailrace.protocol import fold, history, ids, records, topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
 from worker.tail_state import MAX_BYTES, Entry, Partition
@@ -132,9 +132,10 @@ class Tail:
         entry = self._partitions[partition].entry(rid)
         ended = entry.fold.ended
         assert ended is not None
-        if entry.fold.owner is None:
+        lost = ended.reason == fold.HISTORY_LOST  # whatever this worker has of it
+        if entry.fold.owner is None or lost:
             cancelled = history.Draft()
-            cancelled.add(records.Cancel(rid, principal), ended.timestamp)
+            cancelled.add(records.Cancel(rid, principal, failed=ended.failure), ended.timestamp)
             return cancelled
         if entry.draft is not None:
             return entry.draft

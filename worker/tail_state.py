@@ -36,6 +36,8 @@ class Entry:
         begun: offset of the first record read, -1 before.
         fold: the response under the reader rule.
         first: offset of the first record that took effect, -1 before.
+        touched: broker time in ms of the last record read, whatever became of it; 0 before.
+        streams: that one was a frame.
         seen: fencing tokens of the CLAIMs read so far, and whether any copy of them took effect.
         holds: number of callers that need this entry; it is forgotten only at 0.
         counted: bytes that its partition has counted for it.
@@ -51,6 +53,8 @@ class Entry:
     begun: int = -1
     fold: fold.Fold = field(default_factory=lambda: fold.Fold(keep_ids=True))
     first: int = -1
+    touched: int = 0
+    streams: bool = False
     seen: dict[str, bool] = field(default_factory=dict)
     holds: int = 0
     counted: int = 0
@@ -72,6 +76,7 @@ class Entry:
             return
         if self.begun < 0:
             self.begun = offset
+        self.touched, self.streams = timestamp, isinstance(record, records.Tok)
         outcome = self.fold.apply(record, offset, timestamp)
         if outcome is fold.Ignored.SEEN:
             return
@@ -85,6 +90,12 @@ class Entry:
             # A second copy of a claim has no effect; that says nothing about the first.
             took_effect = isinstance(outcome, fold.Claimed)
             self.seen[record.own] = self.seen.get(record.own, False) or took_effect
+        if (
+            isinstance(record, records.Cancel)
+            and record.failed != "expired"
+            and record.by == self.fold.principal
+        ):
+            self.complete = 0  # DONE, whatever lies before: the fold need not begin any earlier
         if not isinstance(outcome, fold.Accepted):
             self._drop_unneeded(outcome)
             self.wake()
@@ -117,6 +128,7 @@ class Entry:
             complete.fold.belongs_to(self.fold.principal)
         self.complete, self.begun = complete.complete, complete.begun
         self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
+        self.touched, self.streams = complete.touched, complete.streams
         self.draft = complete.draft
 
 
@@ -199,7 +211,7 @@ class Partition:
         self.size -= packed.size
         state = finished.unpack(rid, packed.packed)
         seen = {own: True for own, _ in state.claims}
-        return Entry(packed.complete, packed.begun, state, packed.first, seen)
+        return Entry(packed.complete, packed.begun, state, packed.first, seen=seen)
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record to its response."""

@@ -139,7 +139,6 @@ class State:
 def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, Any]:
     """The columns of `responses` that follow from a HISTORY, but for its bytes."""
     request, end = whole.request, whole.end
-    status = fold.STATUS_OF_REASON.get(end.reason, "failed") if isinstance(end, records.End) else ""
     choice = request.choice
     return {
         "rid": whole.rid,
@@ -148,7 +147,7 @@ def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> di
         "ended_ms": whole.ended_ms,
         "model": whole.model,
         "kind": CHAT if choice is not None else RESPONSE,
-        "status": status or "cancelled",
+        "status": fold.status_of(end),
         "previous": request.previous,
         "completion": choice.group if choice is not None else whole.rid,
         "choice": choice.index if choice is not None else 0,

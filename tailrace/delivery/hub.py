@@ -174,6 +174,11 @@ class Stream:
         outcome = self.state.apply(record, offset, timestamp)
         if isinstance(outcome, fold.Ignored):
             return outcome
+        lost = isinstance(outcome, fold.Ended) and outcome.reason == fold.HISTORY_LOST
+        if lost and not self.archived:
+            # What is in memory here is nowhere else: all readers are to be told the same.
+            self.fail(log_words.HistoryLost(f"the log no longer holds all of {self.rid}"))
+            return outcome
         if isinstance(record, records.Claim):
             if self.owner is not None and record.owner != self.owner:
                 # Who forges a CANCEL or a request must not see the answer to another's.

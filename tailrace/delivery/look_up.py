@@ -224,6 +224,8 @@ class LookUp:
             # Another look-up that waits for the free connection has it before the next stretch.
             await asyncio.sleep(0)
         stream.release()
+        if stream.lost is not None:
+            raise stream.lost
         if stream.owner != owner:
             await self._scan_requests(stream, owner)
         if stream.owner != owner:

@@ -19,13 +19,14 @@ import enum
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tailrace.protocol import items, records
 
 H0 = "0" * 16
+HISTORY_LOST: Final = "history_lost"  # the reason of an end, and the code of its error
 
 
 class Phase(enum.Enum):
@@ -79,9 +80,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end. `reason` is END's, or cancelled, or withdrawn. `status` is the one clients see:
-    completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms. `marks` are
-    those in `text_tail`. `vectors`: of the inputs that were to be embedded."""
+    """The end. `reason` is END's, or cancelled, withdrawn, expired or history_lost. `status` is the
+    one clients see: completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms.
+    `marks` are those in `text_tail`. `vectors`: of the inputs that were to be embedded. `failure`:
+    what a CANCEL says of it."""
 
     reason: str
     status: str
@@ -91,6 +93,7 @@ class Ended:
     timestamp: int
     marks: tuple[records.Mark, ...] = ()
     vectors: tuple[bytes, ...] = ()
+    failure: records.Failure = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,20 @@ STATUS_OF_REASON = {
 
 # A copy costs a fifth less than a new one, and every reader makes one for each token.
 _EMPTY = hashlib.blake2b(digest_size=8)
+
+
+# What a CANCEL says that ends a response as failed.
+_FAILURES = {
+    "expired": "The request waited longer than its time to live and was not started.",
+    HISTORY_LOST: "The log has lost the beginning of this response, and its worker is gone.",
+}
+
+
+def status_of(end: records.End | records.Cancel) -> str:
+    """The status that clients see, by the record that ended the response."""
+    if isinstance(end, records.Cancel):
+        return "failed" if end.failed else "cancelled"
+    return STATUS_OF_REASON.get(end.reason, "failed")
 
 
 def roll(h: str, ids: Iterable[int]) -> str:
@@ -370,11 +387,10 @@ class Fold:
     def _end(self, record: records.End, timestamp: int) -> Outcome:
         if record.own != self.owner or record.seq != self.next or record.digest != self.h:
             return Ignored.END
-        status = STATUS_OF_REASON.get(record.reason, "failed")
         return self._finish(
             Ended(
                 record.reason,
-                status,
+                status_of(record),
                 record.text_tail,
                 record.usage,
                 record.error,
@@ -395,6 +411,8 @@ class Fold:
     def _cancel(self, record: records.Cancel, timestamp: int) -> Outcome:
         if self.owner is None:
             self._note_cancel(record, timestamp)
+        elif record.failed == "expired":
+            return Ignored.LOST_RACE
         principal = self.first.owner if self.first is not None else self.principal
         if principal is not None and record.by != principal:
             return Ignored.FOREIGN
@@ -421,5 +439,6 @@ class Fold:
 
 
 def _cancelled(record: records.Cancel, usage: records.Usage, timestamp: int) -> Ended:
-    reason = "withdrawn" if record.withdrawn else "cancelled"
-    return Ended(reason, "cancelled", "", usage, None, timestamp)
+    reason = record.failed or ("withdrawn" if record.withdrawn else "cancelled")
+    error = (record.failed, _FAILURES[record.failed]) if record.failed else None
+    return Ended(reason, status_of(record), "", usage, error, timestamp, failure=record.failed)

@@ -32,6 +32,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 RevocationId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Hex = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2})*\Z")]
+Failure = Literal["", "expired", "history_lost"]  # why a CANCEL ends a response as failed
 MarkKind = Literal["m", "r", "c", "x"]  # message, reasoning, function call, call of a custom tool
 
 
@@ -415,13 +416,22 @@ class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defa
 
     `withdrawn`: the gateway cancels a request that no client was told to be taken. It leaves its
     idempotency key to the next request (log rule §10).
+
+    `failed`: a service ends it for its owner, as failed (log rule R5). "expired": no worker has
+    claimed it in time. "history_lost": the log has lost its beginning, and its owner is gone.
     """
 
     rid: str
     by: Owner
     echo: dict[str, Any] = {}
     withdrawn: bool = False
+    failed: Failure = ""
     v: int = VERSION
+
+    @property
+    def version(self) -> int:
+        """The record version that has all members which are used."""
+        return VERSION_2 if self.failed else VERSION
 
 
 class Yield(msgspec.Struct, tag_field="t", tag="YIELD", frozen=True, omit_defaults=True):
@@ -575,7 +585,14 @@ _uploads = msgspec.json.Decoder(Upload)
 _meta = msgspec.json.Decoder(Incarnation)
 
 
-_IN_TWO_VERSIONS: Final = (Tok, Claim, End, Request, Reroute)  # not a union, which is slow to test
+_IN_TWO_VERSIONS: Final = (
+    Tok,
+    Claim,
+    End,
+    Cancel,
+    Request,
+    Reroute,
+)  # not a union, which is slow to test
 
 
 def version_of(record: Record) -> int:

@@ -142,6 +142,8 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
     end = _plain(last.record)
     if isinstance(last.record, records.Cancel):
         end.pop("echo", None)
+    if account.reason == "history_lost":  # whoever keeps it may have none of what came before
+        account = reference_fold.Account([last], account.principal, ended_at=0)
     before = [0, *(k for _, k in account.takeovers)]
     frames = [f.tok for f in account.frames]
     sparse = {

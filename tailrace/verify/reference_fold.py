@@ -254,16 +254,18 @@ class Account:
         """The client's status; None while open."""
         if self.ended_at is None:
             return None
-        return STATUS.get(self.end.reason, "failed") if self.end else "cancelled"
+        if self.end is not None:
+            return STATUS.get(self.end.reason, "failed")
+        return "cancelled" if self.reason in ("cancelled", "withdrawn") else "failed"
 
     @property
     def reason(self) -> str | None:
-        """END's reason, or `cancelled`, or `withdrawn`."""
+        """END's reason, or what a CANCEL says: `cancelled`, `withdrawn`, or why it failed."""
         if self.ended_at is None:
             return None
         last = self.entries[self.ended_at].record
         if isinstance(last, records.Cancel):
-            return "withdrawn" if last.withdrawn else "cancelled"
+            return last.failed or ("withdrawn" if last.withdrawn else "cancelled")
         return last.reason if isinstance(last, records.End) else None
 
     @property
@@ -346,10 +348,12 @@ def _cut(found: Account) -> None:
     """Find the end and drop everything behind it."""
     starts = [t.start for t in found.epochs]
     for at, e in enumerate(found.entries):
+        epoch = found.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None
         if isinstance(e.record, records.Cancel) and found.principal in (None, e.record.by):
+            if e.record.failed == "expired" and epoch is not None:
+                continue  # it was claimed in time
             found.ended_at = at
             break
-        epoch = found.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None
         if (
             isinstance(e.record, records.End)
             and epoch is not None

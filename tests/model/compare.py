@@ -81,8 +81,13 @@ def end(own: str, ids: Sequence[int], reason: str = "stop") -> records.End:
     return records.End(RID, own, len(ids), reason, second_fold.chain(ids))
 
 
-def cancel(by: records.Owner = OWNER, *, withdrawn: bool = False) -> records.Cancel:
-    return records.Cancel(RID, by, withdrawn=withdrawn)
+def cancel(
+    by: records.Owner = OWNER,
+    *,
+    withdrawn: bool = False,
+    failed: Literal["", "expired", "history_lost"] = "",
+) -> records.Cancel:
+    return records.Cancel(RID, by, withdrawn=withdrawn, failed=failed)
 
 
 def yield_(own: str, seq: int = 0) -> records.Yield:
@@ -93,7 +98,7 @@ def _reason(last: records.TokenRecord) -> str:
     if isinstance(last, records.End):
         return last.reason
     assert isinstance(last, records.Cancel)
-    return "withdrawn" if last.withdrawn else "cancelled"
+    return last.failed or ("withdrawn" if last.withdrawn else "cancelled")
 
 
 def word(outcome: fold.Outcome) -> str:

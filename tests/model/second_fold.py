@@ -110,7 +110,8 @@ class History:
             # A first claim shows that a former cancel was none of the principal's.
             return None if self.principal(n - 1) is None and self.principal(n) else before
         if isinstance(last, records.Cancel):
-            return n - 1 if self.principal(n) in (None, last.by) else None
+            late = last.failed == "expired" and self.owner(n - 1) is not None
+            return n - 1 if self.principal(n) in (None, last.by) and not late else None
         ids = [t.id for t in self.tokens(n - 1)]
         complete = isinstance(last, records.End) and (last.own, last.seq, last.digest) == (
             self.owner(n - 1),
@@ -162,7 +163,8 @@ class History:
         if isinstance(record, records.Yield):
             return "yielded" if record.own == self.owner(i) else "stale_owner"
         if isinstance(record, records.Cancel):
-            return "foreign"
+            late = record.failed == "expired" and self.owner(i) is not None
+            return "lost_race" if late else "foreign"
         return "end"
 
     def _outcome_of_token(self, record: records.Tok, i: int) -> str:

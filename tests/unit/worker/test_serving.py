@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tailrace import log, settings
-from tailrace.protocol import fold, ids, records, topics
+from tailrace.protocol import fold, history, ids, records, topics
 from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import (
@@ -699,18 +699,63 @@ async def test_a_worker_whose_log_was_replaced_finishes_no_request_of_the_new_lo
         assert served.delivery.tracker.in_flight == 1
 
 
-async def test_a_response_whose_beginning_is_lost_is_finished_without_a_claim() -> None:
+async def lose_beginning(worker: Worker, request: records.Request) -> Foreign:
+    """Another worker has begun, and retention has passed its claim."""
+    other = Foreign(worker.memory, request)
+    other.claim("a")
+    other.tokens("a", 3)
+    worker.context.tail.leave(0)
+    worker.memory.delete_below(topics.TOKENS, 0, 1)
+    worker.context.tail.follow(0, 1, 2)
+    return other
+
+
+async def test_a_response_whose_beginning_is_lost_is_ended_for_every_reader() -> None:
+    """It was finished without any record: who had its beginning in memory showed it as running for
+    ever, and others as gone."""
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory, store=True)
+        await lose_beginning(worker, request)
+        served = worker.serve(request)
+        await worker.caught_up()
+        worker.time.advance(takeover.GRACE_MS / 1000 + 1)
+        assert await served.outcome() is Outcome.DONE
+        assert served.delivery.tracker.in_flight == 0
+        found = answer(worker.memory, request.rid)
+        assert found.kinds == ["Tok", "Cancel"]
+        assert found.ended.error is not None
+        assert (found.ended.status, found.ended.error[0]) == ("failed", "history_lost")
+        [kept] = worker.memory.records(
+            topics.HISTORY, history.partition(request.rid, topics.partitions_of(topics.HISTORY))
+        )
+        part = history.part_of(kept.key, kept.value)
+        whole = history.joined([part] if part is not None else [])
+        assert whole is not None
+        assert (whole.text, fold.status_of(whole.end)) == ("", "failed")
+        assert metered(worker.memory) == []
+
+
+async def test_a_response_whose_beginning_is_lost_is_its_owner_s_while_that_one_writes() -> None:
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory)
-        other = Foreign(worker.memory, request)
-        other.claim("a")
-        other.tokens("a", 3)
-        worker.context.tail.leave(0)
-        worker.memory.delete_below(topics.TOKENS, 0, 1)
-        worker.context.tail.follow(0, 1, 2)
+        other = await lose_beginning(worker, request)
         served = worker.serve(request)
-        assert await served.outcome() is Outcome.LOST
-        assert len(answer(worker.memory, request.rid).claims) == 0
+        for seq in (3, 4):
+            await worker.caught_up()
+            worker.time.advance(takeover.GRACE_MS / 1000 - 0.5)
+            other.write(records.Tok(request.rid, "a", seq, [1], "x", "0" * 16))
+        await worker.caught_up()
+        assert not served.task.done()
+        assert answer(worker.memory, request.rid).kinds == ["Tok"] * 3
+
+
+async def test_the_next_owner_of_its_partition_says_the_same_of_a_lost_response() -> None:
+    async with memory_worker.worker() as worker:
+        request = new_request(worker.memory)
+        other = await lose_beginning(worker, request)
+        other.write(records.Cancel(request.rid, request.owner, request.echo, failed="history_lost"))
+        assert await worker.serve(request).outcome() is Outcome.DONE
+        assert answer(worker.memory, request.rid).kinds == ["Tok", "Cancel"]
 
 
 async def test_a_request_that_the_engine_refuses_fails_with_the_engine_s_words() -> None:

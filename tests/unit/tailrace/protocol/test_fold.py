@@ -97,6 +97,17 @@ RULES: dict[str, tuple[list[records.TokenRecord], str]] = {
         [cancel(), cancel(STRANGER), claim("a", None, owner=STRANGER)],
         "after_done",
     ),
+    "5 expired before any claim": ([cancel(failed="expired")], "ended"),
+    "5 a claim after it": ([cancel(failed="expired"), claim("a", None)], "after_done"),
+    "5 expired when it was claimed": ([claim("a", None), cancel(failed="expired")], "lost_race"),
+    "5 lost while it runs": (
+        [claim("a", None), tok("a", 0, [1], []), cancel(failed="history_lost")],
+        "ended",
+    ),
+    "5 lost to a stranger": (
+        [claim("a", None), cancel(STRANGER, failed="history_lost")],
+        "foreign",
+    ),
     "6 the owner's yield": ([claim("a", None), yield_("a")], "yielded"),
     "6 a yield before any claim": ([yield_("a")], "stale_owner"),
     "6 a former owner's yield": ([claim("a", None), claim("b", "a"), yield_("a")], "stale_owner"),
@@ -105,6 +116,7 @@ ENDINGS: dict[str, list[records.TokenRecord]] = {
     "an end": [claim("a", None), tok("a", 0, [1], []), end("a", [1])],
     "a cancel": [claim("a", None), tok("a", 0, [1], []), cancel()],
     "a cancel before any claim": [cancel()],
+    "a lost beginning": [claim("a", None), cancel(failed="history_lost")],
 }
 LATE = [
     claim("b", "a"),
@@ -473,7 +485,7 @@ def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
             tok(own, draw(st.integers(0, 4)), [1], state.ids),
             end(own, believed, draw(st.sampled_from(["stop", "length", "failed"]))),
             yield_(own),
-            cancel(),
+            cancel(failed=draw(st.sampled_from(["", "expired", "history_lost"]))),
             cancel(STRANGER),
             claim(own, None, owner=STRANGER),
             claim(draw(fencing_tokens), state.owner, "w3", model="other", continues=True),

@@ -129,6 +129,10 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"withdrawn":true}',
     ),
     (
+        records.Cancel("resp_a", OWNER, failed="expired"),
+        b'{"t":"CANCEL","rid":"resp_a","by":' + OWNER_JSON + b',"failed":"expired","v":2}',
+    ),
+    (
         records.Claim("resp_a", "n2", "n1", OWNER, "w/1", "q", 7, "rev", "tok", continues=True),
         b'{"t":"CLAIM","rid":"resp_a","own":"n2","prev":"n1","owner":' + OWNER_JSON + b","
         b'"worker":"w/1","req_topic":"q","req_offset":7,"model_rev":"rev",'

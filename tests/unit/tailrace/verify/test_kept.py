@@ -26,9 +26,10 @@ def written(request: records.Request, found: Sequence[history.Placed]) -> list[l
         return None  # a forged claim: nothing is kept
     assert ended is not None
     assert draft is not None
-    if first is None:
+    if first is None or ended.failure == "history_lost":
         draft = kept.Draft()
-        draft.add(records.Cancel(request.rid, request.owner), ended.timestamp)
+        cancel = records.Cancel(request.rid, request.owner, failed=ended.failure)
+        draft.add(cancel, ended.timestamp)
     place = kept.partition(request.rid, 12)
     return [
         log.Record(topics.HISTORY, place, n, 1, key.encode(), value, ())

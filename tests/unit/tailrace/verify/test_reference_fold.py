@@ -77,6 +77,9 @@ def any_records() -> st.SearchStrategy[list[records.TokenRecord]]:
         [
             records.Cancel(RID, OWNER),
             records.Cancel(RID, STRANGER),
+            records.Cancel(RID, OWNER, failed="expired"),
+            records.Cancel(RID, OWNER, failed="history_lost"),
+            records.Cancel(RID, STRANGER, failed="history_lost"),
             records.Claim(RID, NONCES[0], None, STRANGER, "w-x", "t", 0, "r", "t"),
             *(records.Yield(RID, own, 0) for own in NONCES),
         ]
@@ -115,6 +118,7 @@ def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> No
     assert real.mark_count + len(real.ended.marks if real.ended else ()) == len(account.marks)
     assert "".join(part.text for part in account.parts) == account.text
     assert (real.ended.reason if real.ended else None) == account.reason
+    assert (real.ended.status if real.ended else None) == account.status
 
 
 @hypothesis.given(
