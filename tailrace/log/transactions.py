@@ -77,7 +77,22 @@ class Transactions:
             LogUnavailable: no answer; try again.
         """
         await self.stop()
-        producer = aiokafka.AIOKafkaProducer(
+        try:
+            producer = self._made()
+        except OSError as error:  # a file of the address is missing now
+            raise log_words.LogUnavailable(f"transactions: {error}") from error
+        try:
+            await deadlines.start_client(producer, clients.ANSWER_DEADLINE_S)
+        except (*_FAILED, *_FENCED) as error:
+            await self._api.discard_producer(producer)
+            raise log_words.LogUnavailable(f"transactions: {type(error).__name__}") from error
+        except BaseException:  # also cancelled: a half started producer would go on by itself
+            await self._api.discard_producer(producer)
+            raise
+        self._producer = producer
+
+    def _made(self) -> aiokafka.AIOKafkaProducer:
+        return aiokafka.AIOKafkaProducer(
             **address.options(self._bootstrap),
             client_id=self._client_id,
             transactional_id=self._id,
@@ -89,15 +104,6 @@ class Transactions:
             metadata_max_age_ms=30_000,
             retry_backoff_ms=50,
         )
-        try:
-            await deadlines.start_client(producer, clients.ANSWER_DEADLINE_S)
-        except (*_FAILED, *_FENCED) as error:
-            await self._api.discard_producer(producer)
-            raise log_words.LogUnavailable(f"transactions: {type(error).__name__}") from error
-        except BaseException:  # also cancelled: a half started producer would go on by itself
-            await self._api.discard_producer(producer)
-            raise
-        self._producer = producer
 
     async def commit(
         self,
