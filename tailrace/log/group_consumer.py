@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ import aiokafka.errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from tailrace.log import address, client_api, clients, liveness, record_keys
+from tailrace import telemetry
+from tailrace.log import address, client_api, clients, liveness, offsets, record_keys
 from tailrace.protocol import log_words
 
 # A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
@@ -20,6 +22,11 @@ WAIT_MS = 200
 # group has an owner that reads it.
 HEARTBEAT_MS = 300
 COMMIT_DEADLINE_S = 5.0
+# A member whose heartbeats are refused is taken out of its group, and its consumer says nothing: it
+# keeps what was assigned to it, or waits for an assignment for ever. The group is asked so often,
+# and twice, because a member that joins may not be listed.
+GROUP_LOOK_S = 10.0
+ABSENCES = 2
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -50,6 +57,9 @@ class GroupConsumer:
         _stopped: set by `stop`; the member does not join any more.
         _rejoin: the next poll gives the membership up.
         _liveness: whether the consumer hears of the partitions that are not paused.
+        _absences: how often in a row the group was found without this member.
+        _look: asks the group; None or done while nothing is asked.
+        _look_at: when to ask next.
     """
 
     def __init__(
@@ -67,6 +77,9 @@ class GroupConsumer:
     ) -> None:
         """`read_committed`: return nothing of transactions that are open or aborted."""
         self._listener = _Listener(assigned, revoked)
+        self._group = group
+        self._client_id = client_id
+        self._offsets = offsets.Offsets(bootstrap, client_id=f"{client_id}-look", api=api)
         self._names = list(names)
         self._api = api or client_api.default()
         self._make: Callable[[], aiokafka.AIOKafkaConsumer] = lambda: aiokafka.AIOKafkaConsumer(
@@ -94,6 +107,9 @@ class GroupConsumer:
             self._api,
             WAIT_MS / 1000,
         )
+        self._absences = 0
+        self._look: asyncio.Task[None] | None = None
+        self._look_at = 0.0
 
     @property
     def answers(self) -> bool:
@@ -107,6 +123,7 @@ class GroupConsumer:
                 self._subscribed, self._api, failed=self._liveness.refused
             )
             self._liveness.connected()
+            self._absences, self._look_at = 0, time.monotonic() + GROUP_LOOK_S
         if self._stopped:  # while it joined
             await self.stop()
             raise log_words.LogUnavailable("the group consumer was stopped")
@@ -135,6 +152,9 @@ class GroupConsumer:
             raise log_words.LogUnavailable(type(error).__name__) from error
         records = [record_keys.record(r) for batch in batches.values() for r in batch]
         self._liveness.polled(consumer, {}, full=len(records) >= max_records)
+        if time.monotonic() >= self._look_at and (self._look is None or self._look.done()):
+            self._look_at = time.monotonic() + GROUP_LOOK_S
+            self._look = asyncio.create_task(self._look_for_itself())
         return records
 
     def rejoin(self) -> None:
@@ -178,9 +198,30 @@ class GroupConsumer:
         """Leave the group within a deadline."""
         self._stopped = True
         await self._liveness.stop()
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.wait({self._look})
+        await self._offsets.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
+
+    async def _look_for_itself(self) -> None:
+        """Join again where the group does not have this member."""
+        try:
+            members = await self._offsets.members(self._group)
+        except log_words.LogUnavailable:
+            return
+        listed = any(member.startswith(f"{self._client_id}-") for member in members)
+        self._absences = 0 if listed else self._absences + 1
+        if self._absences == ABSENCES:
+            telemetry.READERS_REPLACED.labels(self._client_id).inc()
+            telemetry.log(
+                telemetry.Action.CONSUMER_REPLACED,
+                reason="not in its group",
+                client=self._client_id,
+            )
+            self.rejoin()
 
     async def _leave(self) -> None:
         self._rejoin = False

@@ -86,6 +86,16 @@ class Offsets:
             raise log_words.LogUnavailable(f"partitions of {topic}: error {found['error_code']}")
         return len(found["partitions"])
 
+    async def members(self, group: str) -> frozenset[str]:
+        """Ids of the group's members. The broker makes them of their client ids, `CLIENT-UUID`."""
+        [found] = await self._ask_admin(
+            lambda admin: admin.describe_consumer_groups([group]), f"members of {group}"
+        )
+        error, *_ = described = found.groups[0]
+        if error:
+            raise log_words.LogUnavailable(f"members of {group}: error {error}")
+        return frozenset(member[0] for member in described[5])
+
     async def there(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of the topics that exist."""
         found = await self._ask_admin(lambda admin: admin.list_topics(), "topics")
