@@ -23,7 +23,7 @@ from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers
 from tailrace.auth.keys import IssuersRefused
 from tailrace.log import health
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import feed, ids, records, topics
 from tailrace.vectors import contract
 from tailrace.web import access, credential_timer, listener, middleware
 from tests.support import (
@@ -404,6 +404,12 @@ class TestHttp:
             await eventually(not_kafka, "a question without an answer shows", within_s=5)
             ends()
             await eventually(kafka, "its answer shows", within_s=5)
+            followed = (topics.TOKENS, topics.DELETIONS, topics.REVOCATIONS, topics.UPLOADS)
+            for topic in (*followed, *feed.TOPICS):
+                heard = service.broker.deafen(topic)  # other clients are answered
+                assert await not_kafka(), f"a reader of {topic} that hears nothing shows"
+                heard()
+                assert await kafka(), f"it hears of {topic} again"
 
 
 UNKNOWN = {"input": "x", "background": True}, {"input": "x", "stream": True}, {"input": "x"}

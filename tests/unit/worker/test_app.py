@@ -147,6 +147,11 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
             "cold_start_s": 0,
             "tokens_per_s": 0,
         }
+        for topic in (topics.TOKENS, topics.requests("default", "batch")):
+            heard = it.memory.deafen(topic)  # other clients are answered
+            assert not it.app.status.readiness()["ready"], f"it hears nothing of {topic}"
+            heard()
+            assert it.app.status.readiness()["ready"]
         request = it.ask(metadata=cues(5))
         await it.tokens(request.rid, 5)
         await eventually(lambda: it.committed() == 1, "committed")
