@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 metadata: Final = sa.MetaData()
 
-_RID: Final = sa.String(64)
-_NAME: Final = sa.String(255)
+
+class _Text(sa.types.TypeDecorator[str]):
+    """Any text. PostgreSQL's cannot hold U+0000, so it is written as U+0001 and `0`, and U+0001 as
+    itself and `1`; alike in all databases, and only here. What an older version wrote is read as it
+    is, unless it has one of these pairs."""
+
+    impl: Any = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _: sa.Dialect) -> str | None:
+        return value and value.replace("\1", "\x011").replace("\0", "\x010")
+
+    def process_result_value(self, value: str | None, _: sa.Dialect) -> str | None:
+        return value and value.replace("\x010", "\0").replace("\x011", "\1")
+
+
+class _String(_Text):
+    impl: Any = sa.String
+    cache_ok = True
+
+
+_RID: Final = _String(64)
+_NAME: Final = _String(255)
 _NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # there it is the row's own
 
 # A stored response that has ended. `history` is its HISTORY as the topic has it, compressed by
@@ -20,18 +41,18 @@ RESPONSES: Final = sa.Table(
     "responses",
     metadata,
     sa.Column("rid", _RID, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("owner", _Text, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("ended_ms", sa.BigInteger, nullable=False),
     sa.Column("model", _NAME, nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("kind", _String(16), nullable=False),
+    sa.Column("status", _String(16), nullable=False),
     sa.Column("previous", _RID, nullable=True),
     sa.Column("completion", _RID, nullable=False),
     sa.Column("choice", sa.Integer, nullable=False),
     sa.Column("choices", sa.Integer, nullable=False),
     sa.Column("records", sa.Integer, nullable=False),
-    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("metadata", _Text, nullable=False),
     sa.Column("history", sa.LargeBinary, nullable=False),
     sa.Index("responses_of", "owner", "kind", "created_at", "ended_ms", "rid"),
     sa.Index("responses_of_completion", "completion"),
@@ -43,7 +64,7 @@ LABELS: Final = sa.Table(
     metadata,
     sa.Column("rid", _RID, primary_key=True),
     sa.Column("name", _NAME, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
+    sa.Column("value", _Text, nullable=False),
 )
 
 # Metadata that was given later, by whom; JSON. Only the owner's counts.
@@ -51,8 +72,8 @@ CHANGES: Final = sa.Table(
     "changes",
     metadata,
     sa.Column("rid", _RID, primary_key=True),
-    sa.Column("owner", sa.Text, primary_key=True),
-    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("owner", _Text, primary_key=True),
+    sa.Column("metadata", _Text, nullable=False),
 )
 
 # Records of a HISTORY that is not complete yet.
@@ -70,7 +91,7 @@ ERASED: Final = sa.Table(
     "erased",
     metadata,
     sa.Column("rid", _RID, primary_key=True),
-    sa.Column("owner", sa.Text, primary_key=True),
+    sa.Column("owner", _Text, primary_key=True),
 )
 
 # Pieces of files that requests name, by their key in the topic.
@@ -87,15 +108,15 @@ CONVERSATIONS: Final = sa.Table(
     "conversations",
     metadata,
     sa.Column("id", _RID, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("principal", sa.Text, nullable=False),
+    sa.Column("owner", _Text, nullable=False),
+    sa.Column("principal", _Text, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("updated_ms", sa.BigInteger, nullable=False),
-    sa.Column("metadata", sa.Text, nullable=False),
-    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("metadata", _Text, nullable=False),
+    sa.Column("title", _Text, nullable=False),
     sa.Column("pinned", sa.Boolean, nullable=False),
     sa.Column("head", _RID, nullable=True),
-    sa.Column("shares", sa.Text, nullable=False, server_default="{}"),
+    sa.Column("shares", _Text, nullable=False, server_default="{}"),
     sa.Column("attempt", _RID, nullable=False, server_default=""),
     sa.Index("conversations_of", "owner", "updated_ms", "id"),
 )
@@ -108,7 +129,7 @@ NODES: Final = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("node", _RID, nullable=False),
     sa.Column("parent", _RID, nullable=True),
-    sa.Column("items", sa.Text, nullable=False),
+    sa.Column("items", _Text, nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
     sa.Column("at_ms", sa.BigInteger, nullable=False),
     sa.Index("nodes_by_name", "node"),
@@ -120,7 +141,7 @@ ITEMS: Final = sa.Table(
     metadata,
     sa.Column("id", _RID, primary_key=True),
     sa.Column("item", _NAME, primary_key=True),
-    sa.Column("content", sa.Text, nullable=True),
+    sa.Column("content", _Text, nullable=True),
 )
 
 # What is searched: the text of a node (UTF-8), or the title of a conversation, whose `node` is
@@ -155,12 +176,12 @@ UNINDEXED: Final = sa.Table("unindexed", metadata, sa.Column("id", _RID, primary
 SET_ASIDE: Final = sa.Table(
     "set_aside",
     metadata,
-    sa.Column("log", sa.String(64), primary_key=True),
+    sa.Column("log", _String(64), primary_key=True),
     sa.Column("topic", _NAME, primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("offset", sa.BigInteger, primary_key=True),
     sa.Column("name", sa.LargeBinary, nullable=False),
-    sa.Column("mark", sa.String(64), nullable=False),
+    sa.Column("mark", _String(64), nullable=False),
     sa.Column("error", _NAME, nullable=False),
     sa.Column("at_ms", sa.BigInteger, nullable=False),
     sa.Index("set_aside_by_name", "log", "topic", "name"),
@@ -171,9 +192,9 @@ SET_ASIDE: Final = sa.Table(
 POSITIONS: Final = sa.Table(
     "positions",
     metadata,
-    sa.Column("log", sa.String(64), primary_key=True),
+    sa.Column("log", _String(64), primary_key=True),
     sa.Column("topic", _NAME, primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True),
     sa.Column("next", sa.BigInteger, nullable=False),
-    sa.Column("mark", sa.String(64), nullable=False, server_default=""),
+    sa.Column("mark", _String(64), nullable=False, server_default=""),
 )
