@@ -28,6 +28,7 @@ class Archiver:
         if not database.searches(self.engine):
             raise settings.Misconfigured("SQLite of this Python lacks FTS5, which an archive needs")
         self.offsets = log.Offsets(config.kafka, client_id=f"{config.name}-offsets")
+        self.replays = log.Replays(config.kafka, size=1, client_id=f"{config.name}-replays")
         self.writer = log.Writer(config.kafka, client_id=f"{config.name}-writer")
         readers = {
             topic: log.Reader(
@@ -36,7 +37,7 @@ class Archiver:
             for topic in fold.FOLLOWED
         }
         self.follower = follower.Follower(
-            self.engine, layout.incarnation, readers, self.offsets, self.writer
+            self.engine, layout.incarnation, readers, self.offsets, self.replays, self.writer
         )
         self.health = Health(lambda: self.offsets.ends(topics.HISTORY, [0]))
 
@@ -70,7 +71,7 @@ class Archiver:
                     task.cancel()
         finally:
             stops = [reader.stop for reader in self.follower.readers.values()]
-            for stop_client in (*stops, self.offsets.stop):
+            for stop_client in (*stops, self.offsets.stop, self.replays.stop):
                 with contextlib.suppress(Exception):
                     await stop_client()
             await self.engine.dispose()

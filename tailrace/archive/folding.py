@@ -123,11 +123,24 @@ class Folding:
         async with self._engine.connect() as connection:
             return await set_aside.count(connection)
 
-    async def begin(self, places: Mapping[Place, int]) -> dict[Place, int]:
-        """Set positions that are not there, or lie below these, where the topic begins now. Returns
-        all of these positions as they are then. Raises `database.ERRORS`."""
+    async def marked(self) -> dict[Place, marks.Position]:
+        """Like `positions`, with the marks. Raises `database.ERRORS`."""
+        async with self._engine.connect() as connection:
+            return await _marked(connection, self._log)
+
+    async def begin(
+        self, places: Mapping[Place, int], again: Mapping[Place, tuple[marks.Position, int]] = {}
+    ) -> dict[Place, int]:
+        """Set positions that are not there, or lie below these, where the topic begins now. Of
+        `again`, those that are still as they are said to be are set back. Returns all of these
+        positions as they are then. Raises `database.ERRORS`."""
         async with database.writing(self._engine) as connection:
             known = await self._locked(connection, sorted(places))
+            stored = await _marked(connection, self._log) if again else {}
+            for place, (was, offset) in again.items():
+                if stored.get(place) == was:  # no other process was faster
+                    known[place] = offset
+                    await self._move(connection, place, marks.Position(offset))
             for place, first in places.items():
                 if known[place] < first:
                     known[place] = first
@@ -258,6 +271,13 @@ async def positions(connection: AsyncConnection, log: str) -> dict[Place, int]:
     table = tables.POSITIONS
     question = sa.select(table.c.topic, table.c.partition, table.c.next).where(table.c.log == log)
     return {(t, p): n for t, p, n in (await connection.execute(question)).all()}
+
+
+async def _marked(connection: AsyncConnection, log: str) -> dict[Place, marks.Position]:
+    table = tables.POSITIONS.c
+    question = sa.select(table.topic, table.partition, table.next, table.mark)
+    found = (await connection.execute(question.where(table.log == log))).all()
+    return {(t, p): marks.Position(n, marks.Mark.parse(mark)) for t, p, n, mark in found}
 
 
 def _turns(states: Iterable[fold.State]) -> dict[str, history.History | None]:

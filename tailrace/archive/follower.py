@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tailrace import log, telemetry
 from tailrace.archive import conversation_rows, database, folding, migration, text_upkeep
 from tailrace.log import interfaces
+from tailrace.protocol import topics
 from tailrace.retry import retry_until
 
 T = TypeVar("T")
@@ -20,6 +21,12 @@ T = TypeVar("T")
 RETRY_S: Final = 1.0
 # How often to look whether the database still stands where this process does.
 LOOK_S: Final = 2.0
+# How often to look whether the log was rolled back although nothing new comes of it.
+COMPARE_S: Final = 60.0
+# A broker takes longer to come up with an older disk. So what comes of a partition that was heard
+# within this time follows what came before.
+RESTART_S: Final = 2.0
+AGAIN_MS: Final = 3_600_000
 
 
 class Follower:
@@ -36,13 +43,15 @@ class Follower:
         engine: AsyncEngine,
         log_name: str,
         readers: Mapping[str, interfaces.TailReader],
-        offsets: interfaces.OffsetQueries,
+        offsets: interfaces.TimedOffsetQueries,
+        replays: interfaces.RangeReader,
         writer: interfaces.RecordWriter,
     ) -> None:
         self.readers = readers
         self.away = ""
         self._engine = engine
         self._offsets = offsets
+        self._replays = replays
         self._writer = writer
         self._folding = folding.Folding(engine, log_name, self._erase)
         self._upkeep = text_upkeep.TextUpkeep(engine, self._persist)
@@ -67,12 +76,17 @@ class Follower:
         ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
         await self._begin(topic, reader, count)
         look_at = time.monotonic() + LOOK_S
+        compare_at = time.monotonic() + COMPARE_S
+        heard = dict.fromkeys(range(count), time.monotonic())
         while True:
             if time.monotonic() >= look_at:
                 look_at = time.monotonic() + LOOK_S
                 telemetry.ARCHIVE_SET_ASIDE.set(await self._persist(self._folding.set_aside))
-                if await self._lost(topic, reader, count):
-                    await self._begin(topic, reader, count)
+                due = time.monotonic() >= compare_at
+                if due or await self._lost(topic, reader, count):
+                    compare_at = time.monotonic() + COMPARE_S
+                    if await self._begin(topic, reader, count):
+                        ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
             if topic not in self._ready and all(
                 reader.next_offset(partition) >= end for partition, end in ends.items()
             ):
@@ -81,11 +95,19 @@ class Follower:
             try:
                 batch = await _answered(reader.poll)
             except log.HistoryLost:
-                await self._begin(topic, reader, count)
+                if await self._begin(topic, reader, count):
+                    ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+                await asyncio.sleep(log.RETRY_S)
                 continue
             if not batch:
                 continue
             began = time.monotonic()
+            quiet = {r.partition for r in batch if began - heard[r.partition] >= RESTART_S}
+            heard.update(dict.fromkeys((r.partition for r in batch), began))
+            if quiet and await self._rolled_back(topic, quiet):
+                await self._begin(topic, reader, count)
+                ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+                continue
             folded = await self._persist(functools.partial(self._folding.apply, batch, starts))
             telemetry.ARCHIVE_FOLD_SECONDS.observe(time.monotonic() - began)
             self._report(folded)
@@ -109,15 +131,52 @@ class Follower:
         known = await self._persist(self._folding.positions)
         return any(known.get((topic, p), 0) < reader.next_offset(p) for p in range(count))
 
-    async def _begin(self, topic: str, reader: interfaces.TailReader, count: int) -> None:
-        """Follow all partitions from where the database stands. Below its beginning a topic has
-        nothing any more: what compaction removed, later records say."""
+    async def _begin(self, topic: str, reader: interfaces.TailReader, count: int) -> bool:
+        """Follow all partitions from where the database stands, or from where the log is if it was
+        rolled back; returns whether it was. Below its beginning a topic has nothing any more: what
+        compaction removed, later records say."""
+        back = await self._rolled_back(topic, range(count))
+        again = {}
+        for partition, was in back.items():
+            again[topic, partition] = was, await self._again(topic, partition, was)
         first = await _answered(lambda: self._offsets.beginnings(topic, range(count)))
         places = {(topic, partition): offset for partition, offset in first.items()}
         for (_, partition), offset in (
-            await self._persist(lambda: self._folding.begin(places))
+            await self._persist(lambda: self._folding.begin(places, again))
         ).items():
-            reader.follow(partition, offset)
+            if not reader.follows(partition) or reader.next_offset(partition) != offset:
+                reader.follow(partition, offset)
+        for (_, partition), (was, offset) in again.items():
+            self._ready.discard(topic)
+            telemetry.LOG_ROLLED_BACK.labels(topic=topic).inc()
+            telemetry.log(
+                telemetry.Action.LOG_ROLLED_BACK,
+                topic=topic,
+                partition=partition,
+                position=was.next,
+                again_from=offset,
+            )
+        return bool(again)
+
+    async def _rolled_back(self, topic: str, partitions: Iterable[int]) -> dict[int, log.Position]:
+        """Those positions of the database that do not belong to the log."""
+        stored = await self._persist(self._folding.marked)
+        here = {p: stored[topic, p] for p in partitions if (topic, p) in stored}
+        back = await _answered(lambda: log.rolled_back(self._offsets, self._replays, topic, here))
+        return {partition: here[partition] for partition in back}
+
+    async def _again(self, topic: str, partition: int, was: log.Position) -> int:
+        """Where to read a partition again that was rolled back: from the first record that is newer
+        than all that was folded. Of responses from an hour before, since a broker's clock may have
+        been set; what comes twice changes nothing there. Acts on conversations depend on what was
+        before them, and are not folded twice."""
+        if was.mark is None:
+            return 0
+        newer = was.mark.timestamp + 1 - (0 if topic == topics.CONVERSATIONS else AGAIN_MS)
+        found = await _answered(lambda: self._offsets.since(topic, [partition], newer))
+        if partition in found:
+            return found[partition]
+        return (await _answered(lambda: self._offsets.ends(topic, [partition])))[partition]
 
     async def _erase(self, of: set[conversation_rows.Address]) -> None:
         """Write tombstones."""

@@ -99,6 +99,13 @@ class OffsetQueries(Protocol):
         """Close the connections."""
 
 
+class TimedOffsetQueries(OffsetQueries, Protocol):
+    """Also answers where a time begins."""
+
+    async def since(self, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
+        """Offset of the first record at or after a time (ms), of each partition that has one."""
+
+
 class RecordWriter(Protocol):
     """Appends records in the order they were given."""
 

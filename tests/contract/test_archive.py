@@ -315,7 +315,9 @@ async def test_dropped_under_its_process_it_is_built_again_without_new_records(
             partition = history.partition(whole.rid, PARTITIONS)
             broker.put(topics.HISTORY, partition, key.encode(), value)
     readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
-    running = follower.Follower(engine, INCARNATION, readers, broker.offsets(), broker.writer())
+    running = follower.Follower(
+        engine, INCARNATION, readers, broker.offsets(), broker.replays(), broker.writer()
+    )
     made, wanted = sql_reader.SqlReader(engine), [rid(1), rid(2, 1)]
 
     async def there() -> bool:

@@ -29,8 +29,8 @@ async def test_the_command_takes_them_up_again_from_the_log(
     monkeypatch.setattr(fold, "columns", defective)
     engine = database.engine(url, create=True)
     readers = {topic: log.Reader(bare, topic) for topic in fold.FOLLOWED}
-    offsets, writer = log.Offsets(bare), log.Writer(bare)
-    running = follower.Follower(engine, layout.incarnation, readers, offsets, writer)
+    offsets, replays, writer = log.Offsets(bare), log.Replays(bare, size=1), log.Writer(bare)
+    running = follower.Follower(engine, layout.incarnation, readers, offsets, replays, writer)
     tasks = [asyncio.create_task(running.run()), asyncio.create_task(writer.run())]
     try:
         for key, value in history.parts(history_of(1)):
@@ -51,6 +51,7 @@ async def test_the_command_takes_them_up_again_from_the_log(
         for reader in readers.values():
             await reader.stop()
         await offsets.stop()
+        await replays.stop()
     said: list[str] = []
     assert await asyncio.to_thread(archive_retry.run, bare, url, said.append) == 1
     assert said == ["llm.history[0] offset 0: ValueError", "1 records stay set aside"]

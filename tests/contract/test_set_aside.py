@@ -219,7 +219,9 @@ async def test_a_follower_goes_on_and_says_what_it_set_aside(
     put(broker, fold.DELETIONS, 1, "\0", b"{}")
     put_history(broker, history_of(2))
     readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
-    running = follower.Follower(engine, INCARNATION, readers, broker.offsets(), broker.writer())
+    running = follower.Follower(
+        engine, INCARNATION, readers, broker.offsets(), broker.replays(), broker.writer()
+    )
     task = asyncio.create_task(running.run())
     try:
         await waiting.eventually(lambda: running.ready, "everything is folded", within_s=20)

@@ -121,7 +121,7 @@ class MemoryLog:
         """Replays over `size` connections."""
         return _Replays(self, size)
 
-    def offsets(self) -> interfaces.OffsetQueries:
+    def offsets(self) -> interfaces.TimedOffsetQueries:
         """Offset queries."""
         return _Offsets(self)
 
@@ -604,6 +604,14 @@ class _Offsets:
 
     async def beginnings(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         return {p: at.begin for p, at in (await self._ask(topic, partitions)).items()}
+
+    async def since(self, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
+        found = (await self._ask(topic, partitions)).items()
+        first = {
+            p: next((r.offset for r in at.held if r.timestamp >= timestamp), None)
+            for p, at in found
+        }
+        return {p: offset for p, offset in first.items() if offset is not None}
 
     async def committed(self, group: str) -> dict[TopicPartition, tuple[int, str]]:
         await asyncio.sleep(0)

@@ -27,7 +27,7 @@ class Counted(memory_log.MemoryLog):
         super().__init__("one", 1)
         self.asked: list[tuple[str, str]] = []
 
-    def offsets(self) -> interfaces.OffsetQueries:
+    def offsets(self) -> interfaces.TimedOffsetQueries:
         real, asked = super().offsets(), self.asked
 
         class Queries:
@@ -38,6 +38,11 @@ class Counted(memory_log.MemoryLog):
             async def beginnings(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
                 asked.append(("beginnings", topic))
                 return await real.beginnings(topic, partitions)
+
+            async def since(
+                self, topic: str, partitions: Iterable[int], timestamp: int
+            ) -> dict[int, int]:
+                return await real.since(topic, partitions, timestamp)
 
             async def committed(self, group: str) -> Any:
                 asked.append(("committed", group))
