@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
-from tailrace.log.identity import LogIdentity
+from tailrace.log.identity import LogIdentity, require_reached
 from tailrace.protocol import fold, history, ids, records, topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
@@ -212,12 +212,19 @@ class Tail:
 
     async def _skip_lost(self) -> None:
         """Go on where the log begins now: retention passed the position, or storage was lost. What
-        was there cannot be known, so `known` refuses responses that began in it."""
+        was there cannot be known, so `known` refuses responses that began in it.
+
+        Raises:
+            LogChanged: the log is another one, or was rolled back.
+        """
         try:
             await self._identity.check()
             beginnings = await self._offsets.beginnings(topics.TOKENS, self.followed)
+            ends = await self._offsets.ends(topics.TOKENS, self.followed)
         except log.LogUnavailable:
             return
+        positions = {number: state.position for number, state in self._partitions.items()}
+        require_reached(topics.TOKENS, positions, ends)
         for partition, beginning in beginnings.items():
             state = self._partitions.get(partition)
             if state is not None and state.position < beginning:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -76,6 +77,15 @@ class Archived:
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return found.history if found is not None else None
+
+    async def held(self, rid: str, owner: records.Owner) -> history.History | None:
+        """A response of `owner` that the archive has now. None where it does not answer."""
+        if self._reader is None:
+            return None
+        with contextlib.suppress(reader.ArchiveUnavailable):
+            found = await self._reader.find(rid, owner.key)
+            return found.history if found is not None else None
+        return None
 
     async def several(self, rids: Sequence[str], owner: records.Owner) -> dict[str, Kept]:
         """Those of an owner's responses that the archive has now, by id. It may be behind, and not

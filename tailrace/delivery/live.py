@@ -10,7 +10,7 @@ from tailrace.delivery import hub
 from tailrace.delivery.persist import persist
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log import interfaces
-from tailrace.log.identity import LogIdentity
+from tailrace.log.identity import LogIdentity, require_reached
 from tailrace.protocol import topics
 
 _PUSH_SECONDS = telemetry.STAGE_SECONDS.labels(stage="push")
@@ -111,13 +111,18 @@ class LiveTail:
 
     async def _lost(self, reader: interfaces.TailReader) -> None:
         """A position is not in the log: retention passed it after a stall of hours, or this is
-        another log."""
+        another log, or one that was rolled back.
+
+        Raises:
+            log.LogChanged
+        """
         await persist(self._identity.check)
         positions = dict(reader.positions)
         beginnings = await persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await persist(lambda: self._offsets.ends(topics.TOKENS, positions))
+        require_reached(topics.TOKENS, positions, ends)
         for partition, position in positions.items():
-            if beginnings[partition] <= position <= ends[partition]:
+            if beginnings[partition] <= position:
                 continue
             for stream in self.streams.streams_on(partition):
                 stream.fail(log.HistoryLost(f"the log no longer holds all of {stream.rid}"))

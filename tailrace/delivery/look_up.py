@@ -180,13 +180,18 @@ class LookUp:
         return stream
 
     async def _found(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
-        """The stream from the log or, where the log has it no longer, from the archive."""
+        """The stream from the log or, where the log has it no longer, from the archive. Of a log
+        that was rolled back the archive may have more, under an id that looks unknown."""
         try:
             if address.incarnation != self._tag:
                 raise log.HistoryLost(f"{rid} belongs to another log")
             return await self._replay(rid, address, owner)
         except log.HistoryLost:
             found = await self._archive.find(rid, owner)
+            if found is None:
+                raise
+        except NotFound:
+            found = await self._archive.held(rid, owner)
             if found is None:
                 raise
         self._live.streams.drop(rid)  # what was begun
@@ -212,9 +217,9 @@ class LookUp:
         live_from = self._live.next_offset(address.partition)
         self._live.streams.add(stream)
         if address.offset > live_from and address.offset > await self._end(address.partition):
-            # No gateway can have seen an end that this log has not reached. The tail may well be
-            # behind that gateway's.
-            raise NotFound(rid)
+            # This log has not reached the end that a gateway saw: it was rolled back. The tail may
+            # well be behind that gateway's.
+            raise log.HistoryLost(f"the log ends before {rid}")
         start = address.offset
         while start < live_from and not (stream.done and stream.owner == owner):
             stop = min(start + STRETCH, live_from)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from tailrace import log
 from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
+from tailrace.log.identity import require_reached
 
 
 class WholeTopic:
@@ -31,7 +32,11 @@ class WholeTopic:
         self.ready = False
 
     async def run(self, start: Mapping[int, int] | None = None) -> None:
-        """Read until cancelled. `start`: offsets below which everything is known already."""
+        """Read until cancelled. `start`: offsets below which everything is known already.
+
+        Raises:
+            log.LogChanged: the log was rolled back.
+        """
         count = await persist(lambda: self._offsets.partitions(self._topic))
         begins = await self._beginnings(count)
         ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
@@ -46,6 +51,9 @@ class WholeTopic:
             try:
                 batch = await persist(self._reader.poll)
             except log.HistoryLost:
+                positions = dict(self._reader.positions)
+                ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
+                require_reached(self._topic, positions, ends)
                 # Compaction removed the record at the position. Its successors say the same.
                 for partition, offset in (await self._beginnings(count)).items():
                     position = self._reader.positions.get(partition, 0)

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from tailrace import telemetry
 from tailrace.log import interfaces
 from tailrace.log.admin import Layout
 from tailrace.protocol import log_words
 
 TRUST_S = 5.0  # clients may ask for ids of other logs as often as they like
+
+
+def require_reached(topic: str, positions: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """Compare positions that were read up to with the ends that the log has now.
+
+    Raises:
+        LogChanged: a position lies above the end: the log was rolled back, as by a broker that came
+            up with an older disk. What a process holds in memory may be of records that are gone.
+    """
+    for partition, end in ends.items():
+        position = positions.get(partition, 0)
+        if position > end:
+            telemetry.LOG_ROLLED_BACK.labels(topic=topic).inc()
+            telemetry.log(
+                telemetry.Action.LOG_ROLLED_BACK,
+                topic=topic,
+                partition=partition,
+                position=position,
+                again_from=end,
+            )
+            raise log_words.LogChanged(f"{topic}[{partition}] was rolled back")
 
 
 class LogIdentity:

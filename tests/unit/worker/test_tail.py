@@ -269,6 +269,22 @@ async def test_a_worker_whose_log_was_replaced_ends_instead_of_waiting_for_lost_
         await asyncio.wait_for(ends, 5)
 
 
+async def test_a_worker_whose_log_was_rolled_back_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Symptom: it looked again and again for offsets beyond the log's end, and saw no claim of its
+    own there any more."""
+    monkeypatch.setattr(tail, "RETRY_S", 0.0)
+    memory = MemoryLog("one")
+    claim(memory, rid(memory, 0), "a")
+    claim(memory, rid(memory, 0), "b", "a")
+    tailing = make(memory)
+    tailing.follow(0, 0, 2)
+    ends = asyncio.create_task(tailing.run())
+    await eventually(lambda: tailing.position(0) == 2, "caught up")
+    memory.roll_back(topics.TOKENS, 0, 1)
+    with pytest.raises(log.LogChanged):
+        await asyncio.wait_for(ends, 5)
+
+
 async def test_what_is_read_back_of_a_response_that_is_to_be_kept_is_kept() -> None:
     memory = MemoryLog()
     name = rid(memory, 0)

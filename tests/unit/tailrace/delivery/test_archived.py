@@ -105,6 +105,22 @@ async def test_also_of_another_log(
         await deliver.find(_old(broker, b"gone", 2), ALICE)
 
 
+@pytest.mark.parametrize("grown", [False, True])
+async def test_what_a_log_lost_that_was_rolled_back_is_served(
+    url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery, grown: bool
+) -> None:
+    """Symptom: 404, while the list, which is the archive's, showed the response."""
+    lost = ids.Address(broker.layout.tag, 0, 3 if grown else 5)
+    whole = _named(ids.mint(lost, bytes(ids.RANDOM_BYTES)))
+    await archive_rows.build(url, broker, whole)
+    if grown:
+        for _ in range(4):
+            broker.put(topics.TOKENS, 0, b"x", b"{}")
+    assert (await deliver.find(whole.rid, ALICE)).response["status"] == "completed"
+    with pytest.raises(delivery.NotFound if grown else log.HistoryLost):
+        await deliver.find(ids.mint(lost, b"\1" * ids.RANDOM_BYTES), ALICE)
+
+
 async def test_anothers_response_is_told_like_one_that_never_was(
     url: str, broker: memory_log.MemoryLog, deliver: delivery.Delivery
 ) -> None:

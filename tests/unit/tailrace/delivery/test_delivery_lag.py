@@ -11,6 +11,7 @@ import asyncio
 
 import pytest
 
+from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import events, ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
@@ -59,13 +60,14 @@ async def test_a_response_minted_beyond_our_tail_is_found_by_its_request(
         assert (await made.find(asked.rid, OWNER)).response["status"] == "queued"
 
 
-async def test_an_id_beyond_the_end_of_the_log_is_refused_although_the_tail_is_behind(
+async def test_an_id_beyond_the_end_of_the_log_is_lost_although_the_tail_is_behind(
     broker: memory_log.MemoryLog,
 ) -> None:
+    """A log that was rolled back ends below it."""
     broker.lag(topics.TOKENS, 0, 2)
     async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
         put_others(broker, 5)
-        with pytest.raises(delivery.NotFound):
+        with pytest.raises(log.HistoryLost):
             await asyncio.wait_for(made.find(minted_at(6), OWNER), 5)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 
 from tailrace import log
+from tailrace.delivery import whole_topic
 from tailrace.log import identity
 from tailrace.protocol import ids, records, topics
 from tests.support import log_contract, memory_delivery, memory_log
@@ -55,3 +56,40 @@ async def test_a_tail_whose_log_was_replaced_ends_the_process() -> None:
     with pytest.raises(ExceptionGroup) as ended:
         await asyncio.wait_for(running, 5)
     assert ended.value.subgroup(log.LogChanged)
+
+
+async def test_a_tail_whose_log_was_rolled_back_ends_the_process() -> None:
+    """Symptom: what was created then was called lost, and what was remembered of records that are
+    gone was believed."""
+    broker = memory_log.MemoryLog("one", 1)
+    for _ in range(3):
+        broker.put(topics.TOKENS, 0, b"k", b"{}")
+    made = memory_delivery.over(broker, preferred=[0])
+    running = asyncio.create_task(made.run())
+    await log_contract.until(lambda: made.ready, 5)
+    broker.roll_back(topics.TOKENS, 0, 1)
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(running, 5)
+    assert ended.value.subgroup(log.LogChanged)
+
+
+async def test_a_topic_that_is_known_whole_and_was_rolled_back_ends_the_process() -> None:
+    """Symptom: it was asked in a loop for what is above its end, and nothing new was read."""
+    broker = memory_log.MemoryLog("one", 1)
+    for _ in range(3):
+        broker.put(topics.REVOCATIONS, 0, b"k", b"{}")
+    read: list[log.Record] = []
+
+    async def take(batch: list[log.Record]) -> None:
+        read.extend(batch)
+
+    reader, offsets = broker.reader(topics.REVOCATIONS, wait_ms=5), broker.offsets()
+    whole = whole_topic.WholeTopic(topics.REVOCATIONS, reader, offsets, take)
+    running = asyncio.create_task(whole.run())
+    await log_contract.until(lambda: len(read) == 3, 5)
+    broker.delete_below(topics.REVOCATIONS, 0, 3)  # retention alone is none
+    broker.put(topics.REVOCATIONS, 0, b"k", b"{}")
+    await log_contract.until(lambda: len(read) == 4, 5)
+    broker.roll_back(topics.REVOCATIONS, 0, 3)
+    with pytest.raises(log.LogChanged):
+        await asyncio.wait_for(running, 5)
