@@ -5,7 +5,7 @@ The offset's metadata is in the transaction of the outputs, so the counts are as
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
         requests: with the tokens, what the answers needed, whether or not they were there already
             when they were asked for again.
         look_until: rows below this offset are read again, so their outputs may be there.
+        mark: `log.Mark` of the last row; empty: not known.
     """
 
     read: Count = 0
@@ -32,16 +33,19 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: Count = 0
     found: Count = 0
     look_until: Count = 0
+    mark: str = ""
 
     def plus(self, other: Counts) -> Counts:
-        """Both together; `look_until` stays."""
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        summed = Counts(*(a + b for a, b in pairs))
-        return msgspec.structs.replace(summed, look_until=self.look_until)
+        """Both together; `look_until` and `mark` stay."""
+        summed = {name: getattr(self, name) + getattr(other, name) for name in SUMS}
+        return msgspec.structs.replace(self, **summed)
 
     def encoded(self) -> str:
         """As metadata of an offset."""
         return msgspec.json.encode(self).decode()
+
+
+SUMS: Final = tuple(name for name in Counts.__struct_fields__ if name not in ("look_until", "mark"))
 
 
 def decoded(metadata: str | None) -> Counts:

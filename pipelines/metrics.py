@@ -25,6 +25,11 @@ TRANSACTIONS: Final = Counter(
 TRANSACTION_SECONDS: Final = Histogram(
     "tailrace_pipeline_transaction_seconds", "Time that a transaction took.", ["pipeline"]
 )
+POSITIONS: Final = Counter(
+    "tailrace_pipeline_positions_lost",
+    "Committed positions that the input does not hold any more, by reason.",
+    ["pipeline", "reason"],  # deleted, rolled_back
+)
 WAITING: Final = Gauge(
     "tailrace_pipeline_unfinished", "Rows that were read and are not committed.", ["pipeline"]
 )

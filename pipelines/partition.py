@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from pipelines import definition, metrics
 from pipelines.counts import Counts
 from pipelines.rows import Answer, Refused, Row, Rows, Skipped, Stored, Written, place_of
@@ -36,11 +38,16 @@ Outcome = Callable[[Row], Awaitable[Answer | Stored | Refused]]
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """Where to begin, behind the former owner: the next offset, what was done below it, and the
-    places of rows that have their output already."""
+    places of rows that have their output already. `moved`: the committed offset is another one."""
 
     offset: int
     counts: Counts = field(default_factory=Counts)
     earlier: frozenset[str] = frozenset()
+    moved: bool = False
+
+
+class _Moved(Exception):
+    """What was fetched lies after the place where the partition is to begin."""
 
 
 @dataclass(slots=True)
@@ -75,10 +82,12 @@ class Partition:
         begin: Begin,
         transactions: log.Transactions,
         turns: asyncio.Semaphore,
+        rejoin: Callable[[], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`turns`: how many rows of this process may be asked for at once."""
+        """`turns`: how many rows of this process may be asked for at once. `rejoin`: has the
+        partition taken from this one, and its records read from the committed offset on."""
         self.number = number
         self._pipeline = pipeline
         self._rows = rows
@@ -86,6 +95,7 @@ class Partition:
         self._begin = begin
         self._transactions = transactions
         self._turns = turns
+        self._rejoin = rejoin
         self._clock = clock
         self.begun = False
         self._earlier: frozenset[str] = frozenset()
@@ -101,6 +111,13 @@ class Partition:
     def full(self) -> bool:
         """It takes no more records now."""
         return not self.begun or len(self._slots) >= READ_AHEAD * self._pipeline.batch.records
+
+    @property
+    def position(self) -> log.Position | None:
+        """What was committed last; None before it has begun."""
+        if not self.begun:
+            return None
+        return log.Position(self._next, log.Mark.parse(self._counts.mark))
 
     def __len__(self) -> int:
         return len(self._slots) + len(self._held)
@@ -142,6 +159,12 @@ class Partition:
         except log.Fenced:
             metrics.TRANSACTIONS.labels(pipeline=self._pipeline.name, outcome="fenced").inc()
             return self._ending
+        except _Moved:
+            self.begun = False
+            self._rejoin()
+            while not self._ending:
+                self._woken.clear()
+                await self._woken.wait()
         return True
 
     def end(self) -> None:
@@ -150,16 +173,25 @@ class Partition:
         self._woken.set()
 
     async def _start(self) -> None:
-        """Take the partition over, however long that takes."""
+        """Take the partition over, however long that takes.
+
+        Raises:
+            _Moved: the committed offset is a former one, by a replay or because the log was rolled
+                back.
+        """
         while True:
             try:
                 await self._transactions.start()
                 found = await self._begin(self.number)
+                if found.moved:
+                    await self._write([], found.offset, found.counts)
             except (log.LogUnavailable, log.HistoryLost) as error:
                 self._tell(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             break
+        if found.moved or found.offset < self._next:
+            raise _Moved
         self._next, self._counts, self._earlier = found.offset, found.counts, found.earlier
         # After a transaction of unknown outcome: what was committed is done.
         while self._slots and self._slots[0].record.offset < self._next:
@@ -244,15 +276,13 @@ class Partition:
         counts = self._counts
         for _, each in results:
             counts = counts.plus(each)
-        after = ready[-1].record.offset + 1
-        place = self._pipeline.input.topic, self.number
+        last = ready[-1].record
+        after = last.offset + 1
+        counts = msgspec.structs.replace(counts, mark=str(log.Mark.of(last)))
         name, began = self._pipeline.name, self._clock()
+        records = [record for written, _ in results for record in written.records]
         try:
-            await self._transactions.commit(
-                [record for written, _ in results for record in written.records],
-                self._pipeline.group,
-                {place: (after, counts.encoded())},
-            )
+            await self._write(records, after, counts)
         except log.LogUnavailable as error:
             self._tell(error)
             metrics.TRANSACTIONS.labels(pipeline=name, outcome="failed").inc()
@@ -269,3 +299,10 @@ class Partition:
                     metrics.ROWS.labels(pipeline=name, outcome=outcome).inc(many)
             if each.alerted:
                 metrics.ALERTS.labels(pipeline=name).inc()
+
+    async def _write(self, records: Sequence[log.Outgoing], offset: int, counts: Counts) -> None:
+        """One transaction. Raises LogUnavailable, Fenced."""
+        place = self._pipeline.input.topic, self.number
+        await self._transactions.commit(
+            records, self._pipeline.group, {place: (offset, counts.encoded())}
+        )

@@ -49,9 +49,7 @@ class Progress(NamedTuple):
         """For programs."""
         done = self.done
         return {
-            **{
-                name: getattr(done, name) for name in done.__struct_fields__ if name != "look_until"
-            },
+            **{name: getattr(done, name) for name in counts.SUMS},
             "lag": self.lag,
             "rows_per_s": None if self.rate is None else round(self.rate, 2),
             "eta_s": None if self.eta_s is None else round(self.eta_s, 1),

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Collection
 from typing import Final
 
-from pipelines import asking, counts, definition, earlier, metrics, storing
+from pipelines import asking, beginning, definition, metrics, storing
 from pipelines.gateway import Gateway
 from pipelines.partition import Beginning, Outcome, Partition
 from pipelines.rows import Rows
@@ -20,6 +21,7 @@ _logger = logging.getLogger(__name__)
 SESSION_MS: Final = 6_000
 POLL: Final = 500  # records
 DRAIN_S: Final = 20.0
+COMPARE_S: Final = 30.0  # between two looks whether the log was rolled back
 
 
 class MissingTopic(Exception):
@@ -40,6 +42,7 @@ class Runner:
     Attributes:
         _partitions: those that are assigned to this runner, with the tasks that run them.
         _paused: partitions of which the group returns nothing now.
+        _compare_at: monotonic seconds.
     """
 
     def __init__(self, pipeline: definition.Pipeline, kafka: str, gateway: Gateway) -> None:
@@ -64,6 +67,7 @@ class Runner:
         )
         self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
         self._paused: set[int] = set()
+        self._compare_at = 0.0
 
     async def run(self) -> None:
         """Run until cancelled; then commit what is done, and leave the group.
@@ -76,6 +80,7 @@ class Runner:
             await self._member.start()
             while True:
                 await self._turn()
+                await self._compare()
         finally:
             await self._end()
 
@@ -135,6 +140,7 @@ class Runner:
                 self._begin,
                 transactions,
                 self._turns,
+                self._member.rejoin,
             )
             self._partitions[number] = partition, asyncio.create_task(partition.run())
 
@@ -148,23 +154,20 @@ class Runner:
         await asyncio.gather(*(task for _, task in ended), return_exceptions=True)
 
     async def _begin(self, number: int) -> Beginning:
-        """Where the committed offset is. Where there is none, or rows are read again, outputs may
-        be there: a gateway knows its idempotency keys for a day only."""
-        topic = self._pipeline.input.topic
-        committed = await self._offsets.committed(self._pipeline.group)
-        beginning = (await self._offsets.beginnings(topic, [number]))[number]
-        offset, metadata = committed.get((topic, number), (-1, ""))
-        if offset >= beginning:
-            done = counts.decoded(metadata)
-            if offset >= done.look_until:
-                return Beginning(offset, done)
-            return Beginning(offset, done, await self._earlier(number))
-        if self._pipeline.input.start == "latest" and offset < 0:
-            return Beginning((await self._offsets.ends(topic, [number]))[number])
-        return Beginning(beginning, counts.decoded(metadata), await self._earlier(number))
+        return await beginning.begin(self._pipeline, number, self._offsets, self._replays)
 
-    async def _earlier(self, number: int) -> frozenset[str]:
-        return await earlier.places(self._pipeline, number, self._offsets, self._replays)
+    async def _compare(self) -> None:
+        """Have partitions begin anew whose records the log does not hold any more."""
+        if time.monotonic() < self._compare_at:
+            return
+        self._compare_at = time.monotonic() + COMPARE_S
+        found = {number: each.position for number, (each, _) in self._partitions.items()}
+        positions = {number: at for number, at in found.items() if at is not None}
+        with contextlib.suppress(log.LogUnavailable):
+            if await log.rolled_back(
+                self._offsets, self._replays, self._pipeline.input.topic, positions
+            ):
+                self._member.rejoin()
 
     async def _end(self) -> None:
         for partition, _ in self._partitions.values():

@@ -176,10 +176,13 @@ async def test_offsets_that_were_moved_stay_although_a_paused_member_goes_on(
         if sent:
             await paused.send_offsets_to_transaction({place: 9}, group)
         await move(kafka, group, {(topic, 0): (0, "replay")}, fenced=[topic])
+        going_on = (
+            paused.commit_transaction()
+            if sent
+            else paused.send_offsets_to_transaction({place: 9}, group)
+        )
         with pytest.raises(aiokafka.errors.ProducerFenced):
-            if not sent:
-                await paused.send_offsets_to_transaction({place: 9}, group)
-            await paused.commit_transaction()
+            await going_on
     finally:
         await client_api.default().discard_producer(paused)
     await committed(kafka, group, {(topic, 0): (0, "replay")})

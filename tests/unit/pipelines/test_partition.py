@@ -80,6 +80,8 @@ class Stage:
         self.open.set()
         self.held: set[int] = set()  # rows whose answer does not come
         self.earlier = earlier
+        self.rejoined = 0
+        self.moved_to: int | None = None
         self.partition = Partition(
             0,
             pipeline,
@@ -88,12 +90,19 @@ class Stage:
             self._begin,
             cast(log.Transactions, self.transactions),
             asyncio.Semaphore(4),
+            self._rejoin,
         )
 
     async def _begin(self, number: int) -> Beginning:
         assert number == 0
         known = decoded(self.transactions.metadata)
+        moved, self.moved_to = self.moved_to, None
+        if moved is not None:
+            return Beginning(moved, known, self.earlier, moved=True)
         return Beginning(self.transactions.offset, known, self.earlier)
+
+    def _rejoin(self) -> None:
+        self.rejoined += 1
 
     async def _outcome(self, row: Row) -> Answer | Refused:
         offset = row.source.offset
@@ -139,7 +148,10 @@ async def test_rows_are_committed_in_order_with_their_counts() -> None:
     assert stage.transactions.places == [0, 1, 2, 3]
     assert [r.topic for r in stage.transactions.outputs] == ["out", "out", "dead", "out"]
     done = decoded(stage.transactions.metadata)
-    assert done == Counts(4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3)
+    mark = str(log.Mark.of(log.Record("in", 0, 3, 5, None, b'{"n": "x"}', ())))
+    assert done == Counts(
+        4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3, mark=mark
+    )
 
 
 async def test_nothing_is_committed_before_a_row_that_is_not_done() -> None:
@@ -263,3 +275,41 @@ async def test_it_takes_no_more_than_a_few_transactions_of_rows() -> None:
         assert stage.partition.full
         stage.held.clear()
         await stage.until(lambda: not stage.partition.full)
+
+
+async def test_a_partition_that_a_replay_moved_back_is_read_again_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A runner that was paused meanwhile went on after the replayed rows: nobody read them."""
+    monkeypatch.setattr(partition, "FENCED_S", 0.0)
+    stage = Stage()
+    async with running(stage):
+        stage.take(0, 1, 2)
+        await stage.until(lambda: stage.transactions.offset == 3)
+        stage.transactions.failures = [log.Fenced("a replay")]
+        stage.transactions.offset, written = 1, list(stage.transactions.outputs)
+        stage.take(3, 4, 5)
+        await stage.until(lambda: stage.rejoined == 1)
+    assert stage.transactions.outputs == written
+    assert stage.transactions.offset == 1
+
+
+async def test_a_position_that_is_moved_is_committed_before_anything_is_read_from_there() -> None:
+    stage = Stage()
+    stage.moved_to = 7
+    task = asyncio.create_task(stage.partition.run())
+    stage.take(9)
+    await stage.until(lambda: stage.rejoined == 1)
+    assert (stage.transactions.offset, stage.asked) == (7, [])
+    stage.partition.end()
+    await asyncio.wait_for(task, 5)
+
+
+async def test_the_last_row_is_marked_beside_the_position() -> None:
+    stage = Stage()
+    assert stage.partition.position is None
+    async with running(stage):
+        stage.take(0, 1, 2)
+        await stage.until(lambda: stage.transactions.offset == 3)
+        source = log.Record("in", 0, 2, 5, None, b'{"n": "x"}', ())
+        assert stage.partition.position == log.Position(3, log.Mark.of(source))

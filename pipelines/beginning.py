@@ -1,0 +1,83 @@
+"""Where an input partition begins: at the committed position, if the log still holds it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Literal
+
+import msgspec
+
+from pipelines import counts, definition, earlier, metrics
+from pipelines.partition import Beginning
+from tailrace import log
+
+_logger = logging.getLogger(__name__)
+
+_SAID: Final = {
+    "deleted": "%s: of partition %d the offsets from %d to %d were deleted before they were read",
+    "rolled_back": "%s: partition %d does not hold what was read below offset %d: it was rolled "
+    "back or made again. It is read from offset %d on; rows with an output are not asked again",
+}
+
+
+async def begin(
+    pipeline: definition.Pipeline, number: int, offsets: log.Offsets, replays: log.Replays
+) -> Beginning:
+    """Where the committed offset is. Where there is none, or rows are read again, outputs may be
+    there: a gateway knows its idempotency keys for a day only.
+
+    Raises:
+        LogUnavailable, HistoryLost: try again.
+    """
+    topic = pipeline.input.topic
+    committed = await offsets.committed(pipeline.group)
+    first = (await offsets.beginnings(topic, [number]))[number]
+    offset, metadata = committed.get((topic, number), (-1, ""))
+    done, moved = counts.decoded(metadata), False
+    position = log.Position(offset, log.Mark.parse(done.mark))
+    if offset < 0:
+        if pipeline.input.start == "latest":
+            return Beginning((await offsets.ends(topic, [number]))[number])
+        offset = first
+        done = msgspec.structs.replace(done, look_until=first + 1)
+    elif await log.rolled_back(offsets, replays, topic, {number: position}):
+        again = await _again(pipeline, number, first, done, offsets)
+        _say(pipeline, "rolled_back", number, offset, again)
+        done = msgspec.structs.replace(done, look_until=max(done.look_until, offset), mark="")
+        offset, moved = again, True
+    elif offset < first:
+        _say(pipeline, "deleted", number, offset, first)
+        offset = first
+    known = frozenset[str]()
+    if offset < done.look_until:
+        known = await earlier.places(pipeline, number, offsets, replays)
+    return Beginning(offset, done, known, moved)
+
+
+async def _again(
+    pipeline: definition.Pipeline,
+    number: int,
+    first: int,
+    done: counts.Counts,
+    offsets: log.Offsets,
+) -> int:
+    """Where to read again from. A pipeline that began at the end must not ask about older rows."""
+    if pipeline.input.start == "earliest":
+        return first
+    topic = pipeline.input.topic
+    end = (await offsets.ends(topic, [number]))[number]
+    mark = log.Mark.parse(done.mark)
+    if mark is None:
+        return end
+    return (await offsets.since(topic, [number], mark.timestamp)).get(number, end)
+
+
+def _say(
+    pipeline: definition.Pipeline,
+    reason: Literal["deleted", "rolled_back"],
+    number: int,
+    offset: int,
+    place: int,
+) -> None:
+    metrics.POSITIONS.labels(pipeline=pipeline.name, reason=reason).inc()
+    _logger.warning(_SAID[reason], pipeline.name, number, offset, place)
