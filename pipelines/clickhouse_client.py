@@ -21,6 +21,9 @@ _SETTINGS: Final = {
     "output_format_json_quote_64bit_integers": "0",
 }
 
+FIRST_MS: Final = -2_208_988_800_000  # 1900-01-01
+LAST_MS: Final = 10_413_791_999_999  # the end of 2299
+
 
 class Client:
     """One database on a server. All calls block, and raise `Unavailable` or `Refused`."""
@@ -81,5 +84,7 @@ class Client:
 
 
 def moment(ms: int) -> str:
-    """A time in the zone of the columns. A number would be read as seconds or ms, by its size."""
+    """A time in the zone of the columns; the next one that DateTime64 has, where it has none. A
+    number would be read as seconds or ms, by its size."""
+    ms = min(max(ms, FIRST_MS), LAST_MS)
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -303,9 +303,11 @@ def sink(
         samples.What, typer.Argument(help="Of these topics of the pipeline; not the input.")
     ] = samples.What.OUTPUT,
     once: Annotated[bool, typer.Option(help="Stop at what is written now.")] = False,
-    skip_refused: Annotated[
-        bool, typer.Option(help="Leave out rows that the server refuses, instead of stopping.")
+    strict: Annotated[
+        bool, typer.Option(help="Stop at a row that the server refuses, instead of leaving it out.")
     ] = False,
+    metrics_port: Annotated[int, typer.Option(help="Metrics; 0 for none.")] = 0,
+    metrics_host: Annotated[str, typer.Option(help="Where metrics listen.")] = "127.0.0.1",
 ) -> None:
     """Write what a pipeline has written to a database: each row once, however often it is sent."""
     pipeline = _loaded(file)
@@ -318,19 +320,19 @@ def sink(
     except (OSError, ValueError) as error:
         _refuse(f"--to: {error}")
     try:
-        _run(_sink(target, kafka, topic, group, once, skip_refused))
-    except (OSError, servers.Refused, sinks.RowRefused) as error:
+        if metrics_port:
+            prometheus_client.start_http_server(metrics_port, metrics_host)
+        _run(_sink(target, kafka, topic, group, once, strict))
+    except (OSError, servers.Refused, sinks.RowRefused, sinks.RolledBack) as error:
         _refuse(str(error), 1)
     finally:
         target.close()
 
 
 async def _sink(
-    target: Target, kafka: str, topic: str, group: str, once: bool, skip_refused: bool
+    target: Target, kafka: str, topic: str, group: str, once: bool, strict: bool
 ) -> None:
-    work = asyncio.create_task(
-        sinks.run(target, kafka, topic, group, once=once, skip_refused=skip_refused)
-    )
+    work = asyncio.create_task(sinks.run(target, kafka, topic, group, once=once, strict=strict))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     typer.echo(f"{topic} is read by the group {group}")

@@ -30,6 +30,9 @@ POSITIONS: Final = Counter(
     "Committed positions that the input does not hold any more, by reason.",
     ["pipeline", "reason"],  # deleted, rolled_back
 )
+SINK_ROWS: Final = Counter(
+    "tailrace_pipeline_sink_rows", "Rows of a sink, by outcome.", ["group", "outcome"]
+)  # written, refused
 WAITING: Final = Gauge(
     "tailrace_pipeline_unfinished", "Rows that were read and are not committed.", ["pipeline"]
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pipelines.rows import DETAIL, PIPELINE, REASON, SOURCE, place_of
 from tailrace.log import Record
+
+# Servers bound an id to 512 bytes, and refuse all rows with one that is longer.
+_PLACE: Final = re.compile(r"[A-Za-z0-9._-]{1,249}(/-?\d{1,20}){3}")
 
 
 class Output(NamedTuple):
@@ -48,8 +52,9 @@ def of_record(record: Record) -> Output:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             value = text
     members: dict[str, Any] = value if isinstance(value, dict) else {}
+    source = headers.get(SOURCE, "")
     return Output(
-        headers.get(SOURCE) or place_of(record),
+        source if _PLACE.fullmatch(source) else place_of(record),
         members.get("answer", value),
         _text(members.get("response")),
         _text(members.get("model")),

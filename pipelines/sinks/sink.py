@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from pipelines import definition, runner, servers
+from pipelines import definition, metrics, runner, servers
 from pipelines.sinks.clickhouse import Table
 from pipelines.sinks.opensearch import Index
 from pipelines.sinks.outputs import Output, of_record
@@ -27,12 +28,17 @@ _logger = logging.getLogger(__name__)
 SEARCH: Final = ("opensearch+http", "opensearch+https")
 SESSION_MS: Final = 6_000
 POLL: Final = 500  # records
+COMPARE_S: Final = 30.0  # between two looks whether the topic was rolled back
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 
 class RowRefused(Exception):
     """The server refuses a row because of what is in it. The text says which, and nothing of it."""
+
+
+class RolledBack(Exception):
+    """The topic does not hold what was written. The text says what to do."""
 
 
 def opened(url: str, pipeline: definition.Pipeline, what: str) -> Target:
@@ -63,6 +69,7 @@ class Sink:
         rows: that were acknowledged by the server, repeated ones too.
         refused: rows that were left out.
         _behind: next offsets of what is written and not committed.
+        _compare_at: monotonic seconds.
     """
 
     def __init__(
@@ -74,16 +81,19 @@ class Sink:
         offsets: interfaces.OffsetQueries,
         replays: interfaces.RangeReader,
         *,
-        skip_refused: bool = False,
+        strict: bool = False,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`strict`: end at a row that the server refuses, instead of leaving it out."""
         self._target, self._topic, self._group = target, topic, group
         self._member, self._offsets, self._replays = member, offsets, replays
-        self._skip_refused = skip_refused
-        self._sleep = sleep
+        self._strict = strict
+        self._sleep, self._clock = sleep, clock
         self.rows = 0
         self.refused = 0
         self._behind: dict[tuple[str, int], tuple[int, str]] = {}
+        self._compare_at = float("-inf")
 
     async def run(self, *, once: bool = False) -> None:
         """Write, until it is cancelled or, with `once`, up to the end that the topic has now.
@@ -91,6 +101,7 @@ class Sink:
         Raises:
             servers.Refused: the server will not take rows.
             RowRefused: it will not take one of them.
+            RolledBack: rows are there that the topic does not hold.
             LogUnavailable: the ends are not known.
         """
         ends: dict[int, int] = {}
@@ -99,16 +110,39 @@ class Sink:
             ends = await self._offsets.ends(self._topic, numbers)
         while True:
             try:
+                await self._compare()
                 records = await self._member.poll(POLL, timeout_ms=200)
                 if records:
                     await self._write([of_record(record) for record in records])
-                    self._behind |= {(r.topic, r.partition): (r.offset + 1, "") for r in records}
+                    self._behind |= {
+                        (r.topic, r.partition): (r.offset + 1, str(log.Mark.of(r))) for r in records
+                    }
                 await self._commit()
                 if once and not records and await self._through(ends):
                     return
             except log.LogUnavailable as error:
                 _logger.warning("%s: %s", self._group, error)
                 await self._sleep(log.RETRY_S)
+
+    async def _compare(self) -> None:
+        """Raises RolledBack. It does not begin anew: of a row that was answered again the database
+        would keep the former output, whose version is higher."""
+        if self._clock() < self._compare_at:
+            return
+        committed = await self._offsets.committed(self._group)
+        positions = {
+            partition: log.Position(offset, log.Mark.parse(mark))
+            for (topic, partition), (offset, mark) in committed.items()
+            if topic == self._topic
+        }
+        gone = await log.rolled_back(self._offsets, self._replays, self._topic, positions)
+        if gone:
+            raise RolledBack(
+                f"{self._topic} does not hold what was written of partitions {sorted(gone)}: it "
+                "was rolled back or made again. Empty the table or index, and delete the group "
+                f"{self._group}; or take another database"
+            )
+        self._compare_at = self._clock() + COMPARE_S
 
     async def _write(self, rows: Sequence[Output]) -> None:
         """Returns when the server has all of them that it does not refuse."""
@@ -121,7 +155,9 @@ class Sink:
                 _logger.warning("%s: %s", self._group, error)
             else:
                 self._left_out(written.rejected)
-                self.rows += len(rows) - len(written.again) - len(written.rejected)
+                taken = len(rows) - len(written.again) - len(written.rejected)
+                self.rows += taken
+                metrics.SINK_ROWS.labels(group=self._group, outcome="written").inc(taken)
                 if not written.again:
                     return
                 rows = written.again
@@ -132,8 +168,9 @@ class Sink:
     def _left_out(self, rejected: Sequence[Rejected]) -> None:
         for row, why in rejected:
             said = f"the server refuses the row of {row.place}: {why}"
-            if not self._skip_refused:
+            if self._strict:
                 raise RowRefused(said)
+            metrics.SINK_ROWS.labels(group=self._group, outcome="refused").inc()
             _logger.warning("%s: %s", self._group, said)
             self.refused += 1
 
@@ -164,7 +201,7 @@ class Sink:
 
 
 async def run(
-    target: Target, kafka: str, topic: str, group: str, *, once: bool, skip_refused: bool
+    target: Target, kafka: str, topic: str, group: str, *, once: bool, strict: bool
 ) -> Sink:
     """Run a sink on Kafka (`Sink.run`); leave the group at the end. Raises MissingTopic, too."""
     name = f"{group}-{secrets.token_hex(3)}"
@@ -180,7 +217,7 @@ async def run(
         client_id=name,
         read_committed=True,
     )
-    sink = Sink(target, topic, group, member, offsets, replays, skip_refused=skip_refused)
+    sink = Sink(target, topic, group, member, offsets, replays, strict=strict)
     try:
         if not await offsets.there([topic]):
             raise runner.MissingTopic(f"there is no topic {topic}")

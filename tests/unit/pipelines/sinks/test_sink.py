@@ -13,6 +13,7 @@ from pipelines import definition, samples, servers
 from pipelines.sinks import clickhouse, opensearch, sink
 from pipelines.sinks.target import Target
 from tailrace.log import LogUnavailable, interfaces
+from tests.support import metric
 from tests.support.database_server import DatabaseServer
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
@@ -78,11 +79,11 @@ def new(
     sleeps: Sleeps | None = None,
     *,
     member: interfaces.GroupMember | None = None,
-    skip: bool = False,
+    strict: bool = False,
 ) -> sink.Sink:
     return sink.Sink(
         *(target, TOPIC, GROUP, member or joined(memory), memory.offsets(), memory.replays()),
-        skip_refused=skip,
+        strict=strict,
         sleep=sleeps or Sleeps(),
     )
 
@@ -151,18 +152,18 @@ async def test_pauses_grow_up_to_a_bound_and_only_what_was_not_taken_is_sent_aga
     assert (done.rows, set(server.rows)) == (2, {source(0), source(2)})
 
 
-async def test_a_row_that_is_refused_ends_the_sink_before_the_commit(
+async def test_a_row_that_is_refused_ends_a_strict_sink_before_the_commit(
     memory: MemoryLog, index: Target, server: DatabaseServer
 ) -> None:
     put(memory, 0, 2)
     server.items[source(2)] = [(400, "mapper_parsing_exception")]
     with pytest.raises(sink.RowRefused, match="out/0/1: mapper_parsing_exception") as refused:
-        await new(memory, index).run(once=True)
+        await new(memory, index, strict=True).run(once=True)
     assert "secret" not in str(refused.value)
     assert committed(memory) == {}
 
 
-async def test_a_refused_row_is_left_out_if_that_was_asked_for(
+async def test_a_refused_row_is_left_out_counted_and_named(
     memory: MemoryLog,
     index: Target,
     server: DatabaseServer,
@@ -170,10 +171,11 @@ async def test_a_refused_row_is_left_out_if_that_was_asked_for(
 ) -> None:
     put(memory, 0, 2)
     server.items[source(2)] = [(400, "mapper_parsing_exception")]
-    done = new(memory, index, skip=True)
+    done = new(memory, index)
     with caplog.at_level(logging.WARNING):
         await done.run(once=True)
     assert (done.rows, done.refused, committed(memory)) == (1, 1, {0: 2})
+    assert metric.value("tailrace_pipeline_sink_rows_total", group=GROUP, outcome="refused") >= 1
     assert "out/0/1: mapper_parsing_exception" in caplog.text
     assert "secret" not in caplog.text
 
@@ -184,7 +186,7 @@ async def test_a_server_that_refuses_everything_ends_the_sink_also_when_rows_may
     put(memory, 0)
     server.statuses = [401]
     with pytest.raises(servers.Refused, match="401"):
-        await new(memory, target, skip=True).run(once=True)
+        await new(memory, target).run(once=True)
     assert committed(memory) == {}
 
 
@@ -225,3 +227,19 @@ def test_the_url_says_which_database_and_the_group_names_it_without_the_user() -
     assert len(groups) == 8
     with pytest.raises(ValueError, match="expected http or https"):
         sink.opened("ftp://h/d", PIPELINE, "output")
+
+
+@pytest.mark.parametrize("later", [(), (20, 22, 24)], ids=["shorter", "other records"])
+async def test_a_sink_ends_and_says_what_to_do_when_the_topic_was_rolled_back(
+    later: tuple[int, ...], memory: MemoryLog, index: Target, server: DatabaseServer
+) -> None:
+    """It passed over what was written afterwards, silently, up to its former position."""
+    put(memory, 0, 2, 4)
+    member = joined(memory)
+    await new(memory, index, member=member).run(once=True)
+    await member.stop()
+    memory.roll_back(TOPIC, 0, 1)
+    put(memory, *later)
+    with pytest.raises(sink.RolledBack, match=r"partitions \[0\].*delete the group g"):
+        await new(memory, index).run(once=True)
+    assert committed(memory) == {0: 3}

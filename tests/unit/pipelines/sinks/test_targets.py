@@ -12,8 +12,10 @@ import pytest
 
 from pipelines import servers
 from pipelines.sinks import clickhouse, opensearch
-from pipelines.sinks.outputs import Output
+from pipelines.sinks.outputs import Output, of_record
 from pipelines.sinks.target import Written
+from tailrace.log import Record
+from tests.support import odd_values
 from tests.support.database_server import SECRET, DatabaseServer
 
 
@@ -199,3 +201,21 @@ def test_a_table_that_was_not_made_is_made_at_the_next_write(
         table.write([row(1)])
     table.write([row(1)])
     assert [asked.query["query"][:6] for asked in server.asked] == ["CREATE", "CREATE", "INSERT"]
+
+
+def test_every_record_that_kafka_takes_is_a_row_that_both_can_hold(
+    index: opensearch.Index, table: clickhouse.Table, server: DatabaseServer
+) -> None:
+    """A time that DateTime64 does not have ended the sink, again after each restart; an id of more
+    than 512 bytes has OpenSearch refuse all rows of a request."""
+    long = ("tailrace-source", b"x" * 600)
+    odd = [*odd_values.records("out"), Record("out", 0, 10_000, 9, None, b"{}", (long,))]
+    rows = [of_record(each) for each in odd]
+    for each in rows:
+        assert table.write([each]) == index.write([each]) == Written()
+    for asked in server.asked:
+        for line in map(json.loads, asked.body.splitlines()):
+            written = line.get("timestamp", "")
+            assert isinstance(written, int) or written <= "2299-12-31 23:59:59.999"
+            assert not written or isinstance(written, int) or written >= "1900-01-01 00:00:00.000"
+            assert len(line.get("index", {}).get("_id", "")) <= 512
