@@ -16,7 +16,7 @@ from typing import Final
 
 from tailrace import log
 from tailrace.log import interfaces
-from tailrace.protocol import records, topics
+from tailrace.protocol import commits, records, topics
 
 # Finished requests to look back at. A retry comes within seconds or minutes of the first try.
 RECENT: Final = 1_000
@@ -120,7 +120,5 @@ class IdempotencyIndex:
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
         """Finished requests lie below the commit, so whatever still runs is seen."""
         begin = (await self._offsets.beginnings(topic, [partition]))[partition]
-        commit, _ = (await self._offsets.committed(topics.group(pool))).get(
-            (topic, partition), (begin, "")
-        )
-        return max(begin, min(commit, end - RECENT))
+        committed = (await self._offsets.committed(topics.group(pool))).get((topic, partition))
+        return max(begin, min(commits.finished_below(committed), end - RECENT))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tailrace import log
 from tailrace.log import interfaces
-from tailrace.protocol import topics
+from tailrace.protocol import commits, topics
 from worker import commit_tracker
 
 
@@ -30,10 +30,12 @@ class Assignment:
     """What one rebalance assigned. It is replaced as a whole at the next one, never changed.
 
     Attributes:
+        moved: partitions whose committed offset is no worker's, with the offset to read them from.
         _revoked: the group took it back; set once.
     """
 
     def __init__(self, assigned: Iterable[interfaces.TopicPartition] = ()) -> None:
+        self.moved: dict[interfaces.TopicPartition, int] = {}
         self._revoked = False
         self._partitions = {tp: AssignedPartition() for tp in assigned}
 
@@ -59,10 +61,20 @@ class Assignment:
         for each in self._partitions.values():
             each.tracker.valid = False
 
-    def set_starts(self, committed: Mapping[interfaces.TopicPartition, tuple[int, str]]) -> None:
-        """Commits never go below what the group has committed."""
+    def set_starts(
+        self,
+        committed: Mapping[interfaces.TopicPartition, tuple[int, str]],
+        beginnings: Mapping[interfaces.TopicPartition, int],
+    ) -> None:
+        """Commits never go below what a worker has committed. An offset that somebody else has
+        moved says nothing of requests: these are read from the beginning, and the fold says which
+        of them have ended."""
         for tp, each in self._partitions.items():
-            if tp in committed:
+            if tp not in committed:
+                continue
+            if commits.token_offset(committed[tp][1]) is None:
+                self.moved[tp] = beginnings[tp]
+            else:
                 each.tracker.start = committed[tp][0]
 
     async def commit(self, member: interfaces.GroupMember, position: Callable[[int], int]) -> None:
@@ -106,7 +118,8 @@ async def find_fold_starts(
     """Where to fold each assigned token partition from.
 
     It is the lowest token offset that a commit of any class names, and the beginning of the
-    partition where requests exist but no commit. The trackers learn what the group has committed.
+    partition where requests exist but no worker's commit. The assignment learns what the group has
+    committed.
 
     Raises:
         LogUnavailable: no answer.
@@ -114,15 +127,21 @@ async def find_fold_starts(
     partitions = assignment.numbers
     committed = await offsets.committed(group)
     beginnings = await offsets.beginnings(topics.TOKENS, partitions)
+    request_beginnings = {
+        (name, p): offset
+        for name in names
+        for p, offset in (await offsets.beginnings(name, partitions)).items()
+    }
     request_ends = {name: await offsets.ends(name, partitions) for name in names}
     token_ends = await offsets.ends(topics.TOKENS, partitions)
-    assignment.set_starts(committed)
+    assignment.set_starts(committed, request_beginnings)
     starts = {}
     for p in partitions:
         named = []
         for name in names:
-            offset, metadata = committed.get((name, p), (0, ""))
-            if request_ends[name].get(p, 0) > offset or metadata:
-                named.append(commit_tracker.token_offset(metadata) or 0)
+            commit = committed.get((name, p))
+            at = commits.token_offset(commit[1]) if commit is not None else None
+            if at is not None or request_ends[name].get(p, 0) > request_beginnings[name, p]:
+                named.append(at or 0)
         starts[p] = max(beginnings.get(p, 0), min(named, default=token_ends[p]))
     return starts

@@ -30,19 +30,13 @@ class Commit(NamedTuple):
         return str(self.token_offset)
 
 
-def token_offset(metadata: str) -> int | None:
-    """Where to fold from, by the metadata of a commit. None if the metadata is lost or was written
-    by another program."""
-    return int(metadata) if metadata.isascii() and metadata.isdigit() else None
-
-
 @dataclass(slots=True)
 class Tracker:
     """Offsets of one partition during one assignment.
 
     Attributes:
-        start: committed offset at the assignment, -1 if the group had none. Commits never go below
-            it.
+        start: offset that a worker had committed at the assignment, -1 if none had. Commits never
+            go below it.
         last: highest offset that was read, -1 before the first.
         valid: its assignment still holds.
         _in_flight: offsets read and not finished.

@@ -37,6 +37,8 @@ class Membership:
         assignment: what the group gave this worker; empty between a revoke and the next assignment.
         _member: the group client.
         _paused: partitions that the member was told to pause.
+        _to_seek: partitions to read from these offsets, and to open then. It is done between two
+            polls, so that nothing of the former place counts as read.
         _last_record_s: when a record last came, or could not come because something was paused.
     """
 
@@ -65,6 +67,7 @@ class Membership:
         )
         self.assignment = Assignment()
         self._paused: set[interfaces.TopicPartition] = set()
+        self._to_seek: dict[interfaces.TopicPartition, int] = {}
         self._last_record_s = self._monotonic()
 
     async def join(self) -> None:
@@ -88,6 +91,7 @@ class Membership:
     async def poll(self, max_records: int) -> list[log.Record]:
         """The next records of partitions that are not paused; empty while the log is away."""
         try:
+            self._seek()
             polled = await self._member.poll(max_records=max_records, timeout_ms=POLL_MS)
         except log.LogUnavailable:
             await asyncio.sleep(RETRY_S)
@@ -95,6 +99,17 @@ class Membership:
         if polled or self._paused:
             self._last_record_s = self._monotonic()
         return polled
+
+    def _seek(self) -> None:
+        """Raises LogUnavailable."""
+        if not self._to_seek:
+            return
+        self._member.seek(self._to_seek)
+        for tp in self._to_seek:
+            if (assigned := self.assignment.get(tp)) is not None:
+                assigned.early.clear()
+                assigned.opened = True
+        self._to_seek = {}
 
     @property
     def answers(self) -> bool:
@@ -142,6 +157,7 @@ class Membership:
         self._unfollow_idle()
 
     def _end_assignment(self) -> None:
+        self._to_seek = {}
         self.assignment.end()
         self.assignment = Assignment()
 
@@ -153,9 +169,16 @@ class Membership:
         )
         if not assignment.holds():
             return
-        for (_, partition), assigned in assignment:
-            start, end = ranges[partition]
-            self._tail.follow(partition, min(start, end), end)
+        if assignment.moved:
+            telemetry.log(
+                telemetry.Action.OFFSETS_MOVED, partitions=sorted({p for _, p in assignment.moved})
+            )
+        for tp, assigned in assignment:
+            start, end = ranges[tp[1]]
+            self._tail.follow(tp[1], min(start, end), end)
+            if tp in assignment.moved:
+                self._to_seek[tp] = assignment.moved[tp]
+                continue
             assigned.opened = True
             for r in assigned.early:
                 self._accept(r, assigned)

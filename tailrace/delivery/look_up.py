@@ -18,7 +18,7 @@ from tailrace.delivery.subscription import NotFound
 from tailrace.delivery.turns import Turns
 from tailrace.fair_queue import flow_of
 from tailrace.log import interfaces
-from tailrace.protocol import errors, ids, records, topics
+from tailrace.protocol import commits, errors, ids, records, topics
 
 DEADLINE_S = 20.0
 CATCH_UP_S = 0.01
@@ -284,7 +284,7 @@ class LookUp:
                 topic, partition = topics.requests(pool, priority), stream.partition
                 begin = (await self._offsets.beginnings(topic, [partition]))[partition]
                 end = (await self._offsets.ends(topic, [partition]))[partition]
-                start = max(begin, committed.get((topic, partition), (0, ""))[0])
+                start = max(begin, commits.finished_below(committed.get((topic, partition))))
                 value = await self._request_in(topic, partition, start, end, stream.rid, owner)
                 request = records.decode_request(value)
                 if value is not None and request is not None:

@@ -172,6 +172,12 @@ class GroupConsumer:
         """Return records of these again."""
         self._member().resume(*self._owned(partitions))
 
+    def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Read these partitions from these offsets on; partitions not owned are ignored. What a
+        poll had fetched of them is dropped."""
+        for tp in self._owned(offsets):
+            self._member().seek(tp, offsets[(tp.topic, tp.partition)])
+
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition.
 

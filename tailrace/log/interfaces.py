@@ -173,6 +173,9 @@ class GroupMember(Protocol):
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return records of these partitions again."""
 
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets on; partitions not owned are ignored."""
+
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition.
 

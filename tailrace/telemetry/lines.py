@@ -68,6 +68,7 @@ class Action(enum.StrEnum):
     CONSUMER_REPLACED = "consumer_replaced"
     READER_BLIND = "reader_blind"  # it hears nothing of partitions that it reads
     READER_HEARS = "reader_hears"  # it hears of them again
+    OFFSETS_MOVED = "offsets_moved"  # of the pool's group, by somebody else than a worker
     INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
     SET_ASIDE = "set_aside"  # a record that the archive could not fold
@@ -96,6 +97,7 @@ _LEVELS: Final[dict[Action, int]] = {
     Action.PRODUCER_REPLACED: logging.WARNING,
     Action.CONSUMER_REPLACED: logging.WARNING,
     Action.READER_BLIND: logging.WARNING,
+    Action.OFFSETS_MOVED: logging.WARNING,
     Action.RECORD_UNREADABLE: logging.WARNING,
     Action.KAFKA_AWAY: logging.WARNING,
     Action.KAFKA_FALLBACK: logging.WARNING,

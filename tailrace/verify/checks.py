@@ -127,7 +127,7 @@ def _committed(response: history.Response, found: history.History) -> bool:
     places = [(a.topic, a.offset) for a in response.asked]
     places += [(a.topic, a.offset) for a in response.rerouted]
     commits = ((found.committed.get((t, response.partition)), offset) for t, offset in places)
-    return any(commit is not None and commit.offset > offset for commit, offset in commits)
+    return any(commit is not None and commit.finished_below > offset for commit, offset in commits)
 
 
 def _figures(out: Report, response: history.Response, account: reference_fold.Account) -> None:
@@ -162,7 +162,7 @@ def _commits(out: Report, found: history.History, outcomes: dict[str, Outcome]) 
             outcome = outcomes.get(rid) if rid else None
             if outcome is None or not outcome.whole:
                 continue
-            if offset < commit.offset and outcome.status is None:
+            if offset < commit.finished_below and outcome.status is None:
                 out.fail(
                     "R6",
                     Counterexample(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tailrace.protocol import activity, ids, log_words, records, topics
+from tailrace.protocol import activity, commits, ids, log_words, records, topics
 from tailrace.verify import conversation_fold, transcript
 
 _metered = msgspec.json.Decoder(records.Metered)
@@ -113,6 +113,12 @@ class Commit:
 
     offset: int
     metadata: str
+
+    @property
+    def finished_below(self) -> int:
+        """Every request below it has ended, as a worker says. Offsets that somebody else has moved
+        say nothing."""
+        return commits.finished_below((self.offset, self.metadata))
 
 
 @dataclass

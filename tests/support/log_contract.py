@@ -757,6 +757,18 @@ class GroupContract:
         finally:
             await offsets.stop()
 
+    async def test_a_partition_is_read_from_where_it_is_sought(
+        self, backend: LogBackend, classes: list[str]
+    ) -> None:
+        await fill(backend, classes[0], [b"0", b"1", b"2"], partition=2)
+        async with Member(backend, unique("group"), classes) as member:
+            await until(lambda: len(member.received) == 3)
+            member.consumer.seek({(classes[0], 2): 1, ("no-such-topic", 99): 0})
+            await until(lambda: len(member.received) == 5)
+            await fill(backend, classes[0], [b"3"], partition=2)
+            await until(lambda: len(member.received) == 6)
+            assert [r.value for r in member.received] == [b"0", b"1", b"2", b"1", b"2", b"3"]
+
     async def test_a_commit_within_the_revocation_lands_and_one_after_it_is_refused(
         self, backend: LogBackend, classes: list[str]
     ) -> None:

@@ -703,6 +703,11 @@ class _Member:
         self.paused -= set(partitions)
         self._broker.notify()
 
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        owned = self._require_joined()
+        self.positions.update({tp: at for tp, at in offsets.items() if tp in owned})
+        self._broker.notify()
+
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> bool:
         owned = self._require_joined() & set(offsets)
         await asyncio.sleep(0)

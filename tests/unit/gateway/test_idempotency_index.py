@@ -74,7 +74,7 @@ class OneLog:
 
     async def committed(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         assert group == topics.group("default")
-        return {} if self.low is None else {(TOPIC, 0): (self.low, "")}
+        return {} if self.low is None else {(TOPIC, 0): (self.low, "0")}
 
     async def read(
         self, topic: str, partition: int, start: int, end: int

@@ -61,6 +61,22 @@ async def test_the_trackers_learn_what_the_group_has_committed() -> None:
     assert interactive is not None
     assert batch is not None
     assert (interactive.tracker.start, batch.tracker.start) == (5, -1)
+    assert made.moved == {}
+
+
+async def test_an_offset_that_somebody_else_has_moved_is_none() -> None:
+    memory = filled()
+    for _ in range(3):
+        memory.put(INTERACTIVE, 0, b"k", b"v")
+    memory.delete_below(INTERACTIVE, 0, 1)
+    memory.committed_offsets[GROUP] = {(INTERACTIVE, 0): (3, ""), (BATCH, 0): (0, "4")}
+    made = assigned()
+    found = await find_fold_starts(made, memory.offsets(), GROUP, NAMES)
+    assert found == {0: 0}
+    assert made.moved == {(INTERACTIVE, 0): 1}
+    interactive = made.get((INTERACTIVE, 0))
+    assert interactive is not None
+    assert interactive.tracker.start == -1
 
 
 async def ignore(_partitions: set[tuple[str, int]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.protocol import commits
 from worker import commit_tracker
 
 
@@ -88,10 +89,14 @@ def test_a_claim_for_a_finished_request_changes_nothing() -> None:
     assert tracker.next_commit(50) == commit_tracker.Commit(1, 50)
 
 
+def test_a_commit_without_a_worker_s_metadata_says_nothing_of_requests() -> None:
+    assert [commits.finished_below(each) for each in (None, (9, ""), (9, "4"))] == [0, 0, 9]
+
+
 def test_metadata_of_another_program_says_nothing() -> None:
-    assert commit_tracker.token_offset("12") == 12
+    assert commits.token_offset("12") == 12
     for foreign in ("", "abc", "-1", "٣", "1.5"):
-        assert commit_tracker.token_offset(foreign) is None
+        assert commits.token_offset(foreign) is None
 
 
 @given(

@@ -384,6 +384,41 @@ async def test_a_successor_folds_from_the_commits_metadata_so_finished_ones_stay
     assert len(answer(memory, finished.rid).claims) == 1
 
 
+@pytest.mark.parametrize("to", ["end", "beginning", "none"])
+async def test_a_request_is_run_once_wherever_the_group_s_offset_was_moved(to: str) -> None:
+    """Symptom: `kafka-consumer-groups --reset-offsets --to-latest` while no worker ran; accepted
+    requests were 404 from then on, and their streams waited for ever."""
+    memory, time = one_partition()
+    async with member(memory, time) as it:
+        finished = ask(memory, metadata=cues(2))
+        await done(memory, finished)
+        await eventually(lambda: it.committed[0] == 1, "committed")
+    asked = [ask(memory, metadata=cues(2)) for _ in range(3)]
+    moved = {"end": {(REQUESTS, 0): (4, "")}, "beginning": {(REQUESTS, 0): (0, "")}, "none": {}}
+    memory.committed_offsets[GROUP] = moved[to]
+    async with member(memory, time, name="second") as second:
+        for request in asked:
+            await done(memory, request)
+        await eventually(lambda: second.committed[0] == 4, "committed again")
+        assert second.committed[1].isdigit()
+    for request in (finished, *asked):
+        assert len(answer(memory, request.rid).claims) == 1
+
+
+async def test_an_offset_that_is_moved_while_workers_run_is_put_right_by_the_next_commit() -> None:
+    memory, time = one_partition()
+    async with member(memory, time) as it:
+        first = ask(memory, metadata=cues(2))
+        await done(memory, first)
+        await eventually(lambda: it.committed[0] == 1, "committed")
+        memory.committed_offsets[GROUP] = {(REQUESTS, 0): (7, "")}
+        second = ask(memory, metadata=cues(2))
+        await done(memory, second)
+        await eventually(lambda: it.committed[0] == 2, "committed again")
+    for request in (first, second):
+        assert len(answer(memory, request.rid).claims) == 1
+
+
 async def test_a_member_that_returns_nothing_although_there_are_records_joins_anew() -> None:
     memory, time = one_partition()
 

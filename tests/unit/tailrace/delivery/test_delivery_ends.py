@@ -68,6 +68,16 @@ async def test_who_had_the_beginning_in_memory_says_what_all_others_say(
                 await made.find(asked.rid, OWNER)
 
 
+async def test_a_request_is_found_although_the_group_s_offset_was_moved_past_it(
+    broker: memory_log.MemoryLog,
+) -> None:
+    """Symptom: 404 after 200, once somebody had reset the offsets of the pool's group."""
+    asked = ask(broker)
+    broker.committed_offsets[topics.group("default")] = {(REQUESTS, 0): (1, "")}
+    async with memory_delivery.running(memory_delivery.over(broker, preferred=[0])) as made:
+        assert (await made.find(asked.rid, OWNER)).response["status"] == "queued"
+
+
 def test_the_archive_shows_a_lost_response_as_failed(broker: memory_log.MemoryLog) -> None:
     asked = ask(broker)
     series = archived.stream_of(history.of(asked, [lost(asked)], 5)).series

@@ -79,7 +79,7 @@ async def test_a_response_finished_and_committed_while_our_tail_was_behind_is_fo
         asked = request(minted_at(0))
         broker.put_record(REQUESTS, 0, asked, asked.rid)
         broker.put_record(topics.TOKENS, 0, claim(asked), asked.rid)
-        broker.committed_offsets[topics.group("default")] = {(REQUESTS, 0): (1, "")}
+        broker.committed_offsets[topics.group("default")] = {(REQUESTS, 0): (1, "0")}
         looking = asyncio.create_task(made.find(asked.rid, OWNER))
         done, _ = await asyncio.wait({looking}, timeout=0.05)
         assert not done
