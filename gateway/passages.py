@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from gateway import vector_stores
 from tailrace import log, telemetry
+from tailrace.delivery.catch_up import Behind
 from tailrace.delivery.whole_topic import WholeTopic
 from tailrace.log import interfaces
 from tailrace.protocol import errors, topics
@@ -22,7 +23,6 @@ from tailrace.retry import retry_until
 from tailrace.vectors import contract
 
 CAUGHT_UP_S: Final = 10.0
-LOOK_S: Final = 0.01
 RETRY_S: Final = 2.0
 TOGETHER: Final = 500  # records that are appended at once
 BEHIND_S: Final = 5.0  # what a client is told to wait for while the database is built again
@@ -49,7 +49,6 @@ class Passages:
         self._database = database
         self._stores = stores
         self._reader = reader
-        self._offsets = offsets
         self._writer = writer
         self._topic = WholeTopic(topics.PASSAGES, reader, offsets, self._take)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "vectors")
@@ -120,15 +119,9 @@ class Passages:
 
     async def _caught_up(self, store: str) -> None:
         """Wait until everything is in the database that the log holds of a store now."""
-        partition = acts.passages_partition(store)
-        end = (await self._offsets.ends(topics.PASSAGES, [partition]))[partition]
         try:
-            async with asyncio.timeout(CAUGHT_UP_S):
-                while (  # noqa: ASYNC110 - the fold's progress has no event
-                    self._folded.get(partition, -1) < end
-                ):
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError as error:
+            await self._topic.caught_up([acts.passages_partition(store)], CAUGHT_UP_S)
+        except Behind as error:
             raise errors.unavailable(
                 "The vector database is behind the log, or away.", BEHIND_S
             ) from error

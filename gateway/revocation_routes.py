@@ -6,7 +6,6 @@ one. A person with access to the log itself uses `tailrace revoke`, which knows 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 from typing import Any, Final
@@ -15,7 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway import request_body
+from gateway import log_answers, request_body
 from tailrace import log, telemetry
 from tailrace.auth import revocation_list
 from tailrace.auth.principal import CredentialScope, Principal
@@ -27,7 +26,6 @@ from tailrace.web import access
 MAX_BODY_BYTES: Final = 4096
 # Above it, `tailrace revoke` still works. A tenant is one entry, however many users it has.
 MAX_REVOCATIONS: Final = 100_000
-KNOWN_DEADLINE_S: Final = 5.0
 _NAMES: Final = ("subject", "tenant", "credential")
 
 
@@ -55,12 +53,14 @@ class RevocationRoutes:
     async def listed(self, request: Request) -> Response:
         """`GET /v1/admin/revocations`."""
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
+        await log_answers.read(self._revocations.caught_up())
         found = [_shown(each) for each in self._revocations.known if _may(admin, each)]
         return JSONResponse({"object": "list", "data": found})
 
     async def lift(self, request: Request) -> Response:
         """`DELETE /v1/admin/revocations/{id}`."""
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
+        await log_answers.read(self._revocations.caught_up())
         revocation_id = request.path_params["revocation_id"]
         record = self._revocations.known.get(revocation_id)
         if record is None or not _may(admin, record):
@@ -71,16 +71,15 @@ class RevocationRoutes:
     async def _append(self, record: records.Revoked) -> None:
         """Append, and wait until this instance acts by it. Others follow within a moment."""
         try:
-            appended = await self._writer.append(
+            await self._writer.append(
                 topics.REVOCATIONS,
                 0,
                 record.id,
                 records.encode(record),
                 telemetry.trace_headers(),
             )
-            async with asyncio.timeout(KNOWN_DEADLINE_S):
-                await self._revocations.passed(appended.offset)
-        except (log.LogUnavailable, TimeoutError) as error:
+            await self._revocations.caught_up()
+        except log.LogUnavailable as error:
             raise errors.unavailable(
                 "The log does not answer. Whether it holds the change is unknown; list the "
                 "revocations to see."

@@ -33,8 +33,6 @@ from tailrace.protocol import files as protocol_files
 MAX_FILES: Final = 2_000  # so many fill a vector store
 MAX_TOGETHER: Final = 256 << 20
 FORGET_EVERY_S: Final = 600.0
-CAUGHT_UP_S: Final = 5.0
-LOOK_S: Final = 0.01
 _PARTITIONS: Final = topics.partitions_of(topics.UPLOADS)
 _PREFIX: Final = ids.FILE_PREFIX
 
@@ -47,7 +45,6 @@ class Uploads:
 
     Attributes:
         _known: uploads by owner's key and by id, in the order of the log; deleted ones too.
-        _folded: for each partition, the offset below which everything is in `_known`.
         _forget_at: when to look again what has expired (seconds of `monotonic`).
     """
 
@@ -65,7 +62,6 @@ class Uploads:
         """`incarnation`: the tag of the log."""
         self._incarnation = incarnation
         self._reader = reader
-        self._offsets = offsets
         self._ranges = ranges
         self._writer = writer
         self._files = kept
@@ -73,7 +69,6 @@ class Uploads:
         self._monotonic = monotonic
         self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._take)
         self._known: dict[str, dict[str, records.Upload]] = {}
-        self._folded: dict[int, int] = {}
         self._forget_at = 0.0
 
     async def run(self) -> None:
@@ -187,16 +182,7 @@ class Uploads:
         Raises:
             log.LogUnavailable
         """
-        partition = partition_of(owner)
-        end = (await self._offsets.ends(topics.UPLOADS, [partition]))[partition]
-        try:
-            async with asyncio.timeout(CAUGHT_UP_S):
-                while (  # noqa: ASYNC110 - the reader's progress has no event
-                    self._folded.get(partition, -1) < end
-                ):
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError as error:
-            raise log.LogUnavailable("the list of uploaded files is not read yet") from error
+        await self._topic.caught_up([partition_of(owner)])
 
     def _check_room(self, owner: records.Owner, size: int) -> None:
         held = [each for each in self._known.get(owner.key, {}).values() if not self._expired(each)]
@@ -213,8 +199,6 @@ class Uploads:
 
     async def _take(self, batch: list[log.Record]) -> None:
         self._fold(batch)
-        # Only now: the reader's own positions are those of what it handed over.
-        self._folded = dict(self._reader.positions)
         if self._monotonic() >= self._forget_at:
             self._forget_at = self._monotonic() + FORGET_EVERY_S
             self._forget()

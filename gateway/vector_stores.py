@@ -24,8 +24,6 @@ from tailrace.protocol import errors, ids, records, topics
 from tailrace.protocol import vector_stores as acts
 
 MAX_STORES: Final = 500  # of one owner
-CAUGHT_UP_S: Final = 5.0
-LOOK_S: Final = 0.01
 USED_EVERY_S: Final = 600  # a use is written down so often at most
 RANDOM_BYTES: Final = 15
 
@@ -37,7 +35,6 @@ class VectorStores:
         name: of this process, another one in each.
         changed: set when records were folded; whoever waits for it clears it.
         told: when this process last read of each file, by attachment (seconds of `monotonic`).
-        _folded: for each partition, the offset below which everything is in `_stores`.
     """
 
     def __init__(
@@ -56,13 +53,11 @@ class VectorStores:
         self.told: dict[str, float] = {}
         self._incarnation = incarnation
         self._reader = reader
-        self._offsets = offsets
         self._writer = writer
         self._clock = clock
         self._monotonic = monotonic
         self._topic = WholeTopic(topics.VECTOR_STORES, reader, offsets, self._take)
         self._stores = acts.Stores()
-        self._folded: dict[int, int] = {}
 
     @property
     def ready(self) -> bool:
@@ -229,15 +224,7 @@ class VectorStores:
         Raises:
             log.LogUnavailable
         """
-        ends = await self._offsets.ends(topics.VECTOR_STORES, partitions)
-        try:
-            async with asyncio.timeout(CAUGHT_UP_S):
-                while any(  # noqa: ASYNC110 - the reader's progress has no event
-                    self._folded.get(partition, -1) < end for partition, end in ends.items()
-                ):
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError as error:
-            raise log.LogUnavailable("the list of vector stores is not read yet") from error
+        await self._topic.caught_up(partitions)
 
     async def _take(self, batch: list[log.Record]) -> None:
         for each in batch:
@@ -251,8 +238,6 @@ class VectorStores:
                 self.told.pop((each.key or b"").decode(errors="replace").rpartition(":")[2], None)
             else:
                 telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
-        # Only now: the reader's own positions are those of what it handed over.
-        self._folded = dict(self._reader.positions)
         if batch:
             self.changed.set()
 

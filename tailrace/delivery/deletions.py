@@ -64,6 +64,11 @@ class Deletions:
         found = self._deleted.get(rid)
         return found is not None and _digest(owner) in found.by
 
+    async def caught_up(self, rid: str) -> None:
+        """Wait until every deletion of `rid` is known that the log holds now. Raises
+        log.LogUnavailable."""
+        await self._topic.caught_up([topics.partition_of(topics.DELETIONS, rid)])
+
     def __len__(self) -> int:
         return len(self._deleted)
 

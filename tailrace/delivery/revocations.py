@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,8 +22,6 @@ class Revocations:
     Attributes:
         known: the revocations.
         on_revoked: called after each batch of records that refuses more than before.
-        _read: offset below which everything was taken.
-        _progress: set and replaced whenever `_read` moves.
         _forget_at: when revocations that are over are dropped next (seconds, by the clock).
     """
 
@@ -40,8 +37,6 @@ class Revocations:
         self._topic = WholeTopic(topics.REVOCATIONS, reader, offsets, self._take)
         self.known = RevocationList()
         self.on_revoked: Callable[[], None] = lambda: None
-        self._read = 0
-        self._progress = asyncio.Event()
         self._forget_at = 0.0
 
     @property
@@ -53,10 +48,10 @@ class Revocations:
         """Whether the principal's credential was revoked."""
         return self.known.refuses(principal)
 
-    async def passed(self, offset: int) -> None:
-        """Wait until the record at this offset has been taken."""
-        while self._read <= offset:
-            await self._progress.wait()
+    async def caught_up(self) -> None:
+        """Wait until everything is known that the log holds now. Raises log.LogUnavailable. Not for
+        what is asked on each request: `refuses` answers from what was read."""
+        await self._topic.caught_up()
 
     async def run(self) -> None:
         """Read until cancelled; closes the reader at the end."""
@@ -73,12 +68,8 @@ class Revocations:
                 more |= self.known.apply(decoded, now)
             elif record.value is not None:  # compaction's own marks have none
                 telemetry.IGNORED_RECORDS.labels(reason="garbage_revocation").inc()
-            self._read = record.offset + 1
         if more:
             self.on_revoked()
-        if batch:
-            self._progress.set()
-            self._progress = asyncio.Event()
         if now >= self._forget_at:
             self._forget_at = now + FORGET_S
             self.known.forget(now)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
 
 from tailrace import log
+from tailrace.delivery.catch_up import CatchUp
 from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
 from tailrace.log.identity import require_reached
+
+# Longer than for a tail: who changed something is to read the change, not a refusal.
+CAUGHT_UP_S: Final = 5.0
 
 
 class WholeTopic:
@@ -15,6 +20,7 @@ class WholeTopic:
 
     Attributes:
         ready: everything was read that the topic held at the start of `run`.
+        _taken: for each partition, the offset below which `take` has returned.
     """
 
     def __init__(
@@ -30,6 +36,21 @@ class WholeTopic:
         self._offsets = offsets
         self._take = take
         self.ready = False
+        self._taken: dict[int, int] = {}
+        self._catch_up = CatchUp(topic, offsets, lambda p: self._taken.get(p, -1))
+
+    async def caught_up(
+        self, partitions: Iterable[int] = (0,), within_s: float | None = None
+    ) -> None:
+        """Wait until everything was taken that these partitions hold now. `within_s`: None is
+        `CAUGHT_UP_S`.
+
+        Raises:
+            catch_up.Behind, log.LogUnavailable
+        """
+        await self._catch_up.wait(
+            partitions, within_s=CAUGHT_UP_S if within_s is None else within_s
+        )
 
     async def run(self, start: Mapping[int, int] | None = None) -> None:
         """Read until cancelled. `start`: offsets below which everything is known already.
@@ -60,6 +81,9 @@ class WholeTopic:
                     self._reader.follow(partition, max(offset, position))
                 continue
             await self._take(batch)
+            # Only now: the reader's own positions are those of what it handed over.
+            self._taken = dict(self._reader.positions)
+            self._catch_up.moved()
 
     async def _beginnings(self, count: int) -> dict[int, int]:
         return await persist(lambda: self._offsets.beginnings(self._topic, range(count)))

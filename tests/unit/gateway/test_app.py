@@ -92,8 +92,8 @@ class Service:
         until = revocation_list.issued_until(time.time())
         record = records.Revoked(f"{self.revoked:016x}", gateway_process.ISS, until, subject)
         self.revoked += 1
-        offset = self.broker.put_record(topics.REVOCATIONS, 0, record, record.id)
-        await asyncio.wait_for(self.gateway.revocations.passed(offset), 5)
+        self.broker.put_record(topics.REVOCATIONS, 0, record, record.id)
+        await self.gateway.revocations.caught_up()
 
     def answer(
         self,
