@@ -112,10 +112,9 @@ class ResponseOperations:
         Args:
             images_whole: with the images; without, they are named by their digests.
         """
-        found = await self._delivery.find(rid, owner)
-        if not found.response["store"]:
-            raise delivery.NotFound(rid)
         request = await self._delivery.request_of(rid, owner)
+        if not request.store:
+            raise delivery.NotFound(rid)
         return await self.items_of(request, owner, images_whole=images_whole)
 
     async def items_of(

@@ -79,8 +79,12 @@ class Delivery:
             sweep_s=sweep_s,
         )
         self.archived = archived.Archived(archive, clients.offsets, layout.incarnation)
+        self._deletions = Deletions(
+            clients.deletions, clients.offsets, outlived=archive is not None
+        )
         self._look_up = LookUp(
             self._live,
+            self._deletions,
             clients.replays,
             clients.offsets,
             pools,
@@ -88,9 +92,6 @@ class Delivery:
             self.archived,
             layout.tag,
             clock,
-        )
-        self._deletions = Deletions(
-            clients.deletions, clients.offsets, outlived=archive is not None
         )
         # Any partition will do; there is always a first one.
         self._health = Health(lambda: clients.offsets.ends(topics.TOKENS, [0]))
@@ -222,8 +223,11 @@ class Delivery:
             return Subscription(stream, starting_after, on_ready)
 
     async def find(self, rid: str, owner: records.Owner, *, embeddings: bool = False) -> Found:
-        """The response as it stands; arguments and errors of `watch`."""
+        """The response as it stands in the log now; arguments and errors of `watch`. One that has
+        ended here costs no question to the log."""
         async with self._stream(rid, owner, embeddings=embeddings) as stream:
+            # Its end may have been told elsewhere.
+            await self._live.caught_up(stream, lambda: stream.done)
             if stream.series is None or stream.owner is None:  # a look-up identifies its stream
                 raise NotFound(rid)
             state = stream.state

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tailrace import log, telemetry
 from tailrace.delivery import hub
+from tailrace.delivery.catch_up import CatchUp
 from tailrace.delivery.persist import persist
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log import interfaces
@@ -44,6 +45,7 @@ class LiveTail:
         self._clock = clock
         self._sweep_s = sweep_s
         self._following: dict[int, asyncio.Task[None]] = {}
+        self._catch_up = CatchUp(topics.TOKENS, offsets, self._read_below)
         self.ready = False
 
     async def run(self) -> None:
@@ -88,13 +90,34 @@ class LiveTail:
         the start."""
         return self._tail.next_offset(partition)
 
+    async def end(self, partition: int) -> int:
+        """The end of `partition` as of this call or later. Raises log.LogUnavailable."""
+        return (await self._catch_up.ends([partition]))[partition]
+
+    async def caught_up(self, stream: hub.Stream, enough: Callable[[], bool]) -> None:
+        """Wait until all that the log holds of a registered stream now was dispatched, until
+        `enough`, or until the log has lost it.
+
+        Raises:
+            log.HistoryLost
+            log.LogUnavailable: also where the tail is behind for too long.
+        """
+        if not enough():
+            await self._catch_up.wait(
+                [stream.partition], lambda: enough() or stream.lost is not None
+            )
+        if stream.lost is not None:
+            raise stream.lost
+
     async def stop(self) -> None:
         """Close the connections."""
         await self._tail.stop()
 
+    def _read_below(self, partition: int) -> int:
+        return self._tail.next_offset(partition) if self._tail.follows(partition) else -1
+
     async def _follow_from_end(self, partition: int) -> None:
-        end = (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
-        self.follow_from(partition, end)
+        self.follow_from(partition, await self.end(partition))
 
     async def _dispatch(self, reader: interfaces.TailReader) -> None:
         while True:
@@ -108,6 +131,7 @@ class LiveTail:
                 self.streams.dispatch(record, now)
             if batch:
                 _PUSH_SECONDS.observe(self._clock() - now)
+            self._catch_up.moved()
 
     async def _lost(self, reader: interfaces.TailReader) -> None:
         """A position is not in the log: retention passed it after a stall of hours, or this is

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from tailrace import log, telemetry
 from tailrace.delivery import archived, hub, kept_bytes
+from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.subscription import NotFound
 from tailrace.delivery.turns import Turns
@@ -21,7 +22,6 @@ from tailrace.log import interfaces
 from tailrace.protocol import commits, errors, ids, records, topics
 
 DEADLINE_S = 20.0
-CATCH_UP_S = 0.01
 STRETCH = 50_000  # records of one replay before the next one in line has its turn
 # Per principal: a made-up id may cost reading all that the log holds of a partition.
 AT_ONCE = 2
@@ -65,6 +65,7 @@ class LookUp:
     def __init__(
         self,
         live: LiveTail,
+        deletions: Deletions,
         replays: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
         pools: Callable[[], Sequence[str]],
@@ -74,6 +75,7 @@ class LookUp:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._live = live
+        self._deletions = deletions
         self._replays = replays
         self._offsets = offsets
         self._pools = pools
@@ -172,6 +174,8 @@ class LookUp:
         try:
             async with asyncio.timeout(DEADLINE_S), share.turns:
                 stream = await self._found(rid, address, owner)
+                if stream.owner == owner:  # who may have deleted it at another instance
+                    await self._deletions.caught_up(rid)
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
         telemetry.REPLAY_SECONDS.observe(self._clock() - started)
@@ -216,7 +220,7 @@ class LookUp:
         stream = hub.Stream(rid, address.partition, held=[], kept=self._kept)
         live_from = self._live.next_offset(address.partition)
         self._live.streams.add(stream)
-        if address.offset > live_from and address.offset > await self._end(address.partition):
+        if address.offset > live_from and address.offset > await self._live.end(address.partition):
             # This log has not reached the end that a gateway saw: it was rolled back. The tail may
             # well be behind that gateway's.
             raise log.HistoryLost(f"the log ends before {rid}")
@@ -235,8 +239,8 @@ class LookUp:
             await self._scan_requests(stream, owner)
         if stream.owner != owner:
             # The response may have been finished and committed while the tail was behind. What a
-            # commit speaks of lies below this end.
-            await self._caught_up(stream, await self._end(address.partition), owner)
+            # commit speaks of lies below the end now.
+            await self._live.caught_up(stream, lambda: stream.owner == owner)
         stream.identify_by_cancel()
         if stream.series is None:
             raise NotFound(rid)
@@ -259,19 +263,6 @@ class LookUp:
                         stream.apply(decoded, record.offset, record.timestamp)
                 if stream.done and stream.owner == owner:
                     return
-
-    async def _end(self, partition: int) -> int:
-        return (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
-
-    async def _caught_up(self, stream: hub.Stream, end: int, owner: records.Owner) -> None:
-        """Wait until the tail has read up to `end`, or the stream is known to be `owner`'s. The
-        look-up's deadline bounds it."""
-        while (  # noqa: ASYNC110 - the tail's progress has no event
-            stream.owner != owner
-            and stream.lost is None
-            and self._live.next_offset(stream.partition) < end
-        ):
-            await asyncio.sleep(CATCH_UP_S)
 
     async def _scan_requests(
         self, stream: hub.Stream, owner: records.Owner, *, from_beginning: bool = False

@@ -493,12 +493,12 @@ class _Reader:
         return self.positions[partition]
 
     async def poll(self) -> list[log_words.Record]:
+        await asyncio.sleep(0)  # a fetch gives other tasks their turn
         self._broker.require_answer()
         if not (found := self._fetch()):
             await self._broker.change(self._wait_s)
             self._broker.require_answer()
             found = self._fetch()
-        await asyncio.sleep(0)  # a fetch gives other tasks their turn
         return found
 
     async def stop(self) -> None: ...

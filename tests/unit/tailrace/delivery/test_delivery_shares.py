@@ -78,16 +78,16 @@ async def test_above_the_bound_the_answer_is_a_clear_429_for_this_principal_only
 async def test_a_long_replay_lets_others_in_between_its_stretches() -> None:
     theirs = ids.mint(ids.Address(TAG, 0, LENGTH - 10), b"b" * ids.RANDOM_BYTES)
     broker = long_log(claim(theirs, BOB), LENGTH - 5)
-    broker.hold_replays()
-    made = over(broker)
-    long = asyncio.create_task(made.find(made_up(1), ALICE))
-    await log_contract.until(lambda: broker.replays_wanted == 1, 5)
-    short = asyncio.create_task(made.find(theirs, BOB))
-    await log_contract.until(lambda: broker.replays_wanted == 2, 5)
-    broker.release_replays()
-    assert (await short).response["status"] == "in_progress"
-    with pytest.raises(delivery.NotFound):
-        await long
+    async with memory_delivery.running(over(broker)) as made:
+        broker.hold_replays()
+        long = asyncio.create_task(made.find(made_up(1), ALICE))
+        await log_contract.until(lambda: broker.replays_wanted == 1, 5)
+        short = asyncio.create_task(made.find(theirs, BOB))
+        await log_contract.until(lambda: broker.replays_wanted == 2, 5)
+        broker.release_replays()
+        assert (await short).response["status"] == "in_progress"
+        with pytest.raises(delivery.NotFound):
+            await long
     starts = [start for _, _, start, _ in broker.reads]
     assert starts == [0, LENGTH - 10, look_up.STRETCH, 2 * look_up.STRETCH]
     assert all(end - start <= look_up.STRETCH for _, _, start, end in broker.reads)
@@ -96,7 +96,8 @@ async def test_a_long_replay_lets_others_in_between_its_stretches() -> None:
 async def test_a_response_that_spans_stretches_is_whole() -> None:
     rid = made_up(7)
     broker = long_log(claim(rid, ALICE), look_up.STRETCH)
-    found = await over(broker).find(rid, ALICE)
+    async with memory_delivery.running(over(broker)) as made:
+        found = await made.find(rid, ALICE)
     assert found.claim is not None
     assert [(start, end) for _, _, start, end in broker.reads] == [
         (0, 50_000),
@@ -127,30 +128,32 @@ async def test_what_one_principal_watches_is_bounded_by_bytes_and_what_it_left_g
         for record in long_response(rid, owner):
             broker.put_record(topics.TOKENS, 0, record, rid)
     bound = kept_bytes.KeptBytes(6 * size)  # the end repeats the text, some times: about two
-    made = memory_delivery.over(broker, kept=bound, clock=lambda: now)
+    async with memory_delivery.running(
+        memory_delivery.over(broker, kept=bound, clock=lambda: now)
+    ) as made:
+        watched: list[delivery.Subscription] = []
+        with pytest.raises(errors.ApiError) as refused:  # noqa: PT012 (which one is refused is open)
+            while True:
+                watched.append(await made.watch(rids[len(watched)], ALICE))
+        assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
+        assert 0 < len(watched) < len(rids)
+        assert (await made.watch(theirs, BOB)).pending()  # nobody else is refused
+        rest = rids[len(watched) :]
 
-    watched: list[delivery.Subscription] = []
-    with pytest.raises(errors.ApiError) as refused:  # noqa: PT012 (which one is refused is open)
-        while True:
-            watched.append(await made.watch(rids[len(watched)], ALICE))
-    assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
-    assert 0 < len(watched) < len(rids)
-    assert (await made.watch(theirs, BOB)).pending()  # nobody else is refused
-    rest = rids[len(watched) :]
-
-    for each in watched:
-        each.close()
-    now += 3600.0
-    for rid in rest:
-        subscription = await made.watch(rid, ALICE)
-        assert subscription.pending()
-        subscription.close()
+        for each in watched:
+            each.close()
         now += 3600.0
+        for rid in rest:
+            subscription = await made.watch(rid, ALICE)
+            assert subscription.pending()
+            subscription.close()
+            now += 3600.0
 
 
 async def test_one_response_alone_may_be_longer_than_the_bound() -> None:
     broker, rid = memory_log.MemoryLog("one", 1), made_up(1)
     for record in long_response(rid, ALICE):
         broker.put_record(topics.TOKENS, 0, record, rid)
-    made = memory_delivery.over(broker, kept=kept_bytes.KeptBytes(1000))
-    assert (await made.watch(rid, ALICE)).pending()
+    bound = kept_bytes.KeptBytes(1000)
+    async with memory_delivery.running(memory_delivery.over(broker, kept=bound)) as made:
+        assert (await made.watch(rid, ALICE)).pending()
