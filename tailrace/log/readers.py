@@ -168,7 +168,17 @@ class Reader:
         except (aiokafka.errors.KafkaError, OSError) as error:
             await self._drop()
             raise log_words.LogUnavailable(type(error).__name__) from error
+        # Marks of transactions, and what compaction took, move the consumer and give no record.
+        empty = [
+            tp
+            for tp in consumer.assignment()
+            if tp not in batches
+            and (consumer.highwater(tp) or 0) > self.positions.get(tp.partition, 0)
+        ]
+        moved = {tp.partition: await consumer.position(tp) for tp in empty}
         out: list[log_words.Record] = []
+        for partition in moved.keys() & self.positions.keys():
+            self.positions[partition] = max(self.positions[partition], moved[partition])
         for tp, batch in batches.items():
             if tp.partition in self.positions and batch:
                 out.extend(map(record_keys.record, batch))

@@ -702,3 +702,32 @@ async def test_a_broker_that_accepts_and_never_answers_is_unavailable_within_the
         async with asyncio.timeout(30):  # the client library by itself waits 40 s
             with pytest.raises(log.LogUnavailable):
                 await log.layout(f"127.0.0.1:{listener.getsockname()[1]}")
+
+
+async def test_a_tail_gets_to_an_end_that_holds_no_record(kafka: str) -> None:
+    """A transaction leaves a mark behind its records. Whoever waited until a tail was at the log's
+    end waited for the next record."""
+    topic = await create(kafka, log_contract.unique(), 1)
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=kafka, transactional_id=log_contract.unique()
+    )
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"v", partition=0)
+    finally:
+        await producer.stop()
+    reader, offsets = log.Reader(kafka, topic), log.Offsets(kafka)
+    try:
+        reader.follow(0, 0)
+        await log_contract.polled(reader, 1)
+        assert (await offsets.ends(topic, [0]))[0] == 2
+
+        async def at_the_end() -> bool:
+            await reader.poll()
+            return reader.next_offset(0) == 2
+
+        await waiting.eventually(at_the_end, "the tail is at the end")
+    finally:
+        await reader.stop()
+        await offsets.stop()
