@@ -175,7 +175,10 @@ class Rerouting:
         if late and not found.late and not found.state.next:
             found.late = found.told = True
             self._breakers.settled(pool.name, "late")
-        stalled = found.state.epoch and 0 < pool.stalled_after_s < now - found.seen_at
+        since = found.seen_at
+        if found.state.owner in found.state.yielded:  # it makes way for others that get on
+            since = max(since, self._moved_at.get(found.owner, -math.inf))
+        stalled = found.state.epoch and 0 < pool.stalled_after_s < now - since
         if stalled and not found.stalled:
             found.stalled = found.told = True
             self._of_revision(found, failed=True)

@@ -270,12 +270,16 @@ class FairQueue(Generic[T]):
         """Number of items of eligible flows."""
         if eligible is None:
             return self._length
-        return sum(
-            len(principal.items)
+        return sum(count for flow, count in self.flows().items() if eligible(flow))
+
+    def flows(self) -> dict[Flow, int]:
+        """Number of items of each flow that has any."""
+        return {
+            principal.flow: len(principal.items)
             for tenant in self._tenants.values()
             for principal in tenant.principals.values()
-            if principal.items and eligible(principal.flow)
-        )
+            if principal.items
+        }
 
     def remove(self, flow: Flow, item: T) -> bool:
         """Drop an item that waits, without charging it. Returns whether it waited."""

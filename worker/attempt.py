@@ -37,7 +37,7 @@ class Stop(enum.Enum):
     OVER = "over"  # the fold says DONE, or another worker owns the response (log rule W6)
     APPEND_FAILED = "append_failed"  # its fencing token writes nothing more (W4)
     DRAIN = "drain"  # the worker leaves
-    PAUSED = "paused"  # it makes way for a response of a better class
+    PAUSED = "paused"  # it makes way for another response
     STALLED = "stalled"  # the engine was silent for too long
 
 

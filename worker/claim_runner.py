@@ -14,7 +14,6 @@ from worker import (
     fork_sources,
     generation,
     held_prefixes,
-    slots,
     takeover,
     truncation,
     visible,
@@ -424,7 +423,6 @@ class ClaimRunner:
     def _pause(self) -> None:
         """Note that it made way for others."""
         response, pause_s = self._response, self._context.pause_s
-        response.pauses += 1
         response.paused_until = self._context.monotonic() + pause_s
         telemetry.PAUSED.inc()
         telemetry.log(
@@ -488,12 +486,12 @@ class ClaimRunner:
             await self._entry.changed(1.0)
 
 
-def pausable(context: WorkerContext, response: ServedResponse) -> bool:
-    """Whether a response can make way for others while it runs, and go on later."""
+def pausable(context: WorkerContext, response: ServedResponse, state: fold.Fold) -> bool:
+    """Whether a response can make way for others while it runs, and go on later. All its YIELDs
+    count, whichever worker wrote them."""
     return (
-        response.rank == slots.BATCH
-        and context.pause_s > 0
-        and response.pauses < MAX_PAUSES
+        context.pause_s > 0
+        and len(state.yielded) < MAX_PAUSES
         and _resumable(context.engine, response.request)
     )
 

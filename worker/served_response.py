@@ -14,7 +14,9 @@ from worker.slots import HeldSlots, Turn
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
-MAX_PAUSES = 8  # times that it makes way for others; each costs one claim, too
+# Times that it makes way for others, at other workers too. Each costs one of `takeover.MAX_CLAIMS`,
+# of which the other half is left for workers that are lost.
+MAX_PAUSES = 8
 MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
 CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
@@ -51,9 +53,8 @@ class ServedResponse:
         copied: ids that it begins with (log rule §19), once they were looked for.
         engine_failures: attempts that failed in the engine.
         engine_busy: times that the engine took nothing.
-        pauses: times that it made way for others.
         paused_until: local time in seconds; it waits as what it is until then, and before all
-            others from then on. 0 unless it is paused.
+            others from then on. 0 if it never made way here.
         looked_up: when a former answer was last looked for (monotonic).
     """
 
@@ -72,7 +73,6 @@ class ServedResponse:
     copied: Sequence[int] | None = None
     engine_failures: int = 0
     engine_busy: int = 0
-    pauses: int = 0
     paused_until: float = 0.0
     looked_up: float = -math.inf
 

@@ -380,8 +380,9 @@ class Serving:
         turn = pool.acquire(
             *(rank, response.flow, response.asked, response.rid),
             first=paused,
-            pausable=pausable(self._context, response),
-            again=response.pauses > 0,
+            batch=response.rank == slots.BATCH,
+            pausable=pausable(self._context, response, entry.fold),
+            again=response.paused_until > 0,
         )
         if prev is None and not turn.done():
             response.turn = turn

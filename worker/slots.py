@@ -3,28 +3,36 @@
 At most `capacity` responses run at once. Responses that had begun elsewhere go before all others,
 interactive requests before batch requests, and requests of one class in the order of
 `tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
-waits, one principal has at most its share of the slots. While batch requests wait, they get at
-least their share of all tokens, so that interactive requests cannot starve them.
+waits, one principal has at most its share of the slots (`worker.shares`): principals with less go
+first. While batch requests wait, they get at least their share of all tokens, so that interactive
+requests cannot starve them.
 
-A batch response that runs can be pausable: it makes way for an interactive request. Its holder is
-asked to give the slot back and to queue again. Not asked is one that got its slot before
-interactive requests, as a part of the share of batch requests.
+A response that runs can be pausable: its holder is asked to give the slot back and to queue again.
+A batch response makes way for an interactive request, and a response of a principal with more than
+its share for a request, of its class or a better one, of a principal with less. Not asked is one
+that got its slot before interactive requests, as a part of the share of batch requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.fair_queue import NOBODY, FairQueue, Flow, tenant_of
 from tailrace.protocol import topics
 from worker.demand import Demand
+from worker.shares import Shares
 
 KEPT_HOLDS: Final = 10_000
+# A response keeps a slot for so long before it makes way for another principal: each time it costs
+# a claim and what the engine's cache has lost of its prompt. Longest-running ones go first, so only
+# those that wait while all answers of others are new wait for it.
+MIN_RUN_S: Final = 1.0
 
 STARTED: Final = -1
 """Rank of a response that another owner had begun: its reader waits in the middle of the text."""
@@ -40,6 +48,7 @@ class Turn(asyncio.Future[None]):
         cost: tokens that it may take.
         charge: tokens that it is expected to take, by which turns are decided (`worker.demand`).
         rid: id of the response.
+        batch: its request is of the class batch, whatever its rank.
         pausable: its holder can give the slot back before the response has ended.
         make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
             asked.
@@ -49,10 +58,19 @@ class Turn(asyncio.Future[None]):
     """
 
     def __init__(
-        self, rank: int, flow: Flow, cost: float, rid: str, *, pausable: bool, again: bool
+        self,
+        rank: int,
+        flow: Flow,
+        cost: float,
+        rid: str,
+        *,
+        batch: bool,
+        pausable: bool,
+        again: bool,
     ) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self.rank = rank
+        self.batch = batch
         self.flow = flow
         self.cost = cost
         self.charge = cost
@@ -84,14 +102,17 @@ class Slots:
             them; `Heartbeat.measure` takes them away.
         batch_share: part of all tokens that batch requests get at least while they wait.
         demand: what requests are expected to take.
-        _share: slots that one principal may have while another one waits.
+        _share: slots that one principal may have at most while another one waits.
+        _shares: what each of those that hold a slot or wait may have of them.
         _limit: slots that one principal may ever have.
         _batch_credit: tokens that waiting batch requests may take for that before others; below 0
             after a request that took more. 0 while none waits.
         _held: slots in use by principal.
         _running: turns that hold a slot.
-        _pausable: turns of pausable responses that hold a slot, the oldest first.
+        _pausable: turns of pausable responses that hold a slot, the oldest first; interactive
+            ones and batch ones.
         _asked: those of them that were asked to make way.
+        _look: when it is looked again whom to ask; None unless one had run for too short a time.
         _paused: the parts so far of responses that made way, by id, the last KEPT_HOLDS.
         _stopped: turns that wait of those responses.
         _waiting: turns that wait, by rank, by their charges.
@@ -122,10 +143,12 @@ class Slots:
         self.batch_share = batch_share
         self._batch_credit = 0.0
         self._weight = weight
-        self._held: Counter[str] = Counter()
+        self._shares = Shares(weight)
+        self._held: Counter[Flow] = Counter()
         self._running: set[Turn] = set()
-        self._pausable: dict[Turn, None] = {}
+        self._pausable: tuple[dict[Turn, None], dict[Turn, None]] = ({}, {})
         self._asked: set[Turn] = set()
+        self._look: asyncio.TimerHandle | None = None
         self._paused: dict[str, _Parts] = {}
         self._stopped: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
@@ -204,8 +227,18 @@ class Slots:
     def making_way(self) -> tuple[int, float]:
         """How many responses that run would make way for requests of a better class, now or soon,
         and what they asked for."""
-        turns = [turn for turn in self._pausable if not turn.shared]
+        turns = [turn for turn in self._pausable[True] if not turn.shared]
         return len(turns), sum(turn.cost for turn in turns)
+
+    @property
+    def given_to_new(self) -> int:
+        """How many slots a new principal would be given by those with more than their shares."""
+        pausable = itertools.chain(*self._pausable)
+        turns = Counter(turn.flow for turn in pausable if not turn.shared)
+        return sum(
+            max(0, min(count, self._held[flow] - self._share_of(flow, new=1)))
+            for flow, count in turns.items()
+        )
 
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
@@ -255,6 +288,7 @@ class Slots:
         rid: str = "",
         *,
         first: bool = False,
+        batch: bool = False,
         pausable: bool = False,
         again: bool = False,
     ) -> Turn:
@@ -262,13 +296,16 @@ class Slots:
         done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
 
         Args:
-            pausable: `may_make_way` will be called. Only for responses of the batch class.
+            batch: the request is of the class batch; implied by that rank.
+            pausable: `may_make_way` will be called.
             again: the response had a slot before, and made way.
         """
-        turn = Turn(rank, flow, cost, rid, pausable=pausable, again=again)
+        batch = batch or rank == BATCH
+        turn = Turn(rank, flow, cost, rid, batch=batch, pausable=pausable, again=again)
         turn.charge = self.demand.expected(flow.principal, cost)
         if again:
             self._stopped.add(turn)
+        self._shares.add(flow)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
         self._waiting_asked[rank] += cost
         self._admit()
@@ -278,7 +315,7 @@ class Slots:
     def may_make_way(self, turn: Turn, make_way: Callable[[], None]) -> None:
         """The holder of a slot can give it back from now on. `make_way` is called at most once,
         perhaps at once, and only for pausable responses."""
-        if turn in self._pausable and turn not in self._asked:
+        if turn in self._pausable[turn.batch] and turn not in self._asked:
             turn.make_way = make_way
             self._ask()
 
@@ -296,19 +333,21 @@ class Slots:
         """
         self.running -= 1
         self._running.discard(turn)
-        self._pausable.pop(turn, None)
+        self._pausable[turn.batch].pop(turn, None)
         self._asked.discard(turn)
         self.running_asked = self.running_asked - turn.cost if self.running else 0.0
         if used:
             self._note_parts(turn, used, paused=paused)
-        self._held[turn.flow.principal] -= 1
-        if not self._held[turn.flow.principal]:
-            del self._held[turn.flow.principal]
+        self._held[turn.flow] -= 1
+        if not self._held[turn.flow]:
+            del self._held[turn.flow]
         if used is not None:
             more = used - turn.charge
             due = more if paused or not used else self.demand.due(turn.flow.principal, more)
             self._queue(turn.rank).settle(turn.flow, due)
+        self._shares.remove(turn.flow)
         self._admit()
+        self._ask()
 
     def _note_parts(self, turn: Turn, used: float, *, paused: bool) -> None:
         """A response that used so much gives its slot back. All its parts count as one."""
@@ -337,6 +376,7 @@ class Slots:
         if self._queue(turn.rank).remove(turn.flow, turn):
             self._stopped.discard(turn)
             self._waiting_asked[turn.rank] -= turn.cost
+            self._shares.remove(turn.flow)
             turn.cancel()
         elif turn.done() and not turn.cancelled():
             self.release(turn, used=0)
@@ -354,40 +394,114 @@ class Slots:
             self._stopped.discard(turn)
             turn.since = self._monotonic()
             self.running_asked += turn.cost
-            self._held[turn.flow.principal] += 1
+            self._held[turn.flow] += 1
             self._account(turn)
             if turn.pausable:
-                self._pausable[turn] = None
+                self._pausable[turn.batch][turn] = None
             turn.set_result(None)
 
     def _ask(self) -> None:
-        """Ask as many pausable responses to make way as requests of a better class wait. The oldest
-        first: a long answer will hold its slot for longest."""
-        if self.running < min(self.capacity, self.bound):
-            return
+        """Ask responses to make way: batch ones for requests of a better class, as many as wait,
+        and those of principals with more than their share for principals with less."""
+        if self.running != min(self.capacity, self.bound):
+            return  # a slot is free, or none comes free when one of them makes way
         limit = self._below(self._limit)
-        wanted = sum(
+        better = sum(
             queue.count(None if rank == STARTED else limit)
             for rank, queue in self._waiting.items()
             if rank < BATCH
         )
-        for turn in list(self._pausable):
-            if len(self._asked) >= wanted:
-                return
-            if turn.make_way is not None and not turn.shared:
+        interactive, batch = self._pausable
+        self._ask_up_to(better, batch, lambda _turn: True)
+        if self._shares.several and (over := self._over_share()):
+            gives = self._giving(over)
+            self._ask_up_to(self._due(STARTED, 0), interactive, gives)
+            self._ask_up_to(better + self._due(BATCH), batch, gives)
+
+    def _ask_up_to(self, most: int, turns: Collection[Turn], which: Callable[[Turn], bool]) -> None:
+        """Ask until `most` slots are coming free. The oldest first: a long answer will hold its
+        slot for longest."""
+        for turn in list(turns) if len(self._asked) < most else ():
+            if turn.make_way is not None and not turn.shared and which(turn):
                 make_way, turn.make_way = turn.make_way, None
                 self._asked.add(turn)
                 make_way()
+                if len(self._asked) >= most:
+                    return
+
+    def _over_share(self) -> dict[Flow, int]:
+        """How many slots each principal has above its share, without those it was asked for."""
+        asked = Counter(turn.flow for turn in self._asked)
+        return {
+            flow: more
+            for flow, count in self._held.items()
+            if count > 1 and (more := count - asked[flow] - self._share_of(flow)) > 0
+        }
+
+    def _due(self, *ranks: int) -> int:
+        """How many requests of these ranks wait of principals with less than their share, up to
+        that."""
+        waiting = Counter[Flow]()
+        for rank in ranks:
+            waiting.update(self._queue(rank).flows())
+        return sum(
+            max(0, min(count, self._share_of(flow) - self._held[flow]))
+            for flow, count in waiting.items()
+        )
+
+    def _giving(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
+        """Whether a turn is one that its principal gives back; counts it in `over`."""
+        now = self._monotonic()
+
+        def gives(turn: Turn) -> bool:
+            if not over.get(turn.flow):
+                return False
+            early_s = turn.since + MIN_RUN_S - now
+            if early_s > 0:
+                self._ask_in(early_s)
+                return False
+            over[turn.flow] -= 1
+            return True
+
+        return gives
+
+    def _ask_in(self, seconds: float) -> None:
+        def look() -> None:
+            self._look = None
+            self._ask()
+
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(seconds, look)
+
+    def _share_of(self, flow: Flow, new: int = 0) -> int:
+        slots = min(self.capacity, self.bound)
+        return min(self._share, self._shares.of(flow, slots, new))
 
     def _next(self) -> Turn | None:
-        """Whose turn it is: first among those below their share, then among all."""
-        for most in dict.fromkeys((self._share, self._limit)):
-            for rank in self._ranks():
-                found = self._waiting[rank].pop(None if rank == STARTED else self._below(most))
-                if found is not None:
-                    self._waiting_asked[rank] -= found[1].cost
-                    return found[1]
+        """Whose turn it is: in each class first among those below their share, then among all."""
+        for rank, eligible in self._lines():
+            found = self._waiting[rank].pop(eligible) if rank in self._waiting else None
+            if found is not None:
+                self._waiting_asked[rank] -= found[1].cost
+                return found[1]
         return None
+
+    def _lines(self) -> Iterator[tuple[int, Callable[[Flow], bool] | None]]:
+        """The ranks, and which of their flows, in the order in which they are served now. What had
+        begun goes before a class, but for those of the class that have less than their share."""
+        ranks = [rank for rank in self._ranks() if rank != STARTED] or [STARTED]
+        for most in dict.fromkeys((self._share, self._limit)):
+            for rank in ranks:
+                if self._shares.several:
+                    yield STARTED, self._has_less
+                    yield rank, self._has_less
+                yield STARTED, None
+                yield rank, None if rank == STARTED else self._below(most)
+
+    def _has_less(self, flow: Flow) -> bool:
+        """Whether a principal has less than its share."""
+        held = self._held.get(flow, 0)
+        return not held or held < self._share_of(flow)  # the share is one slot at least
 
     def _ranks(self) -> list[int]:
         """The ranks in the order in which they are served now."""
@@ -413,7 +527,7 @@ class Slots:
     def _below(self, most: int) -> Callable[[Flow], bool] | None:
         if most >= self.capacity:
             return None
-        return lambda flow: self._held[flow.principal] < most
+        return lambda flow: self._held[flow] < most
 
 
 def _named(turn: Turn) -> tuple[str, Flow]:

@@ -9,7 +9,7 @@ leave, and at least their share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tailrace.fair_queue import tenant_of
@@ -39,7 +39,7 @@ class Drain:
     Attributes:
         starts: when what waits begins.
         each: tokens of a request. A place comes free with so many, so its own turn takes them.
-        pausable: interactive requests with so many begin in the place of batch responses.
+        pausable: interactive requests with so many begin in the place of responses that make way.
         batch_share: part of the engine that batch requests have at least.
         left: part of it that interactive requests leave them.
     """
@@ -86,11 +86,12 @@ def of_new(
     (interactive, known), (batch, known_batch) = (
         slots.ahead(rank, left.aside, work.part, MOST, ASKS) for rank, left in enumerate(unserved)
     )
+    newcomer = replace(rates, pausable=rates.pausable + slots.given_to_new * work.each)
     started = slots.asked(STARTED) * work.part
     unread, batch_unread = (left.unread * work.each for left in unserved)
     share = slots.batch_share / (1 - slots.batch_share)
 
-    def waits(ahead: float, batch_ahead: float) -> tuple[float, float]:
+    def waits(ahead: float, batch_ahead: float, rates: Drain = rates) -> tuple[float, float]:
         first = started + unread + ahead
         return (
             rates.interactive_s(first + min(waiting[BATCH], share * first)),
@@ -105,7 +106,7 @@ def of_new(
         )
 
     names = dict.fromkeys((*known, *known_batch))
-    return Waits({name: waits(*ahead(name)) for name in names}, waits(interactive, batch))
+    return Waits({name: waits(*ahead(name)) for name in names}, waits(interactive, batch, newcomer))
 
 
 def places(

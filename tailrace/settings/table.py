@@ -508,7 +508,8 @@ VARIABLES: Final = (
         "principal_share",
         (WORKER,),
         kinds.percent(1),
-        "share of a worker's engine that one principal may have while another one waits",
+        "share of a worker's engine that one principal may have at most while another one waits; "
+        "an equal part if that is less",
         "50",
         "%",
     ),
@@ -518,7 +519,7 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.percent(1),
         "share of a worker's engine that one principal may ever have. Below 100 the rest stays "
-        "free, so that no other principal's first token waits for the end of one of its answers",
+        "free, so that no other principal's first token waits until one of its answers makes way",
         "100",
         "%",
     ),
@@ -537,7 +538,8 @@ VARIABLES: Final = (
         "pause_s",
         (WORKER,),
         kinds.duration(0, 20_000, 1000),
-        "longest pause of a batch answer that makes way for an interactive request; 0: none does",
+        "after so long an answer that made way, for a better class or a principal with less than "
+        "its share, goes before others; 0: none makes way",
         "10000",
         "ms",
     ),

@@ -171,7 +171,8 @@ HEDGED: Final = Counter(
     ["outcome"],
 )
 PAUSED: Final = Counter(
-    "tailrace_paused_responses", "Times that a batch response made way for an interactive one"
+    "tailrace_paused_responses",
+    "Times that a response made way for a better class or for a principal with less than its share",
 )
 CACHED_ANSWERS: Final = Counter(
     "tailrace_cached_answers",

@@ -19,6 +19,7 @@ from tailrace.settings.shapes import Pool
 from tests.support import cases, gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, Parts, put_answer
 from tests.support.memory_worker import Time
+from tests.support.waiting import eventually
 
 LARGE = Pool("default", ("m",), 1000, 100, fallback=("small", "tiny"))
 SMALL = Pool("small", ("s",), 1000, 100)
@@ -468,6 +469,37 @@ class TestOutcomes:
             for stream in streams:
                 stream.release()
                 parts.answer(stream.rid, "ho")
+
+    async def test_an_answer_that_made_way_is_not_stalled_while_others_of_its_pool_get_on(
+        self,
+    ) -> None:
+        """Its pool was taken for broken: a pause takes as long as its principal's turn is away."""
+        pools = (dataclasses.replace(LARGE, stalled_after_s=20.0), SMALL, TINY)
+        time = Time()
+        async with running(pools, clock=time) as parts:
+            watch = parts.submission.rerouting
+            streams = [await parts.submission.submit(create(), ALICE) for _ in range(breaker.LEAST)]
+            paused = [r for r in written(parts, "default") if isinstance(r, records.Request)]
+            for request in paused:
+                answer(parts, request, end=False)
+                pause = records.Yield(request.rid, "own", 1)
+                parts.broker.put_record(topics.TOKENS, 0, pause, request.rid)
+            states = [stream.subscription.state for stream in streams]
+            await eventually(lambda: all(state.yielded for state in states), "the pauses are read")
+            await watch.look()
+            for _ in range(3):
+                time.advance(15.0)
+                with await parts.submission.submit(create(), ALICE) as other:
+                    answer(parts, parts_request(parts, "default"))
+                    await gateway_parts.all_events(other)
+                await watch.look()
+                assert parts.breakers.state("default") is State.CLOSED
+            time.advance(21.0)
+            await watch.look()
+            assert parts.breakers.reason("default") == "stalled"
+            for stream, request in zip(streams, paused, strict=True):
+                stream.release()
+                answer(parts, request)
 
     async def test_a_probe_that_succeeds_brings_the_pool_back(self) -> None:
         time = Time()

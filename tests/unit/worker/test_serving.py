@@ -909,7 +909,10 @@ async def test_a_pause_ends_in_time_and_then_it_waits_before_all_others() -> Non
         )
         Foreign(worker.memory, urgent.serving.response.request).cancel()
         # A defect: it kept its slot to its end then, however long that was.
-        await eventually(lambda: batch.serving.response.pauses == 2, "it makes way again")
+        rid = batch.serving.response.rid
+        await eventually(
+            lambda: answer(worker.memory, rid).kinds.count("Yield") == 2, "it makes way again"
+        )
         Foreign(worker.memory, others.serving.response.request).cancel()
         assert await batch.outcome() is Outcome.DONE
         for served in (urgent, others):
@@ -922,15 +925,51 @@ async def test_an_answer_that_may_not_be_paused_keeps_its_slot(why: str) -> None
         if why == "off":
             worker.context.pause_s = 0.0
         request = new_request(worker.memory, metadata=cues(200, script_pace_ms="1"))
+        claims = served_response.MAX_PAUSES if why == "often" else 0
+        other, prev = Foreign(worker.memory, request), None
+        for number in range(claims):  # it made way at another worker
+            other.claim(f"c{number}", prev)
+            other.tokens(prev := f"c{number}", 1)
+            other.yield_(prev)
+        await worker.caught_up()
         batch = serve_batch(worker, request)
-        if why == "often":
-            batch.serving.response.pauses = served_response.MAX_PAUSES
-        await tokens(worker.memory, request.rid, 1)
-        urgent = new_request(worker.memory, metadata=cues(3))
-        other = worker.serve(urgent)
+        await tokens(worker.memory, request.rid, claims + 1)
+        urgent = worker.serve(new_request(worker.memory, metadata=cues(3)))
         assert await batch.outcome() is Outcome.DONE
-        assert len(answer(worker.memory, request.rid).claims) == 1
-        await other.outcome()
+        assert len(answer(worker.memory, request.rid).claims) == claims + 1
+        await urgent.outcome()
+
+
+BOB = records.Owner("https://tests", "bob")
+
+
+async def test_long_answers_of_one_principal_make_way_for_the_first_token_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twice as many long answers as a worker has slots kept another user's first token waiting
+    until one of them had ended."""
+    monkeypatch.setattr(slots, "MIN_RUN_S", 0.0)
+    async with memory_worker.worker(capacity=4) as worker:
+        # Each makes at most one token in a turn of the loop: none ends before the others have.
+        made = cues(500, script_pace_ms="1")
+        long = [new_request(worker.memory, f"number {n}", metadata=made) for n in range(8)]
+        served = [worker.serve(request) for request in long]
+        await eventually(
+            lambda: sum(answer(worker.memory, r.rid).fold.next > 0 for r in long) == 4, "all run"
+        )
+        for _ in range(3):
+            other = new_request(worker.memory, metadata=cues(3), owner=BOB)
+            assert await worker.serve(other).outcome() is Outcome.DONE
+            assert not any(each.task.done() for each in served)
+        for request, each in zip(long, served, strict=True):
+            assert await each.outcome() is Outcome.DONE
+            found = answer(worker.memory, request.rid)
+            assert found.text == scripted.expected_text(request.messages, 500)
+            assert found.fold.ignored == {}
+            assert len(found.fold.yielded) <= served_response.MAX_PAUSES
+            assert takeover.attempts(found.fold) == (1, 1)
+        pauses = sum(len(answer(worker.memory, r.rid).fold.yielded) for r in long)
+        assert 0 < pauses <= 3, "one for each request of the other principal at most"
 
 
 async def test_a_worker_that_leaves_leaves_a_paused_answer_to_others() -> None:

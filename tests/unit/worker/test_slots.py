@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from tailrace.fair_queue import Flow
+from tests.support.waiting import eventually
 from worker import slots
 
-FLOOD, ALICE, BOB = (Flow(name, name) for name in ("flood", "alice", "bob"))
+FLOOD, ALICE, BOB, CAROL = (Flow(name, name) for name in ("flood", "alice", "bob", "carol"))
 
 
 async def test_slots_are_given_up_to_the_capacity_and_the_best_class_goes_first() -> None:
@@ -455,13 +456,11 @@ class TestMakingWay:
 
     async def test_the_share_of_batch_requests_is_not_taken_back(self) -> None:
         pool = slots.Slots(1, batch_share=0.5)
-        held, asked = pool.acquire(0, cost=10.0), list[str]()
+        turns, asked = [pool.acquire(0, ALICE, 10.0) for _ in range(3)], list[str]()
         shared = pool.acquire(slots.BATCH, BOB, 10.0, pausable=True)
-        pool.acquire(0, ALICE, 10.0)
         while not shared.done():
-            following = pool.acquire(0, ALICE, 10.0)
-            pool.release(held)
-            held = following if following.done() else held
+            turns.append(pool.acquire(0, ALICE, 10.0))
+            pool.release(turns.pop(0))
             assert pool.running == 1
         pool.may_make_way(shared, lambda: asked.append("shared"))
         assert asked == []
@@ -476,9 +475,11 @@ class TestMakingWay:
         pool.acquire(0, ALICE)
         assert asked == ["a"]
 
-    async def test_interactive_responses_are_never_asked(self) -> None:
+    async def test_interactive_responses_keep_their_slots_from_others_of_their_principal(
+        self,
+    ) -> None:
         pool, asked = slots.Slots(1), list[str]()
-        pool.may_make_way(pool.acquire(0), lambda: asked.append("interactive"))
+        pool.may_make_way(pool.acquire(0, pausable=True), lambda: asked.append("interactive"))
         pool.acquire(slots.STARTED)
         assert asked == []
 
@@ -486,7 +487,7 @@ class TestMakingWay:
         """A defect: after its pause it went on with the rank of what had begun, and kept its slot
         to its end."""
         pool, asked = slots.Slots(1), list[int]()
-        goes_on = pool.acquire(slots.STARTED, BOB, pausable=True)
+        goes_on = pool.acquire(slots.STARTED, BOB, batch=True, pausable=True)
         pool.may_make_way(goes_on, lambda: asked.append(1))
         pool.acquire(0, ALICE)
         assert asked == [1]
@@ -510,6 +511,153 @@ class TestMakingWay:
         pool.release(held)
         assert paused.done()
         assert not later.done()
+
+
+class TestShares:
+    """Responses of one principal hold more than its share of the slots, and others wait."""
+
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(slots, "MIN_RUN_S", 0.0)
+
+    @staticmethod
+    def running(
+        pool: slots.Slots, *flows: Flow, rank: int = 0
+    ) -> tuple[list[slots.Turn], list[int]]:
+        """Responses that can make way, and the numbers of those that were asked to."""
+        asked: list[int] = []
+        turns = [pool.acquire(rank, flow, pausable=True) for flow in flows]
+        for number, turn in enumerate(turns):
+            pool.may_make_way(turn, lambda number=number: asked.append(number))  # type: ignore[misc]
+        return turns, asked
+
+    async def test_a_newcomer_gets_the_slot_of_the_longest_running_answer(self) -> None:
+        """A user's long answers held every slot, and another one's first token took 30 s."""
+        pool = slots.Slots(4)
+        turns, asked = self.running(pool, *[FLOOD] * 8)
+        newcomer = pool.acquire(0, ALICE)
+        assert asked == [0]
+        pool.release(turns[0], paused=True)
+        assert newcomer.done()
+        assert asked == [0]
+
+    async def test_as_many_slots_are_given_back_as_the_share_allows(self) -> None:
+        for others, expected in (
+            ([ALICE], [0]),
+            ([ALICE] * 9, [0, 1]),
+            ([ALICE, BOB, CAROL], [0, 1, 2]),
+            ([ALICE, BOB, CAROL, Flow("dave", "dave")], [0, 1, 2]),  # it keeps one
+        ):
+            pool = slots.Slots(4)
+            _, asked = self.running(pool, *[FLOOD] * 8)
+            for flow in others:
+                pool.acquire(0, flow)
+            assert asked == expected, others
+
+    async def test_whoever_has_no_more_than_its_share_keeps_it(self) -> None:
+        for flows in ((ALICE, BOB), (ALICE, BOB, ALICE, BOB), (ALICE, ALICE, BOB)):
+            pool = slots.Slots(len(flows))
+            _, asked = self.running(pool, *flows)
+            for flow in (ALICE, BOB, ALICE):
+                pool.acquire(0, flow)
+            assert asked == [], flows
+
+    async def test_each_principal_above_its_share_gives(self) -> None:
+        pool = slots.Slots(7)
+        _, asked = self.running(pool, *[FLOOD] * 3, *[ALICE] * 3, BOB)
+        for _ in range(9):
+            pool.acquire(0, BOB)
+            pool.acquire(0, FLOOD)
+        assert asked == []  # seven slots of three: three at most, two at least
+        for _ in range(9):
+            pool.acquire(0, CAROL)
+        assert asked == [0, 3]
+
+    async def test_the_share_goes_by_the_weights_of_tenants_and_the_setting_is_its_bound(
+        self,
+    ) -> None:
+        for weight, share, expected in (
+            (1.0, 1.0, [0, 1]),
+            (3.0, 1.0, [0, 1, 2]),
+            (3.0, 0.5, [0, 1]),
+            (1 / 3, 1.0, [0]),
+        ):
+            pool = slots.Slots(4, share=share, weight={"flood": 1.0, "alice": weight}.__getitem__)
+            _, asked = self.running(pool, *[FLOOD] * 4)
+            for _ in range(3):
+                pool.acquire(0, ALICE)
+            assert asked == expected, (weight, share)
+
+    async def test_the_principals_of_a_tenant_divide_its_share(self) -> None:
+        pool = slots.Slots(4)
+        one, two = Flow("tenant", "one"), Flow("tenant", "two")
+        _, asked = self.running(pool, one, one, BOB, BOB)
+        pool.acquire(0, two)
+        assert asked == [0]
+
+    async def test_what_is_given_back_goes_to_whom_it_was_given_back_for(self) -> None:
+        """What it was charged for goes behind it, and what goes on of the one that gives too."""
+        pool = slots.Slots(4)
+        pool.release(pool.acquire(0, ALICE, 1_000.0), used=1_000.0)
+        turns, asked = self.running(pool, *[FLOOD] * 4)
+        begun, other = pool.acquire(slots.STARTED, FLOOD), pool.acquire(0, FLOOD, first=True)
+        alice = pool.acquire(0, ALICE, 1_000.0)
+        pool.release(turns[0], used=0.1, paused=True)
+        assert alice.done()
+        pool.release(turns[1])
+        assert begun.done()
+        assert not other.done()
+        assert asked == [0]
+
+    async def test_no_better_class_makes_way_for_batch(self) -> None:
+        pool = slots.Slots(4)
+        _, asked = self.running(pool, *[FLOOD] * 4)
+        pool.acquire(slots.BATCH, ALICE)
+        assert asked == []
+
+    async def test_batch_makes_way_for_batch_of_a_principal_with_less(self) -> None:
+        pool = slots.Slots(4)
+        _, asked = self.running(pool, *[FLOOD] * 8, rank=slots.BATCH)
+        for _ in range(9):
+            pool.acquire(slots.BATCH, ALICE)
+        assert asked == [0, 1]
+
+    async def test_no_interactive_answer_makes_way_where_batch_ones_can(self) -> None:
+        pool = slots.Slots(4)
+        _, interactive = self.running(pool, *[FLOOD] * 3)
+        _, batch = self.running(pool, BOB, rank=slots.BATCH)
+        pool.acquire(0, ALICE)
+        assert (interactive, batch) == ([], [0])
+
+    async def test_nobody_makes_way_where_no_slot_comes_free_for_one_that_waits(self) -> None:
+        pool = slots.Slots(4)
+        _, asked = self.running(pool, *[FLOOD] * 4)
+        pool.restrict(2)
+        pool.acquire(0, ALICE)
+        assert asked == []
+
+    async def test_one_that_was_given_back_and_is_needed_no_longer_is_followed_by_no_other(
+        self,
+    ) -> None:
+        pool = slots.Slots(2)
+        turns, asked = self.running(pool, *[FLOOD] * 2)
+        pool.withdraw(pool.acquire(0, ALICE))
+        again = pool.acquire(0, FLOOD, first=True)
+        pool.release(turns[0], paused=True)
+        assert again.done()
+        assert asked == [0]
+
+    async def test_one_that_has_run_for_too_short_a_time_is_asked_later(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(slots, "MIN_RUN_S", 0.05)
+        now = [100.0]
+        pool = slots.Slots(2, monotonic=lambda: now[0])
+        _, asked = self.running(pool, *[FLOOD] * 2)
+        pool.acquire(0, ALICE)
+        assert asked == []
+        now[0] += 1.0
+        await eventually(lambda: asked == [0], "it makes way")
 
 
 async def test_slots_tell_how_long_they_are_held_and_were() -> None:

@@ -83,6 +83,18 @@ class TestNewRequests:
         assert found.known["alice"][0] == pytest.approx(101 * 50 / 100)
         assert found.others[0] < 1.1
 
+    async def test_a_new_principal_has_the_place_of_an_answer_of_one_with_more_than_its_share(
+        self,
+    ) -> None:
+        """It was refused for the time until one of those answers ends."""
+        slots, work = Slots(4), measured()
+        for _ in range(4):
+            slots.acquire(0, ALICE, 100.0, pausable=True)
+        queue(slots, 0, ALICE, 40)
+        found = new(slots, work)
+        assert found.others[0] == 0.0
+        assert found.known["alice"][0] == pytest.approx(41 * 50 / 100)
+
     async def test_batch_waits_behind_interactive_requests(self) -> None:
         slots, work = Slots(1), measured(interactive=0.5)
         queue(slots, 0, ALICE, 11)
