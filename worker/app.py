@@ -13,7 +13,7 @@ from tailrace import admin, engines, log, settings, telemetry
 from tailrace.fair_queue import weight_in
 from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
-from tailrace.protocol import topics
+from tailrace.protocol import engine_fields, topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
 from tailrace.store.answers import Answers
@@ -26,6 +26,7 @@ from worker.activity_writer import ActivityWriter
 from worker.cached_answers import CachedAnswers
 from worker.connections import Connections, connect
 from worker.engines import base
+from worker.field_trials import FieldTrials
 from worker.flush_scheduler import FlushScheduler
 from worker.foreign_requests import ForeignRequests
 from worker.fork_sources import ForkSources
@@ -45,6 +46,7 @@ from worker.stall_detector import StallDetector
 from worker.status import State, Status
 from worker.stealing import Stealing
 from worker.tail import Tail
+from worker.trial_results import TrialResults
 from worker.worker_context import WorkerContext
 
 SHUTDOWN_S = 10.0
@@ -82,6 +84,7 @@ class App:
         _leaving: set when the worker must go.
         _began: when the worker was made (monotonic).
         _refused: the engine does not take the pool's `engine_args`.
+        _engine_started: set once its start, with the trials of its fields, has succeeded or failed.
         _context, _servings, _consumer: None until the engine is ready.
     """
 
@@ -110,6 +113,7 @@ class App:
         )
         self._leaving = asyncio.Event()
         self._refused = False
+        self._engine_started = asyncio.Event()
         self._began = time.monotonic()
         self._context: WorkerContext | None = None
         self._servings: Servings | None = None
@@ -186,7 +190,7 @@ class App:
     ) -> None:
         serving = tasks.create_task(self._serve(tasks, background), name="serve")
         leaving = tasks.create_task(self._leaving.wait(), name="leave")
-        dead = tasks.create_task(self._engine.dead.wait(), name="engine-dead")
+        dead = tasks.create_task(self._engine_dead(), name="engine-dead")
         background += [leaving, dead]
         await asyncio.wait((serving, leaving, dead), return_when=asyncio.FIRST_COMPLETED)
         if serving.done() and not serving.cancelled() and serving.exception() is not None:
@@ -196,13 +200,21 @@ class App:
         await self._drain()
         serving.cancel()
 
+    async def _engine_dead(self) -> None:
+        """Wait for the engine's end. One that ends in a trial is started again."""
+        await self._engine_started.wait()
+        await self._engine.dead.wait()
+
     async def _serve(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]) -> None:
         """Load the engine, then take requests until the drain stops it."""
-        if not await self._start_engine():
+        not_offered = await self._start_engine()
+        self._engine_started.set()
+        if not_offered is None:
             return
         layout = await self._layout()
         gc_tuning.freeze()
         context, consumer = self._compose(layout, tasks)
+        context.not_offered = self.status.not_offered = not_offered
         background.append(tasks.create_task(context.writer.run(), name="writer"))
         background.append(tasks.create_task(context.tail.run(), name="tail"))
         health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
@@ -251,8 +263,9 @@ class App:
         telemetry.COLD_START_SECONDS.set(self.status.cold_start_s)
         await consumer.run()
 
-    async def _start_engine(self) -> bool:
-        """Load the engine. Returns False when it does not start."""
+    async def _start_engine(self) -> frozenset[str] | None:
+        """Load the engine and try its fields. Returns those that it does not take; None where it
+        did not start."""
         loading = time.monotonic()
         self.status.detail = "loading the engine"
         telemetry.log(
@@ -262,11 +275,12 @@ class App:
         )
         try:
             await self._engine.start()
+            not_offered = await self._try_fields()
         except base.EngineDead as error:
             self._refused = isinstance(error, base.ArgumentRefused)
             self.status.fail(f"the engine did not start: {error}")
             self._engine.dead.set()
-            return False
+            return None
         telemetry.log(
             telemetry.Action.ENGINE_READY,
             seconds=round(time.monotonic() - loading, 1),
@@ -276,7 +290,29 @@ class App:
         )
         telemetry.ENGINE_CAPACITY.set(self._engine.capacity)
         telemetry.ENGINE_READY.set(1)
-        return True
+        return not_offered
+
+    async def _try_fields(self) -> frozenset[str]:
+        """The fields that the engine does not take. Raises EngineDead."""
+        key = self._engine.trial_key()
+        if key is None:
+            return frozenset()
+        self.status.detail = "trying what the engine takes"
+        began = time.monotonic()
+        folder = self._settings.trials
+        trials = FieldTrials(
+            self._engine, TrialResults(folder, key and f"{key} {engine_fields.digest()}")
+        )
+        await trials.run()
+        for name, verdict in trials.not_offered.items():
+            telemetry.ENGINE_FIELD_NOT_OFFERED.labels(field=name, reason=verdict.value).set(1)
+        telemetry.log(
+            telemetry.Action.ENGINE_TRIED,
+            seconds=round(time.monotonic() - began, 3),
+            not_offered=[f"{name}: {why.value}" for name, why in trials.not_offered.items()],
+            untried=trials.untried,
+        )
+        return frozenset(trials.not_offered)
 
     async def _layout(self) -> log.Layout:
         def waiting(reason: str) -> None:

@@ -226,7 +226,7 @@ class ClaimRunner:
         asked = segments.prompt(asked, text)
         if self._attempt.generation.phase is not generation.Phase.RUNNING:
             return asked
-        base.check_features(asked, engine.features)
+        base.check_features(asked, engine.features, self._context.not_offered)
         self._prompt_ids = await engine.encode(await self._context.whole(asked))
         return asked
 

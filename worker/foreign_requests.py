@@ -125,8 +125,6 @@ class ForeignRequests:
             or self._servings.serves(request.rid)
         ):
             return None
-        try:
-            base.check_features(request, self._context.engine.features)
-        except base.Refused:
-            return None
-        return request
+        context = self._context
+        lacks = base.lacking(request, context.engine.features, context.not_offered)
+        return request if lacks is None else None

@@ -172,6 +172,7 @@ class Heartbeat:
             "age_s": round(time.monotonic() - self._began),
             "stands_in_for": sorted(self._settings.stands_in_for),
             "features": sorted(self._engine.features),
+            "not_offered": sorted(self.context.not_offered) if self.context else [],
             "counting_digest": self._engine.counting_digest,
             "max_model_len": self._engine.max_model_len,
             "capacity": self._engine.capacity,

@@ -324,7 +324,7 @@ class Serving:
             raise base.Refused(
                 "model_not_found", f"The model `{response.request.model}` is not served here."
             )
-        base.check_features(response.request, context.engine.features)
+        base.check_features(response.request, context.engine.features, context.not_offered)
         if continues or state.former:
             return
         said = state.first.dropped if state.first is not None else None

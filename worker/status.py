@@ -30,6 +30,7 @@ class Status:
         trouble: gives what an operator must know of the engine's server; empty when there is
             nothing.
         features: what the engine can do beyond plain text; known once it is READY.
+        not_offered: fields that the engine does not take, by its trials; known once it is READY.
         parsers: names of what reads its answers as items; known once it is READY.
         cold_start_s: from the start to READY; 0 before.
         tokens_per_s: of the engine, over the last seconds.
@@ -40,6 +41,7 @@ class Status:
     kafka: Callable[[], bool] = lambda: False
     trouble: Callable[[], str] = str
     features: Collection[str] = ()
+    not_offered: Collection[str] = ()
     parsers: Collection[str] = ()
     cold_start_s: float = 0.0
     tokens_per_s: float = 0.0
@@ -73,6 +75,7 @@ class Status:
             "detail": self.told,
             "kafka": kafka,
             "features": sorted(self.features),
+            "not_offered": sorted(self.not_offered),
             "parsers": list(self.parsers),
             "cold_start_s": self.cold_start_s,
             "tokens_per_s": round(self.tokens_per_s, 1),

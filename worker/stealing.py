@@ -127,6 +127,6 @@ def _like(context: WorkerContext) -> str:
         context.model,
         engine.model_rev,
         engine.tokenizer_digest,
-        ",".join(sorted(engine.features)),
+        ",".join((*sorted(engine.features), *(f"no {n}" for n in sorted(context.not_offered)))),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -68,6 +68,7 @@ class WorkerContext:
             heartbeats.
         steady_s: for how long the broker has answered since it last did not.
         pause_s: how long a batch response makes way for interactive ones at most; 0: never.
+        not_offered: fields that the engine does not take, by its trials (`field_trials`).
         monotonic: local time in seconds.
     """
 
@@ -99,6 +100,7 @@ class WorkerContext:
     others: Callable[[], Collection[tuple[str, str]]] = frozenset
     steady_s: Callable[[], float] = lambda: math.inf
     pause_s: float = 10.0
+    not_offered: frozenset[str] = frozenset()
     monotonic: Callable[[], float] = time.monotonic
 
     @property

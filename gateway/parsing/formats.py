@@ -36,7 +36,7 @@ _GUIDED: Final = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-_STRUCTURED: Final = ("json", "json_object", "regex", "choice", "grammar")
+STRUCTURED: Final = ("json", "json_object", "regex", "choice", "grammar")
 _NOT_STRUCTURED: Final = (
     "structural_tag",
     "whitespace_pattern",
@@ -89,7 +89,7 @@ def _only(body: Body, found: Format | None) -> Format | None:
     for kind in _NOT_STRUCTURED:
         if value.get(kind) not in (None, False):
             raise errors.unsupported_parameter(f"{name}.{kind}")
-    for kind in _STRUCTURED:
+    for kind in STRUCTURED:
         if value.get(kind) not in (None, False):
             if found is not None:
                 raise errors.invalid_value(

@@ -39,6 +39,11 @@ def model(environ: Mapping[str, str] = os.environ) -> Path:
     return cache(environ) / "models" / MODEL
 
 
+def trials() -> Path:
+    """The folder of what trials of engines have shown (`worker.field_trials`)."""
+    return cache() / "engine-fields"
+
+
 def default_data() -> Path:
     """The data folder without `--data`: TAILRACE_DATA, else one in the cache folder."""
     named = os.environ.get("TAILRACE_DATA")

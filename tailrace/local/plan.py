@@ -89,6 +89,7 @@ class Surroundings:
     credential: Path
     session_key: Path
     archive: Path
+    trials: Path
     page: Path | None
     python: Path  # the services' environment
     engine_python: Path  # the model engine's
@@ -297,7 +298,7 @@ def services(
                 number,
                 0,
                 around.engine_python if needs_engine_environment(one.engine) else around.python,
-                {**shared, **one.environ},
+                {**shared, **one.environ, "TAILRACE_TRIALS": str(around.trials)},
             )
             for number, one in enumerate((w for w in of_pools for _ in range(options.workers)), 1)
         ),

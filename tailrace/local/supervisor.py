@@ -249,6 +249,7 @@ class Supervisor:
             credential=self._data.credential,
             session_key=self._data.session_key,
             archive=self._data.archive,
+            trials=paths.trials(),
             page=page,
             python=Path(sys.executable),
             engine_python=paths.ENGINE_ENVIRONMENT / "bin" / "python",

@@ -250,6 +250,9 @@ ORIGINS: Final = Kind(
     "a list of origins (scheme://host[:port]), separated by commas", _origins, frozenset()
 )
 # A single address is a network, too.
+NAMES: Final = Kind(
+    "a list of names, separated by commas", lambda text: frozenset(_listed(text)), frozenset()
+)
 NETWORKS: Final = Kind("a list of networks (10.0.0.0/8), separated by commas", _networks, ())
 RECORD_KEYS: Final = Kind("a file of record keys", _record_keys, None)
 POOL: Final = Kind("the name of a pool (a-z, 0-9 and hyphens)", _pool)

@@ -115,6 +115,7 @@ class WorkerSettings(ServiceSettings):
     related: tuple[str, ...]
     max_model_len: int
     engine_args: Mapping[str, Any]
+    trials: Path | None
     adapters: Mapping[str, str]
     cache: shapes.CachePolicy
     engine: str
@@ -140,6 +141,8 @@ class WorkerSettings(ServiceSettings):
     script_fail_every: int
     script_prefill_s: float
     script_cache_tokens: int
+    script_refuses: frozenset[str]
+    script_ends: frozenset[str]
     session_timeout_ms: int
     stall_s: float
     vllm_public_api: int

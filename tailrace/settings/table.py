@@ -562,6 +562,13 @@ VARIABLES: Final = (
         "ms",
     ),
     Variable(
+        "TAILRACE_TRIALS",
+        "trials",
+        (WORKER,),
+        kinds.folder(must_exist=False),
+        "folder where a worker keeps which fields its engine takes; not set: each start tries all",
+    ),
+    Variable(
         "TAILRACE_SCRIPT_REVISION",
         "script_revision",
         (WORKER,),
@@ -603,6 +610,20 @@ VARIABLES: Final = (
         kinds.integer(0, 100_000_000),
         "tokens that the scripted engine's prefix cache holds, for tests; 0: it has none",
         "0",
+    ),
+    Variable(
+        "TAILRACE_SCRIPT_REFUSES",
+        "script_refuses",
+        (WORKER,),
+        kinds.NAMES,
+        "fields (as in `/ready`, member `not_offered`) that the scripted engine refuses, for tests",
+    ),
+    Variable(
+        "TAILRACE_SCRIPT_ENDS",
+        "script_ends",
+        (WORKER,),
+        kinds.NAMES,
+        "fields with which the scripted engine ends, for tests",
     ),
     Variable(
         "TAILRACE_SESSION_TIMEOUT_MS",

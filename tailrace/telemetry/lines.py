@@ -49,6 +49,7 @@ class Action(enum.StrEnum):
     DEAD_LETTER = "dead_letter"
 
     ENGINE_LOADING = "engine_loading"
+    ENGINE_TRIED = "engine_tried"  # which fields and formats it takes
     ENGINE_READY = "engine_ready"
     ENGINE_FAILED = "engine_failed"
     ENGINE_FALLBACK = "engine_fallback"  # to the slower public API of its library

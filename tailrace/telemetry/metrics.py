@@ -262,6 +262,12 @@ DRAIN_RATE: Final = Gauge(
     ["pool"],
 )
 ENGINE_READY: Final = Gauge("tailrace_engine_ready", "1 when the engine takes requests")
+ENGINE_FIELD_NOT_OFFERED: Final = Gauge(
+    "tailrace_engine_field_not_offered",
+    "1 for each field or format of the API that this worker's engine refused, or that ended it "
+    "(reason: refused, fatal)",
+    ["field", "reason"],
+)
 COLD_START_SECONDS: Final = Gauge(
     "tailrace_cold_start_seconds", "From this worker's start until it took requests; 0 before"
 )

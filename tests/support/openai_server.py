@@ -39,6 +39,7 @@ class Server:
         closed_early: streams that the client left.
         fail_first: so many streamed chat requests are answered with 503.
         refusals: the next answers to streamed chat requests.
+        refuses: members of streamed chat requests that are answered with 400.
         broken: chat requests that are not streamed are answered with 500.
         keys: credentials that count; None: it asks for none.
         continues, trims, formats, tools: what it honours; `trims`: its template trims messages.
@@ -57,6 +58,7 @@ class Server:
         self.closed_early = 0
         self.fail_first = 0
         self.refusals: list[Refusal] = []
+        self.refuses: set[str] = set()
         self.broken = False
         self.keys: set[str] | None = None
         self.continues = self.trims = self.formats = self.tools = False
@@ -191,6 +193,9 @@ class Server:
         if self.fail_first > 0:
             self.fail_first -= 1
             _answer(writer, 503, {"error": {"message": "loading"}})
+            return True
+        if refused := self.refuses & body.keys():
+            _answer(writer, 400, {"error": {"message": f"no {min(refused)} here"}})
             return True
         if cue.startswith("status "):
             error = {"message": f"refused: {cue}", "code": "bad_thing"}

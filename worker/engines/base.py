@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tailrace.prompts import agreement
 from tailrace.protocol import records
+from tailrace.protocol.engine_fields import used
 from tailrace.protocol.features import Feature, generates_text, needed
 from worker import cached_blocks, generation, item_parser
 
@@ -230,7 +231,8 @@ class Engine(Protocol):
     cached_blocks: cached_blocks.CachedBlocks | None
 
     async def start(self) -> None:
-        """Load the model. May take minutes and must not block the event loop for long.
+        """Load the model. May take minutes and must not block the event loop for long. Called again
+        after `shutdown` where the engine ended in a trial.
 
         Raises:
             EngineDead: it cannot be started.
@@ -275,6 +277,11 @@ class Engine(Protocol):
         """What a greedy answer follows from beside the request and the model's digests, as text;
         None where it may be another one the next time, or the engine cannot tell."""
 
+    def trial_key(self) -> str | None:
+        """What decides which fields it takes (`worker.field_trials`), as text: its version, model,
+        arguments and machine. Empty: nobody here knows, so that results are not kept. None: it
+        takes all that its features say, and nothing is tried. Only once it has started."""
+
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
         """What a prompt's blocks have beside their tokens (`worker.cached_blocks`)."""
 
@@ -296,6 +303,9 @@ class PlainText:
     max_model_len = 0
     counting_digest = ""
     cached_blocks: cached_blocks.CachedBlocks | None = None
+
+    def trial_key(self) -> str | None:
+        return None
 
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
         return ()
@@ -380,16 +390,30 @@ def check_vectors(count: int, dimensions: int) -> None:
         )
 
 
-def check_features(request: records.Request, features: frozenset[Feature]) -> None:
-    """Check that an engine with these features can serve the request.
+def lacking(
+    request: records.Request, features: Collection[str], not_offered: Collection[str] = ()
+) -> Refused | None:
+    """What keeps an engine with these features from serving the request; None if nothing does.
+    `not_offered`: fields that it does not take (`engine_fields.TABLE`). The message names one.
+    """
+    if request.embed is None and not generates_text(features):
+        return Refused("unsupported_value", f"The model `{request.model}` generates no text.")
+    members = [need.field for need in needed(request) if need.feature not in features]
+    if not_offered:
+        members += [row.member for row in used(request) if row.name in not_offered]
+    if not members:
+        return None
+    return Refused("unsupported_parameter", f"The model does not support `{members[0]}` here.")
+
+
+def check_features(
+    request: records.Request, features: Collection[str], not_offered: Collection[str] = ()
+) -> None:
+    """Check that such an engine can serve the request (`lacking`).
 
     Raises:
         Refused: unsupported_parameter; the message names the field.
     """
-    if request.embed is None and not generates_text(features):
-        raise Refused("unsupported_value", f"The model `{request.model}` generates no text.")
-    for need in needed(request):
-        if need.feature not in features:
-            raise Refused(
-                "unsupported_parameter", f"The model does not support `{need.field}` here."
-            )
+    refused = lacking(request, features, not_offered)
+    if refused is not None:
+        raise refused

@@ -207,6 +207,9 @@ class OpenAI(base.Remote):
         """Nothing: the server renders and counts. Its usage comes with the last step."""
         return []
 
+    def trial_key(self) -> str | None:
+        return ""  # its operator may replace it at any time
+
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         await base.call_with_each(self._stream(job), on_step)
 

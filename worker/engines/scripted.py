@@ -45,7 +45,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace import settings
-from tailrace.protocol import features, files, fold, images, records
+from tailrace.protocol import engine_fields, features, files, fold, images, records
 from worker import cached_blocks, generation
 from worker.engines import (
     base,
@@ -335,6 +335,7 @@ def create(s: settings.WorkerSettings) -> Scripted:
     made.first_token_s = s.script_first_token_s
     made.fail_every = s.script_fail_every
     made.prefill_s = s.script_prefill_s
+    made.refuses, made.ends = s.script_refuses, s.script_ends
     if s.cache == "prefix":
         made.hold(s.script_cache_tokens)
     return made
@@ -349,6 +350,7 @@ class Scripted:
         first_token_s: how much later the first token comes.
         prefill_s: how long it computes a thousand tokens of prompts, one prompt after another.
         fail_every: every n-th attempt fails for good; 0: none.
+        refuses, ends: fields (`engine_fields.TABLE`) that it refuses, and with which it ends.
         _cache: of prompts; None: it has none.
         _computing: held while a prompt is computed.
         _hangs: a request with `engine_hang` stopped all of them for the rest of the process.
@@ -371,6 +373,8 @@ class Scripted:
         self.first_token_s = 0.0
         self.fail_every = 0
         self.prefill_s = 0.0
+        self.refuses: frozenset[str] = frozenset()
+        self.ends: frozenset[str] = frozenset()
         self.begun = 0
         self.cached_blocks: cached_blocks.CachedBlocks | None = None
         self._cache: scripted_cache.PrefixCache | None = None
@@ -382,7 +386,7 @@ class Scripted:
         self.cached_blocks = self._cache.blocks if self._cache is not None else None
 
     async def start(self) -> None:
-        pass
+        self.dead.clear()
 
     async def shutdown(self) -> None:
         self.dead.set()
@@ -413,6 +417,7 @@ class Scripted:
         nonce = job.fencing_token if sampled else ""
         made = 0
         self.begun += 1
+        self._check_fields(job.request)
         if self.fail_every and self.begun % self.fail_every == 0:
             raise base.Refused("server_error", "scripted failure")
         self.running += 1
@@ -431,6 +436,19 @@ class Scripted:
             yield base.Step((), "stop", cached)
         finally:
             self.running -= 1
+
+    def _check_fields(self, request: records.Request) -> None:
+        """Refuse, or end, as it was told to."""
+        names = {row.name for row in engine_fields.used(request)}
+        if refused := names & self.refuses:
+            raise base.Refused("invalid_prompt", f"scripted refusal of {min(refused)}")
+        if names & self.ends:
+            self.dead.set()
+            raise base.EngineDead("scripted death")
+
+    def trial_key(self) -> str | None:
+        told = (sorted(self.refuses), sorted(self.ends))
+        return f"{self.model_rev} {told}" if any(told) else None
 
     async def _prefill(self, job: base.GenerationInput) -> int:
         """Compute the prompt. Returns how many of its tokens were in the cache."""

@@ -178,6 +178,7 @@ class VLLM:
     async def start(self) -> None:
         self._set_environment()
         pdeathsig.guard()
+        self._renew()
         loop = asyncio.get_running_loop()
         loaded: asyncio.Future[Any] = loop.create_future()
         self._parent = threading.Thread(
@@ -341,7 +342,31 @@ class VLLM:
             self._bytes = vllm_logprobs.TokenBytes(self._fast)
         return functools.partial(vllm_logprobs.entries, count=count, table=self._bytes)
 
+    def trial_key(self) -> str | None:
+        import torch
+        import vllm
+
+        # They choose implementations. One may hold a key, so only a digest of them is kept.
+        variables = {n: v for n, v in os.environ.items() if n.startswith("VLLM_")}
+        parts = (
+            *(vllm.__version__, torch.__version__, self.internals, self.parsers),
+            *(self.model_rev, self.tokenizer_digest, self.max_model_len, self.capacity),
+            *(sorted(self._given.items()), sorted(self._sources), sorted(variables.items())),
+            *(str(self.config.model_config.dtype), vllm_cpu.machine()),
+        )
+        return repr(parts)
+
     # ---- starting --------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        """Make anew what `shutdown` has ended, where this is not the first start."""
+        if not self._release.is_set():
+            return
+        self._release, self._watcher, self._reading = threading.Event(), None, None
+        self._encoder = concurrent.futures.ThreadPoolExecutor(1, "encode")
+        self._pictures = concurrent.futures.ThreadPoolExecutor(1, "pictures")
+        self._bytes = self._events = self.cached_blocks = None
+        self.dead.clear()
 
     def _set_environment(self) -> None:
         for name, value in ENVIRONMENT.items():

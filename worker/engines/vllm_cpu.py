@@ -28,6 +28,16 @@ def native_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return "bfloat16" if "bf16" in cpuinfo.read_text() else "float32"
 
 
+def machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The kind of machine that the model runs on: the GPU's name, or the processor's abilities."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return str(current_platform.get_device_name())
+    lines = cpuinfo.read_text().splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
 def arguments(*, internals: bool, dtype: str) -> dict[str, Any]:
     """Engine arguments. With `internals`, the model runs in the scheduler's process; else vLLM
     starts a process for it.

@@ -52,6 +52,7 @@ def request_of(create: command.Create) -> records.Request:
         sampling=create.sampling,
         echo={},
         tools=list(create.tools.prompt),
+        tool_choice=create.tools.choice,
         format=create.format.engine if create.format else None,
         reasoning=create.reasoning.engine if create.reasoning else None,
     )
@@ -165,3 +166,44 @@ def test_embeddings_need_records_of_version_2() -> None:
     with pytest.raises(errors.ApiError) as caught:
         requirements.check(create, request, newest=1, workers=[ALL])
     assert caught.value.param == "input"
+
+
+def without(*names: str) -> dict[str, Any]:
+    """A worker whose engine does not take these fields."""
+    return {**ALL, "not_offered": [*names]}
+
+
+@cases.each(
+    ("create", "name", "param"),
+    [
+        (chat({"min_p": 0.1}), "min_p", "min_p"),
+        (responses({"logit_bias": {"1": 1}}), "logit_bias", "logit_bias"),
+        (responses({"text": {"format": JSON}}), "json_object", "text.format"),
+        (chat({"guided_regex": "a+"}), "regex", "guided_regex"),
+        (chat({"logprobs": True, "top_logprobs": 2}), "top_logprobs", "logprobs"),
+        (responses({"top_logprobs": 2}), "top_logprobs", "top_logprobs"),
+        (chat({"tools": CHAT_TOOLS, "tool_choice": "required"}), "tool_choice", "tool_choice"),
+        (chat({"reasoning_effort": "low"}), "effort", "reasoning_effort"),
+    ],
+    ids=lambda v: str(v)[:20],
+)
+def test_a_field_that_no_engine_takes_is_refused_by_its_clients_name_of_it(
+    create: command.Create, name: str, param: str
+) -> None:
+    error = refused(create, 2, without(name), without("seed", name))
+    assert (error.param, name in error.message) == (param, True)
+    plain = responses({})
+    requirements.check(plain, request_of(plain), newest=2, workers=[without(name)])
+
+
+def test_the_workers_are_found_that_can_do_all_of_a_request() -> None:
+    create = chat({"min_p": 0.1, "seed": 1})
+    one, other, older = without("min_p"), without("top_k"), ALL
+
+    def able(*workers: dict[str, Any]) -> list[Any]:
+        return [*requirements.check(create, request_of(create), newest=2, workers=workers)]
+
+    assert able(one, other, older) == [other, older]
+    assert able(other, older) == [other, older]
+    assert refused(create, 2, one, without("seed")).param in ("min_p", "seed")
+    assert able({**one, "state": "loading"}) == [{**one, "state": "loading"}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,7 @@ async def test_a_worker_starts_serves_commits_and_leaves_with_exit_code_0() -> N
             "detail": "",
             "kafka": True,
             "features": sorted(it.engine.features),
+            "not_offered": [],
             "parsers": list(it.engine.parsers),
             "cold_start_s": 0,
             "tokens_per_s": 0,
@@ -180,12 +182,74 @@ async def test_an_engine_elsewhere_is_asked_as_the_settings_say() -> None:
         request = it.ask(messages=messages, sampling=sampling)
         await eventually(lambda: it.committed() == 1, "committed")
         assert answer(it.memory, request.rid).ended.usage == records.Usage(7, 4, 2)
-        (sent,) = server.requests
+        *_trials, sent = server.requests
         assert "logit_bias" not in sent
         wanted = {"model": "upstream", "max_tokens": 50, "temperature": 0.5, "seed": 3}
         assert sent | wanted == sent
         assert sent["stop"] == ["@@"]
         assert "authorization: bearer k-123" in server.headers[0].lower()
+
+
+async def test_what_a_server_elsewhere_refuses_is_not_offered() -> None:
+    async with openai_server.Server() as server:
+        server.refuses = {"min_p", "seed"}
+        async with running(TAILRACE_ENGINE=f"{server.url}/v1", TAILRACE_MODEL="upstream") as it:
+            await it.ready()
+            assert it.app.status.readiness()["not_offered"] == ["min_p", "seed"]
+            server.requests.clear()
+            request = it.ask(sampling=records.Sampling(5, seed=3))
+            await eventually(lambda: it.committed() == 1, "committed")
+            assert "`seed`" in str(answer(it.memory, request.rid).ended.error)
+            assert server.requests == []
+
+
+TRIALS = {
+    "TAILRACE_ENGINE": "scripted",
+    "TAILRACE_SCRIPT_REFUSES": "min_p, grammar",
+    "TAILRACE_SCRIPT_ENDS": "top_k",
+}
+
+
+async def test_a_field_that_ends_the_engine_ends_no_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With one field, the engine's process ended. The request was claimed again by the next worker,
+    which ended too, and so on with every such request."""
+    caplog.set_level(logging.INFO)
+    given: dict[str, Any] = {"TAILRACE_TRIALS": str(tmp_path), **TRIALS}
+    async with running(**given) as it:
+        fatal = it.ask(sampling=records.Sampling(5, top_k=3))
+        after = it.ask(metadata=cues(3))
+        await eventually(lambda: it.committed() == 2, "both are committed")
+        assert it.app.status.readiness()["not_offered"] == ["grammar", "min_p", "top_k"]
+        ended = answer(it.memory, fatal.rid).ended
+        assert (ended.status, len(answer(it.memory, fatal.rid).claims)) == ("failed", 1)
+        assert "`top_k`" in str(ended.error)
+        assert answer(it.memory, after.rid).ended.status == "completed"
+        told = metric.value("tailrace_engine_field_not_offered", field="top_k", reason="fatal")
+        assert told == 1
+    [line] = [record for record in caplog.records if record.message == "engine_tried"]
+    assert line.fields["not_offered"] == ["top_k: fatal", "min_p: refused", "grammar: refused"]  # type: ignore[attr-defined]
+    caplog.clear()
+    async with running(**given) as it:  # by what is known
+        await it.ready()
+        assert it.app.status.readiness()["not_offered"] == ["grammar", "min_p", "top_k"]
+    assert caplog.messages.count("engine_loading") == 1, "it was not started again"
+
+
+async def test_a_worker_that_leaves_in_a_trial_leaves_at_once(tmp_path: Path) -> None:
+    class Tried(Engine):
+        def trial_key(self) -> str | None:
+            return "some version"
+
+        async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
+            await asyncio.Event().wait()
+
+    async with running(engine=Tried(), TAILRACE_TRIALS=str(tmp_path)) as it:
+        await eventually(lambda: "trying" in it.app.status.detail, "it tries")
+        it.app.leave()
+        assert await it.exit_code() == 0
+        assert [*tmp_path.glob("*.json")] == []
 
 
 async def test_an_engine_that_does_not_start_ends_the_worker_with_exit_code_1() -> None:

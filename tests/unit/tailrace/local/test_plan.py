@@ -21,6 +21,7 @@ AROUND = plan.Surroundings(
     credential=Path("/d/dev-credential"),
     session_key=Path("/d/session-key"),
     archive=Path("/d/archive.sqlite3"),
+    trials=Path("/cache/engine-fields"),
     page=Path("/page"),
     python=Path("/venv/python"),
     engine_python=Path("/engine/python"),

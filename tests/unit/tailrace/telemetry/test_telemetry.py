@@ -294,6 +294,7 @@ def test_every_metric_is_named_and_described_and_its_labels_are_closed_sets() ->
         "status",
         "reason",
         "kind",
+        "field",
         "verdict",
         "pool",
         "to",
