@@ -12,6 +12,7 @@ import msgspec
 
 from gateway import (
     admission,
+    backlog,
     cache,
     canaries,
     context,
@@ -148,15 +149,13 @@ class RequestBuilder:
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )
-        partition = await self._place(create, principal, history, prefix, messages)
-        rid = await self._delivery.mint(partition)
         request = records.Request(
-            rid=rid,
+            rid="",
             owner=owner,
             model=create.model,
             messages=messages,
             sampling=create.sampling,
-            echo={**self._echo(rid, create, owner), **searched},
+            echo={},
             input=create.items,
             previous=create.previous,
             store=create.store,
@@ -171,30 +170,33 @@ class RequestBuilder:
             **self._extension(create),
             continue_final=bool(continues),
         )
-        self._require(create, request)
+        partition = await self._place(create, principal, history, request, messages)
+        rid = await self._delivery.mint(partition)
+        echo = {**self._echo(rid, create, owner), **searched}
+        request = msgspec.structs.replace(request, rid=rid, echo=echo)
         return self._continuable(create, request), partition
 
     async def _embeddings(
         self, create: command.Create, principal: Principal, owner: records.Owner
     ) -> tuple[records.Request, int]:
         """Like `build`. The request has no messages, and nobody continues it."""
-        partition = await self._place(create, principal, context.NO_HISTORY, ())
-        rid = await self._delivery.mint(partition)
         request = records.Request(
-            rid=rid,
+            rid="",
             owner=owner,
             model=create.model,
             messages=[],
             sampling=create.sampling,
-            echo=events.embeddings_echo(rid, int(self._clock()), create.model, create.metadata),
+            echo={},
             store=False,
             ttl_ms=create.deadline_ms,
             idempotency_key=key_digest(create.idempotency_key),
             body_digest=create.body_digest,
             embed=create.embed,
         )
-        self._require(create, request)
-        return request, partition
+        partition = await self._place(create, principal, context.NO_HISTORY, request)
+        rid = await self._delivery.mint(partition)
+        echo = events.embeddings_echo(rid, int(self._clock()), create.model, create.metadata)
+        return msgspec.structs.replace(request, rid=rid, echo=echo), partition
 
     async def _fork(
         self,
@@ -216,14 +218,12 @@ class RequestBuilder:
             else []
         )
         history = context.History([], ids.parse(fork.rid).partition)
-        partition = await self._place(create, principal, history, prefix, source.messages)
-        rid = await self._delivery.mint(partition)
         request = records.Request(
-            rid=rid,
+            rid="",
             owner=owner,
             model=create.model,
             sampling=create.sampling,
-            echo={**self._echo(rid, create, owner), **forks.echo(found)},
+            echo={},
             store=create.store,
             ttl_ms=create.deadline_ms,
             idempotency_key=key_digest(create.idempotency_key),
@@ -233,7 +233,10 @@ class RequestBuilder:
             conversation=create.conversation,
             **forks.prompt(source),
         )
-        self._require(create, request)
+        partition = await self._place(create, principal, history, request, source.messages)
+        rid = await self._delivery.mint(partition)
+        echo = {**self._echo(rid, create, owner), **forks.echo(found)}
+        request = msgspec.structs.replace(request, rid=rid, echo=echo)
         return self._continuable(create, request), partition
 
     @property
@@ -252,14 +255,6 @@ class RequestBuilder:
         if not continuable(request) or not self.continues(create.pool):
             return request
         return msgspec.structs.replace(request, echo={**request.echo, events.CONTINUE: True})
-
-    def _require(self, create: command.Create, request: records.Request) -> None:
-        requirements.check(
-            create,
-            request,
-            newest=self._records_version,
-            workers=self._workers.workers(create.pool),
-        )
 
     def _extension(self, create: command.Create) -> dict[str, Any]:
         """Members of version 2, where they are used: a plain request keeps its bytes."""
@@ -286,10 +281,26 @@ class RequestBuilder:
         create: command.Create,
         principal: Principal,
         history: context.History,
-        prefix: Sequence[str],
+        request: records.Request,
         messages: Sequence[dict[str, Any]] = (),
     ) -> int:
-        partition = await self._partition(create, principal, history, prefix, messages)
+        """The partition of a request that has no id yet, at a worker that can do it.
+
+        Raises:
+            errors.ApiError: no worker can.
+        """
+        fixed, workers = None, self._workers.workers(create.pool)
+        if create.idempotency_key is not None:
+            fixed = self.partition_of_key(principal, create.idempotency_key)
+            own = [worker for worker in workers if fixed in backlog.partitions_of(worker)]
+            workers = own or workers
+        able = requirements.check(create, request, newest=self._records_version, workers=workers)
+        partition = fixed
+        if partition is None:
+            among = self._workers.served(create.pool)
+            if len(able) < len(workers):
+                among = worker_registry.served_partitions(able)
+            partition = await self._partition(create, principal, history, request, messages, among)
         self.placed(create.pool, partition, create, principal)
         return partition
 
@@ -298,16 +309,18 @@ class RequestBuilder:
         create: command.Create,
         principal: Principal,
         history: context.History,
-        prefix: Sequence[str],
+        request: records.Request,
         messages: Sequence[dict[str, Any]],
+        among: frozenset[int],
     ) -> int:
-        if create.idempotency_key is not None:
-            return self.partition_of_key(principal, create.idempotency_key)
-        weighed = frozenset[int]()
+        """`among`: partitions of workers that can do it."""
         if self._canaries is not None:
             scope = access.owner_of(principal).cache_scope
             weighed = self._canaries.partitions(create.pool, scope, messages)
-        place = await self._place_by_workers(create, principal, prefix, history.partition, weighed)
+            among = among & weighed or among or weighed
+        place = await self._place_by_workers(
+            create, principal, request.prefix, history.partition, among
+        )
         if place is None:
             return placement.choose(
                 self._delivery.preferred,
@@ -315,7 +328,7 @@ class RequestBuilder:
                 self._running.on,
                 sticky=history.partition,
                 turn=next(self._turn),
-                served=weighed or self._workers.served(create.pool),
+                served=among,
             )
         telemetry.PREFIX_LOOKUPS.labels(outcome=place.outcome).inc()
         telemetry.EXPECTED_CACHED.inc(place.cached)
@@ -327,7 +340,7 @@ class RequestBuilder:
         principal: Principal,
         prefix: Sequence[str],
         sticky: int | None,
-        weighed: frozenset[int],
+        among: frozenset[int],
     ) -> placement.Place | None:
         """The place by what workers tell; None while they tell nothing."""
         if not self._affinity:
@@ -338,10 +351,10 @@ class RequestBuilder:
         if prefix:
             names = [worker.incarnation for worker in self._workers.backlog(pool).ready]
             cached = await self._cache.held(pool, prefix, names)
-        among = self._all_partitions & (weighed or self._workers.served(pool))
         work = self._workers.backlog(pool)
         each = work.each or float(create.sampling.max_tokens)
-        workers = pool_workers.of(work, among, create.priority, principal.key, each)
+        chosen = self._all_partitions & among
+        workers = pool_workers.of(work, chosen, create.priority, principal.key, each)
         if not workers:
             return None
         return placement.place(

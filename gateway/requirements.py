@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.parsing import command, conversation, images
-from tailrace.protocol import errors, features, records
+from tailrace.protocol import engine_fields, errors, features, records
 
 VARIABLE: Final = "TAILRACE_RECORDS_VERSION"
-_WORDS: Final[Mapping[features.Feature, str]] = {
+_WORDS: Final[Mapping[str, str]] = {
     "tools": "Tools are",
     "custom_tools": "Custom tools are",
     "effort": "An effort of reasoning is",
@@ -25,7 +25,20 @@ _WORDS: Final[Mapping[features.Feature, str]] = {
 }
 
 # Clients are told beforehand that it can be had, so whichever worker owns the partition has to.
-_OF_ALL: Final[frozenset[features.Feature]] = frozenset({"continuation"})
+_OF_ALL: Final = frozenset({"continuation"})
+
+
+class _Asked(NamedTuple):
+    """What a request asks of an engine.
+
+    Attributes:
+        name: a feature, or with `own` a field of `engine_fields.TABLE`.
+        member: of the request (a dotted path) that asks for it.
+    """
+
+    name: str
+    member: str
+    own: bool
 
 
 def check(
@@ -34,14 +47,18 @@ def check(
     *,
     newest: int,
     workers: Sequence[Mapping[str, Any]],
-) -> None:
+) -> Sequence[Mapping[str, Any]]:
     """Refuse what this deployment or the pool does not have.
 
     Args:
         create: what `request` was made from.
         newest: the newest record version that may be written.
-        workers: heartbeats of the pool. While none is known the request waits in the log, and the
-            worker that takes it refuses what it cannot do.
+        workers: heartbeats of the pool, or of those of its workers that may get the request. While
+            none is known the request waits in the log, and the worker that takes it refuses what it
+            cannot do.
+
+    Returns:
+        The workers that can do all of it, as far as is known.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -59,17 +76,17 @@ def check(
             f"The model '{create.model}' generates no text. It makes embeddings: POST "
             "/v1/embeddings.",
         )
-    needs = features.needed(request)
-    known = list(_told(workers)) if needs else []
-    if not known:
-        return
-    for need in needs:
-        enough = all if need.feature in _OF_ALL else any
-        if not enough(need.feature in each for each in known):
-            what = _WORDS.get(need.feature, f"'{need.feature}' is")
-            raise errors.unsupported_parameter(
-                _param(create, need.field), f"{what} not supported by the model '{create.model}'."
-            )
+    asked = _asked(request)
+    lacks = [_lacks(worker, asked) for worker in workers if _tells(worker)]
+    if not any(lacks):
+        return workers
+    for each in asked:
+        lacking = [each in of_worker for of_worker in lacks]
+        if all(lacking) or (any(lacking) and each.name in _OF_ALL):
+            raise _unsupported(create, each)
+    if all(lacks):  # no worker has all of it
+        raise _unsupported(create, lacks[0][0])
+    return [worker for worker in workers if not (_tells(worker) and _lacks(worker, asked))]
 
 
 def continues(workers: Sequence[Mapping[str, Any]]) -> bool:
@@ -83,12 +100,40 @@ def takes_images(workers: Sequence[Mapping[str, Any]]) -> bool | None:
     return any("images" in each for each in known) if known else None
 
 
+def _asked(request: records.Request) -> list[_Asked]:
+    """What a request needs of the engine."""
+    needs = [_Asked(need.feature, need.field, own=False) for need in features.needed(request)]
+    return needs + [_Asked(row.name, row.member, own=True) for row in engine_fields.used(request)]
+
+
+def _lacks(worker: Mapping[str, Any], asked: Sequence[_Asked]) -> list[_Asked]:
+    """What a worker that tells its features does not have."""
+    told = worker.get("not_offered")  # not by older ones
+    refused = told if isinstance(told, list) else []
+    return [
+        each
+        for each in asked
+        if (each.name in refused if each.own else each.name not in worker["features"])
+    ]
+
+
+def _tells(worker: Mapping[str, Any]) -> bool:
+    return worker.get("state") != "loading" and isinstance(worker.get("features"), list)
+
+
+def _unsupported(create: command.Create, asked: _Asked) -> errors.ApiError:
+    param = _param(create, asked.member)
+    what = f"'{asked.name}' is" if asked.own else _WORDS.get(asked.name, f"'{asked.name}' is")
+    return errors.unsupported_parameter(
+        param, f"{what} not supported by the model '{create.model}'."
+    )
+
+
 def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The features of each worker that tells them."""
     for worker in workers:
-        told = worker.get("features")
-        if worker.get("state") != "loading" and isinstance(told, list):
-            yield told
+        if _tells(worker):
+            yield worker["features"]
 
 
 def embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:

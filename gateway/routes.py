@@ -9,7 +9,7 @@ from typing import Final
 from gateway import admission, breaker, breakers, shortening, worker_registry
 from gateway.parsing import command, conversation
 from tailrace import settings
-from tailrace.protocol import equal_requests, errors, features, records
+from tailrace.protocol import engine_fields, equal_requests, errors, features, records
 from tailrace.settings.shapes import Pool
 
 UNAVAILABLE_S: Final = 1.0
@@ -180,8 +180,11 @@ def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request)
     """Whether all ready workers of a pool say that they answer for the model, and all can do what
     the request needs: whichever of them has its partition has to."""
     needs = {need.feature for need in features.needed(request)}
+    fields = {row.name for row in engine_fields.used(request)}
     return bool(workers) and all(
-        request.model in _list(worker, "stands_in_for") and needs <= set(_list(worker, "features"))
+        request.model in _list(worker, "stands_in_for")
+        and needs <= set(_list(worker, "features"))
+        and fields.isdisjoint(_list(worker, "not_offered"))
         for worker in workers
     )
 

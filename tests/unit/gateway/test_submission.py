@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway import context, lanes, principal_counts, request_writer
+from gateway import context, lanes, placement, principal_counts, request_writer
 from gateway.parsing import command, responses_api
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
-from tailrace.protocol import errors, ids, records, wait_times
+from tailrace.protocol import errors, features, ids, records, wait_times
 from tailrace.settings.shapes import Limits
 from tailrace.store import redis_store
 from tailrace.web import access, error_mapping
@@ -64,6 +65,54 @@ async def test_a_request_is_placed_where_a_ready_worker_takes_requests(
                 assert ids.parse(stream.rid).partition == served
                 parts.answer(stream.rid)
                 await gateway_parts.all_events(stream)
+
+
+def four_partitions() -> contextlib.AbstractAsyncContextManager[gateway_parts.Parts]:
+    return gateway_parts.running(memory_log.MemoryLog("one", 4), preferred=(0, 1, 2, 3))
+
+
+def beat(partition: int, *not_offered: str) -> dict[str, Any]:
+    named = f"worker-{partition}"
+    told = {"partitions": [partition], "not_offered": [*not_offered], "incarnation": named}
+    return {"state": "ready", "features": sorted(features.ALL), "capacity": 4, **told}
+
+
+async def test_a_request_goes_to_a_worker_whose_engine_takes_its_fields() -> None:
+    async with four_partitions() as parts:
+        last = 3
+        parts.workers.note("default", [beat(0, "min_p"), beat(last)])
+        for _ in range(4):
+            with await parts.submission.submit(create(min_p=0.1), ALICE) as stream:
+                assert ids.parse(stream.rid).partition == last
+                parts.answer(stream.rid)
+                await gateway_parts.all_events(stream)
+
+
+async def test_a_field_that_no_worker_takes_is_refused_before_the_log() -> None:
+    async with four_partitions() as parts:
+        parts.workers.note("default", [beat(0, "min_p"), beat(1, "min_p")])
+        for key in (None, "key"):
+            with pytest.raises(errors.ApiError) as refused:
+                await parts.submission.submit(create(key=key, min_p=0.1), ALICE)
+            assert (refused.value.status, refused.value.param) == (400, "min_p")
+        assert parts.requests() == []
+        assert parts.workers.backlog("default").placements.number("worker-0", 0) == 0
+
+
+async def test_a_key_whose_partition_is_another_workers_is_refused_too() -> None:
+    """All requests with a key go to one partition, so only its worker counts."""
+    async with four_partitions() as parts:
+        home = placement.of_key(ALICE.key, "key", 4)
+        other = (home + 1) % 4
+        parts.workers.note("default", [beat(home, "min_p"), beat(other)])
+        with pytest.raises(errors.ApiError) as refused:
+            await parts.submission.submit(create(key="key", min_p=0.1), ALICE)
+        assert refused.value.param == "min_p"
+        parts.workers.note("default", [beat(home), beat(other, "min_p")])
+        with await parts.submission.submit(create(key="key", min_p=0.1), ALICE) as stream:
+            assert ids.parse(stream.rid).partition == home
+            parts.answer(stream.rid)
+            await gateway_parts.all_events(stream)
 
 
 async def test_nothing_is_answered_before_the_broker_acknowledges() -> None:
