@@ -21,7 +21,7 @@ from tailrace.protocol import log_words
 CHECK_S: Final = 0.5
 # Without an answer to a fetch, plus the time for which a broker may hold one. A broker that pauses
 # for its garbage is not away.
-SILENT_S: Final = 2.0
+SILENT_S: Final = 3.0
 # Brokers elect a leader within their session timeout of 9 s. Until then nobody hears anything.
 UNREACHABLE_S: Final = 20.0
 CONNECT_S: Final = 3.0
