@@ -52,6 +52,7 @@ nightly: install bench-tools
 
 # SECONDS is a variable of the shell too (bash counts in it), so only one given on the command line counts.
 faults: install
+	@$(BIN)/pytest -q -m "" tests/faults/test_rollback.py
 	@$(BIN)/python -m tests.faults --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),1800) $(if $(SEED),--seed $(SEED))
 
 # In full size, with bounds on what another user and the memory may feel; `make test` runs them small and without.

@@ -53,7 +53,8 @@ class WholeTopic:
         )
 
     async def run(self, start: Mapping[int, int] | None = None) -> None:
-        """Read until cancelled. `start`: offsets below which everything is known already.
+        """Read until cancelled. `start`: offsets below which everything is known already; one above
+        the end is of a log that was rolled back, and its partition is read from its beginning.
 
         Raises:
             log.LogChanged: the log was rolled back.
@@ -62,7 +63,8 @@ class WholeTopic:
         begins = await self._beginnings(count)
         ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
         for partition, offset in begins.items():
-            begins[partition] = max(offset, (start or {}).get(partition, 0))
+            known = (start or {}).get(partition, 0)
+            begins[partition] = max(offset, known) if known <= ends[partition] else offset
             self._reader.follow(partition, begins[partition])
         while True:
             self.ready = self.ready or all(

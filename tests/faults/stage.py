@@ -168,6 +168,16 @@ class LinkedKafka(local.LocalKafka):
         self._format()
         assert folder.exists()
 
+    def copy(self) -> None:
+        """Keep a copy of its disk; between `stop` and `launch`."""
+        shutil.copytree(self._broker.folder / "log", self._broker.folder / "copy")
+
+    def roll_back(self) -> None:
+        """Its disk is the copy; between `kill` and `launch`."""
+        folder = self._broker.folder / "log"
+        shutil.rmtree(folder)
+        (self._broker.folder / "copy").rename(folder)
+
     def close(self) -> None:
         super().close()
         for one in self.links.values():

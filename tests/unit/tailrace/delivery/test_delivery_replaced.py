@@ -93,3 +93,23 @@ async def test_a_topic_that_is_known_whole_and_was_rolled_back_ends_the_process(
     broker.roll_back(topics.REVOCATIONS, 0, 3)
     with pytest.raises(log.LogChanged):
         await asyncio.wait_for(running, 5)
+
+
+async def test_a_stored_position_above_the_end_is_none() -> None:
+    """Of a fold that a database keeps (passages of files): the log was rolled back meanwhile."""
+    broker = memory_log.MemoryLog("one", 2)
+    for partition in (0, 1):
+        for _ in range(3):
+            broker.put(topics.DELETIONS, partition, b"k", b"{}")
+    read: list[tuple[int, int]] = []
+
+    async def take(batch: list[log.Record]) -> None:
+        read.extend((r.partition, r.offset) for r in batch)
+
+    reader, offsets = broker.reader(topics.DELETIONS, wait_ms=5), broker.offsets()
+    whole = whole_topic.WholeTopic(topics.DELETIONS, reader, offsets, take)
+    running = asyncio.create_task(whole.run({0: 2, 1: 5}))
+    await log_contract.until(lambda: whole.ready, 5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert sorted(read) == [(0, 2), (1, 0), (1, 1), (1, 2)]
