@@ -31,6 +31,7 @@ from gateway import (
     create_routes,
     embedder,
     endpoint,
+    expiry,
     file_routes,
     file_search,
     files,
@@ -253,6 +254,7 @@ class Gateway:
             rates.settle,
         )
         withdrawn = withdrawals.Withdrawals(operations, self.spawn)
+        self.expiry = expiry.Expiry(self.delivery, operations)
         self.counts = principal_counts.PrincipalCounts(
             cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
         )
@@ -444,7 +446,7 @@ class Gateway:
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
-            *(self.breakers, self.canaries, self.submission.rerouting),
+            *(self.breakers, self.canaries, self.submission.rerouting, self.expiry),
             *(self.submission.hedges, *self.searching),
         ]
         if config.admin_port:

@@ -58,17 +58,25 @@ class ResponseOperations:
             subscription.close()
 
     async def append_cancel(
-        self, rid: str, owner: records.Owner, echo: dict[str, Any], *, withdrawn: bool = False
+        self,
+        rid: str,
+        owner: records.Owner,
+        echo: dict[str, Any],
+        *,
+        withdrawn: bool = False,
+        failed: records.Failure = "",
     ) -> None:
         """Append a CANCEL record. The terminal event reaches every subscriber through the log.
 
         Args:
             withdrawn: no client was told that the request was taken.
+            failed: the response ends as failed.
 
         Raises:
             log.AppendFailed
         """
-        value = records.encode(records.Cancel(rid, owner, echo, withdrawn=withdrawn))
+        record = records.Cancel(rid, owner, echo, withdrawn=withdrawn, failed=failed)
+        value = records.encode(record)
         await self._writer.append(
             topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
         )

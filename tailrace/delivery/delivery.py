@@ -163,6 +163,7 @@ class Delivery:
         stream = hub.Stream(request.rid, address.partition, hidden=True, kept=self.kept)
         stream.identify(request.owner, request.echo)
         stream.keep_request(value)
+        stream.ttl_ms = request.ttl_ms
         self._streams.add(stream)
         # The sweep may have left the partition since the id was minted.
         self._live.follow_from(address.partition, address.offset)
@@ -195,6 +196,11 @@ class Delivery:
     def load(self, partition: int) -> int:
         """Number of streams that this instance has on `partition`."""
         return self._streams.load(partition)
+
+    def unclaimed(self) -> list[hub.Stream]:
+        """Responses that this instance has whose request is in the log, and that no worker has
+        claimed."""
+        return self._streams.unclaimed()
 
     def watchers(self, rid: str) -> int:
         """Number of subscribers of `rid` on this instance."""

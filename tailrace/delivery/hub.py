@@ -33,6 +33,7 @@ class Stream:
         boxes: subscribers.
         request: the request record as it lies in the log, where it was needed (opened here, or
             found in the request topic). A response that has ended here keeps none.
+        ttl_ms: how long the request may wait for a worker; 0 where it is not known here.
         kept: counts the bytes of `request`.
         replayed: what is counted for the stream among what its owner has read again; None where
             nothing is (opened here).
@@ -59,6 +60,7 @@ class Stream:
     hidden: bool = False
     boxes: set[outbox.Outbox] = field(default_factory=set)
     request: bytes | None = None
+    ttl_ms: int = 0
     kept: kept_bytes.KeptBytes | None = None
     replayed: kept_bytes.Account | None = None
     holders: int = 0
@@ -315,6 +317,18 @@ class Hub:
     def waiting(self) -> list[Stream]:
         """Streams whose subscribers wait for the beginning."""
         return [s for s in self._streams.values() if s.waits]
+
+    def unclaimed(self) -> list[Stream]:
+        """Streams of requests that are in the log and that no worker has claimed."""
+        return [
+            s
+            for s in self._streams.values()
+            if s.ttl_ms
+            and s.state.phase is fold.Phase.NEW
+            and not s.hidden
+            and s.held is None
+            and s.lost is None
+        ]
 
     def load(self, partition: int) -> int:
         """Streams registered on `partition`."""

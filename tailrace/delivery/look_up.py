@@ -281,6 +281,7 @@ class LookUp:
                 if value is not None and request is not None:
                     stream.identify(request.owner, request.echo)
                     if request.owner == owner:
+                        stream.ttl_ms = request.ttl_ms
                         if self._kept.fits(owner.key, len(value)):
                             stream.keep_request(value)
                         return value
