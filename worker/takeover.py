@@ -54,8 +54,8 @@ PREFILL_GRACE_MS = 30_000
 STRANGER_GRACE_MS = 30_000
 # How long a response of another model, tokenizer or parser waits for a worker that has these.
 MODEL_GRACE_MS = 60_000
-# The same while one lives that has this model and tokenizer: it may be full. Bounded, because a
-# heartbeat does not say that it can continue this response.
+# The same while one lives that has this model and tokenizer, or its own worker in another pool: it
+# may be full. Bounded, because a heartbeat does not say that it can continue this response.
 HANDOVER_GRACE_MS = 300_000
 
 
@@ -214,7 +214,9 @@ def decide(
             return Claim(prev, last=last, alone=alone, continues=True)
         # Heartbeats do not tell the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
-        lives = other and state.model[:2] in me.models
+        lives = other and (
+            state.model[:2] in me.models or prev_worker in (me.strangers or ())  # it is paused
+        )
         grace_ms = HANDOVER_GRACE_MS if lives else MODEL_GRACE_MS
         if quiet_ms < grace_ms:
             return HandOver(grace_ms - quiet_ms)

@@ -242,6 +242,18 @@ def test_another_models_answer_waits_longer_while_a_worker_with_that_model_lives
     assert story.decide(after_ms=61_000, me=other) == takeover.Close("a", "model_changed", 1)
 
 
+def test_a_paused_answer_is_not_closed_while_its_worker_of_another_pool_lives() -> None:
+    """It waits there for its principal's turn. A worker that got a copy of its request ended it."""
+    story = Story().claim("a", "w-a", model_rev="m0").token().yields()
+    for strangers, expected in (
+        ({"w-a"}, takeover.HandOver(239_000)),
+        ({"w-b"}, takeover.Close("a", "model_changed", 1)),
+        (None, takeover.Close("a", "model_changed", 1)),
+    ):
+        me = takeover.Self("w-me", "m1", "t1", strangers=strangers)
+        assert story.decide(after_ms=61_000, me=me) == expected
+
+
 def test_for_another_parser_alone_nobody_is_known_to_live() -> None:
     story = Story().claim("a", "w-a", parser="p0").token().yields()
     me = takeover.Self("w-me", "m1", "t1", "p1", models={("m1", "t1")})
