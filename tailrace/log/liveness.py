@@ -8,6 +8,7 @@ nothing. An idle topic looks the same. What differs: an idle broker answers each
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,7 +25,7 @@ CHECK_S: Final = 0.5
 SILENT_S: Final = 3.0
 # Brokers elect a leader within their session timeout of 9 s. Until then nobody hears anything.
 UNREACHABLE_S: Final = 20.0
-CONNECT_S: Final = 3.0
+CONNECT_S: Final = 2.0
 ANSWER_S: Final = 2.0
 
 
@@ -135,6 +136,8 @@ class Liveness:
         silent = {tp for tp, s in self._silent_s.items() if s >= SILENT_S + self._wait_s}
         if not silent:
             self._refused = False
+            if self._look is not None:
+                self._look.cancel()
         elif not self.blind and (self._look is None or self._look.done()):
             self._look = asyncio.create_task(self._ask(silent, positions))
         self._tell()
@@ -153,11 +156,13 @@ class Liveness:
         silent: set[aiokafka.TopicPartition],
         positions: Mapping[aiokafka.TopicPartition, int],
     ) -> None:
-        try:
-            other = await clients.started_consumer(self._make, self._api, CONNECT_S)
-        except log_words.LogUnavailable:
-            self.refused()
-            return
+        other = None
+        while other is None:
+            # Not left to the next poll: when the broker is back, the service is ready at once.
+            with contextlib.suppress(log_words.LogUnavailable):
+                other = await clients.started_consumer(
+                    self._make, self._api, CONNECT_S, self.refused
+                )
         try:
             ends = await asyncio.gather(*(_end(other, tp) for tp in silent))
         finally:

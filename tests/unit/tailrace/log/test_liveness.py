@@ -162,6 +162,17 @@ async def test_a_service_whose_login_is_refused_says_so_until_it_hears_again(pol
     assert polls.found.answers, "as after a broker was away"
 
 
+async def test_a_service_is_ready_as_soon_as_a_client_can_connect_not_at_the_next_poll(
+    polls: Polls,
+) -> None:
+    """After a broker was away, watchers gave up while readiness waited for the end of a fetch."""
+    polls.broker.connects = False
+    polls.poll(SILENT_S + 1, positions={FIRST: 5, SECOND: 5})
+    await eventually(lambda: not polls.found.answers, "it is said")
+    polls.broker.connects = True
+    await eventually(lambda: polls.found.answers, "nothing is missing")
+
+
 async def test_a_partition_without_a_leader_makes_no_service_unready_before_a_leader_is_due(
     polls: Polls,
 ) -> None:
