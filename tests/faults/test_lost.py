@@ -9,12 +9,14 @@ from pathlib import Path
 
 import aiokafka
 import aiokafka.admin
+import aiokafka.errors
 import pytest
 
 from tailrace import log
 from tailrace.protocol import topics
 from tests.faults import drill, stage
 from tests.faults.conftest import LONG, SEED
+from tests.support import waiting
 from worker.engines import scripted
 
 pytestmark = [
@@ -52,6 +54,79 @@ async def test_f21_retention_passes_the_beginning_of_what_a_slow_watcher_reads(
         assert d.crowd.in_vain == 0
     after = await drill.examine(own, only="f21", since=d.since)
     assert {after[1][a.rid].status for a in more} == {"completed"}
+
+
+async def test_an_answer_whose_beginning_is_lost_ends_for_every_reader_when_its_worker_dies(
+    own: stage.Stage,
+) -> None:
+    """The gateway that streamed it said in_progress for ever, others 410."""
+    async with drill.drill(own, "lost-beginning", SEED) as d:
+        asked = await d.crowd.ask_many(4, tokens=6000, pace_ms=20)
+        for each in asked:
+            await d.streaming(each, 10)
+        d.fault("retention", "llm.tokens")
+        await forget(own)
+        d.kill("worker-1")
+        await d.restart("worker-1")
+        await d.until("every watcher was told", lambda: d.crowd.lost >= 8, 100.0)
+        for each in asked:
+            for service in (*own.of("gateway"), *own.of("push")):
+                answer = await d.crowd.http.get(
+                    f"{service.url}/v1/responses/{each.rid}",
+                    headers={"Authorization": f"Bearer {own.token(each.user)}"},
+                )
+                assert (answer.status_code, answer.json()["error"]["code"]) == (410, "history_lost")
+        more = await d.crowd.ask_many(4, tokens=50, pace_ms=5)
+        await d.crowd.settle(60)
+        assert d.crowd.in_vain == 0
+    judged = await drill.examine(own, only="lost-beginning", since=d.since)
+    assert judged[0].failed() == []
+    assert {judged[1][a.rid].status for a in more} == {"completed"}
+
+
+async def test_requests_that_the_group_s_offsets_were_moved_past_are_run(own: stage.Stage) -> None:
+    """Accepted requests were 404 after 200, and their streams waited for ever."""
+    async with drill.drill(own, "moved-offsets", SEED) as d:
+        await d.crowd.ask_many(4, tokens=50, pace_ms=5)
+        await d.crowd.settle(60)
+        d.kill("worker-1")
+        await d.crowd.ask_many(8, tokens=50, pace_ms=5)
+        d.fault("offsets moved", "kafka")
+        await move_offsets_to_end(own)
+        await d.restart("worker-1")
+        found = await d.judge()
+    drill.passed(found)
+    assert d.statuses() == {"completed": 12}
+
+
+async def move_offsets_to_end(on: stage.Stage) -> None:
+    """As `kafka-consumer-groups --reset-offsets --to-latest` does, once the group is empty."""
+    offsets = log.Offsets(on.kafka.bootstrap)
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=on.kafka.bootstrap,
+        group_id=topics.group(stage.POOL),
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        ends = {
+            aiokafka.TopicPartition(name, p): end
+            for name in (topics.requests(stage.POOL, each) for each in topics.CLASSES)
+            for p, end in (await offsets.ends(name, range(8))).items()
+        }
+        consumer.assign(list(ends))
+
+        async def moved() -> bool:
+            try:
+                await consumer.commit(ends)
+            except aiokafka.errors.KafkaError:
+                return False  # the dead worker is still a member
+            return True
+
+        await waiting.eventually(moved, "the offsets are moved", within_s=60.0, every_s=0.5)
+    finally:
+        await consumer.stop()
+        await offsets.stop()
 
 
 async def forget(on: stage.Stage) -> None:

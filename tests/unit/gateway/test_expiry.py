@@ -42,6 +42,7 @@ async def test_a_request_of_a_pool_that_nobody_serves_expires_for_every_reader()
             found = await other.delivery.find(stream.rid, stream.owner)
             assert found.response == stream.final
         (cancel,) = parts.tokens(records.Cancel)
+        assert isinstance(cancel, records.Cancel)
         assert cancel.failed == "expired"
 
 
