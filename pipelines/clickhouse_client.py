@@ -47,7 +47,8 @@ class Client:
         this query."""
         bound = {f"param_{name}": str(value) for name, value in parameters.items()}
         text = self.run(f"{query} FORMAT JSONCompactEachRow", told={**settings, **bound})
-        return [tuple(json.loads(line)) for line in text.splitlines() if line]
+        # Not `splitlines`: values have other line breaks in them, such as U+0085.
+        return [tuple(json.loads(line)) for line in text.split("\n") if line]
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Insert rows, each with the values of its columns. After an error some may be there."""

@@ -18,6 +18,7 @@ from typing import Final
 from pipelines.analytics import jobs, results, twins
 from pipelines.clickhouse_client import Client, moment
 from pipelines.servers import Address
+from tailrace.log import Mark, Position
 
 # A value of a column that is no part of the key may be missing.
 _KEY_TYPES: Final[Mapping[str, str]] = {"text": "String", "time": "DateTime64(3, 'UTC')"}
@@ -43,11 +44,18 @@ class ClickHouse(Client):
     def release(self) -> None:
         """Others can use it at any time."""
 
-    def positions(self) -> dict[tuple[str, int], int]:
-        """Topic and partition -> the next offset to be folded. Raises Unavailable, Refused."""
+    def positions(self) -> dict[tuple[str, int], Position]:
+        """Topic and partition -> where the fold is. Raises Unavailable, Refused."""
         self._make()
-        found = self.ask("SELECT topic, part, next FROM positions FINAL")
-        return {(topic, partition): place for topic, partition, place in found}
+        found = self.ask("SELECT topic, part, next, mark FROM positions FINAL")
+        return {
+            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in found
+        }
+
+    def forget(self) -> None:
+        """Delete all rows, and then the positions. Raises Unavailable, Refused: not all of them."""
+        for table in (*(result.name for result in jobs.RESULTS), "positions"):
+            self.run(f'TRUNCATE TABLE IF EXISTS "{table}"')
 
     def fold(
         self,
@@ -55,7 +63,7 @@ class ClickHouse(Client):
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: int,
+        behind: Position,
     ) -> None:
         """Insert the changes of one partition, and then the position behind them. Raises
         Unavailable, Refused: some of them may be there."""
@@ -64,7 +72,8 @@ class ClickHouse(Client):
         last = {change.key: change for change in changes}
         if last:
             self.insert(result.name, [_row(result, change) for change in last.values()])
-        place: dict[str, twins.Value] = {"topic": topic, "part": partition, "next": behind}
+        place: dict[str, twins.Value] = {"topic": topic, "part": partition, "next": behind.next}
+        place["mark"] = str(behind.mark or "")
         self.insert("positions", [place])
 
     def rows(self, result: jobs.Result) -> twins.Rows:
@@ -85,6 +94,8 @@ class ClickHouse(Client):
             "CREATE TABLE IF NOT EXISTS positions (topic String, part UInt32, next UInt64) "
             "ENGINE = ReplacingMergeTree(next) ORDER BY (topic, part)"
         )
+        # Of a table that a version without marks has made.
+        self.run("ALTER TABLE positions ADD COLUMN IF NOT EXISTS mark String")
         for result in jobs.RESULTS:
             self.run(definition(result))
         self._made = True

@@ -16,6 +16,7 @@ from typing import Any, Final
 import duckdb
 
 from pipelines.analytics import jobs, results, twins
+from tailrace.log import Mark, Position
 
 LOCKED_S: Final = 20.0  # readers have it for less than a second
 PAUSE_S: Final = 0.02
@@ -44,6 +45,7 @@ class Store:
             "CREATE TABLE IF NOT EXISTS positions (topic VARCHAR, part INTEGER, next BIGINT, "
             "PRIMARY KEY (topic, part))"
         )
+        self._db.execute("ALTER TABLE positions ADD COLUMN IF NOT EXISTS mark VARCHAR DEFAULT ''")
         for result in jobs.RESULTS:
             columns = ", ".join(f'"{n}" {_TYPES[kind]}' for n, kind in result.columns.items())
             key = ", ".join(f'"{name}"' for name in result.key)
@@ -75,10 +77,23 @@ class Store:
         """Close the file."""
         self.release()
 
-    def positions(self) -> dict[tuple[str, int], int]:
-        """Topic and partition -> the next offset to be folded."""
-        found = self._db.execute("SELECT topic, part, next FROM positions").fetchall()
-        return {(topic, partition): place for topic, partition, place in found}
+    def positions(self) -> dict[tuple[str, int], Position]:
+        """Topic and partition -> where the fold is."""
+        found = self._db.execute("SELECT topic, part, next, mark FROM positions").fetchall()
+        return {
+            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in found
+        }
+
+    def forget(self) -> None:
+        """Delete all rows and positions."""
+        self._db.execute("BEGIN")
+        try:
+            for table in ("positions", *(result.name for result in jobs.RESULTS)):
+                self._db.execute(f'DELETE FROM "{table}"')  # noqa: S608  # nosec B608
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
 
     def fold(
         self,
@@ -86,22 +101,24 @@ class Store:
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: int,
+        behind: Position,
     ) -> None:
-        """Apply the changes of one partition, in order, up to the offset `behind`. What was folded
-        before has no effect."""
+        """Apply the changes of one partition, in order, up to the position `behind`. What was
+        folded before has no effect."""
         self._db.execute("BEGIN")
         try:
             found = self._db.execute(
                 "SELECT next FROM positions WHERE topic = ? AND part = ?", [topic, partition]
             ).fetchone()
             place = found[0] if found else 0
-            if behind > place:
+            if behind.next > place:
                 # Of one key only the last change says what it is.
                 last = {c.key: c.values for c in changes if c.offset >= place}
                 self._apply(result, last)
                 self._db.execute(
-                    "INSERT OR REPLACE INTO positions VALUES (?, ?, ?)", [topic, partition, behind]
+                    "INSERT OR REPLACE INTO positions (topic, part, next, mark) "
+                    "VALUES (?, ?, ?, ?)",
+                    [topic, partition, behind.next, str(behind.mark or "")],
                 )
             self._db.execute("COMMIT")
         except BaseException:

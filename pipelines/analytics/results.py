@@ -7,7 +7,7 @@ a transaction that is open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +17,13 @@ import aiokafka.errors
 import msgspec
 
 from pipelines.analytics import jobs, twins
-from tailrace.log import address, client_api, clients
+from pipelines.clickhouse_client import FIRST_MS, LAST_MS
+from tailrace.log import Position, Record, address, client_api
+from tailrace.log.record_keys import record
 
 WAIT_MS: Final = 300
 DEADLINE_S: Final = 60.0
+STOP_S: Final = 5.0
 PARTITIONS: Final = 3
 _TOPIC_EXISTS: Final = 36
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -105,14 +108,16 @@ def taken_back(result: jobs.Result, found: Sequence[Change]) -> list[str]:
     return out
 
 
-def decoded(result: jobs.Result, r: aiokafka.ConsumerRecord) -> Change | None:
-    """The change that a record says; None for garbage."""
+def decoded(result: jobs.Result, r: Record) -> Change | None:
+    """The change that a record says; None for one that says none which every store can hold."""
     try:
         key = _values(result, result.key, msgspec.json.decode(r.key or b""))
+        if None in key:
+            return None
         values = None
         if r.value is not None:
             values = _values(result, result.values, msgspec.json.decode(r.value))
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError):
         return None
     return Change(r.partition, r.offset, key, values)
 
@@ -121,24 +126,54 @@ def _values(
     result: jobs.Result, names: Iterable[str], said: Mapping[str, Any]
 ) -> tuple[twins.Value, ...]:
     return tuple(
-        _ms(said[name]) if result.columns[name] == "time" else said[name] for name in names
+        None if said[name] is None else _VALUES[result.columns[name]](said[name]) for name in names
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return _count(value) if isinstance(value, int) else value
 
 
 def _ms(text: str) -> int:
     """An ISO 8601 time in ms since the epoch."""
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+    found = (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+    if not FIRST_MS <= found <= LAST_MS:
+        raise ValueError
+    return found
+
+
+_VALUES: Final[Mapping[str, Callable[[Any], twins.Value]]] = {
+    "text": _text,
+    "time": _ms,
+    "count": _count,
+    "number": _number,
+}
 
 
 async def follow(
     bootstrap: str,
     topics: Sequence[str],
-    positions: Mapping[tuple[str, int], int],
+    positions: Mapping[tuple[str, int], Position],
     *,
     once: bool = False,
-) -> AsyncIterator[tuple[tuple[str, int], list[aiokafka.ConsumerRecord]]]:
+) -> AsyncGenerator[tuple[tuple[str, int], list[Record]]]:
     """Batches of one partition each, from these positions on, or from the beginning. `once`: up to
     what is committed now. Raises TimeoutError: no answer within the deadline."""
+    api = client_api.default()
     consumer = aiokafka.AIOKafkaConsumer(
         *topics,  # without a group it is assigned all of their partitions
         **address.options(bootstrap),
@@ -155,7 +190,7 @@ async def follow(
             if place is None:
                 await consumer.seek_to_beginning(tp)
             else:
-                consumer.seek(tp, place)
+                consumer.seek(tp, place.next)
         ends = await consumer.end_offsets(tps) if once else {}
         loop = asyncio.get_running_loop()
         heard = loop.time()
@@ -164,10 +199,10 @@ async def follow(
                 return
             for tp, batch in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
                 heard = loop.time()
-                kept = [r for r in batch if not once or r.offset < ends[tp]]
+                kept = [record(r) for r in batch if not once or r.offset < ends[tp]]
                 if kept:
                     yield (tp.topic, tp.partition), kept
             if once and loop.time() - heard > DEADLINE_S:
                 raise TimeoutError(f"{', '.join(topics)}: not read to the end")
     finally:
-        await client_api.default().stop_consumer(consumer, clients.STOP_DEADLINE_S)
+        await api.stop_consumer(consumer, STOP_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Final, Protocol, TypeVar
 
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
+from tailrace import log
+from tailrace.log import Mark, Position, interfaces
 from tailrace.retry import retry_until
 
 VARIABLE: Final = "TAILRACE_ANALYTICS_STORE"
@@ -32,8 +35,11 @@ class ResultStore(Protocol):
     def close(self) -> None:
         """Let go of it."""
 
-    def positions(self) -> Mapping[tuple[str, int], int]:
-        """Topic and partition -> the next offset to be folded."""
+    def positions(self) -> Mapping[tuple[str, int], Position]:
+        """Topic and partition -> where the fold is."""
+
+    def forget(self) -> None:
+        """Delete all rows and positions."""
 
     def fold(
         self,
@@ -41,10 +47,10 @@ class ResultStore(Protocol):
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: int,
+        behind: Position,
     ) -> None:
-        """Apply the changes of one partition, in order, up to the offset `behind`. What was folded
-        before has no effect."""
+        """Apply the changes of one partition, in order, up to the position `behind`. What was
+        folded before has no effect."""
 
     def rows(self, result: jobs.Result) -> twins.Rows:
         """A whole table, as the twins say it."""
@@ -67,17 +73,75 @@ def opened(target: str) -> ResultStore:
 
 async def run(store: ResultStore, bootstrap: str, prefix: str, *, once: bool = False) -> None:
     """Fold the topics of results, until it is cancelled or, with `once`, up to what is committed
-    now. Raises TimeoutError: the broker does not answer."""
+    now. Begins anew where topics do not hold what was folded: they were rolled back, or made again.
+    Raises TimeoutError: the broker does not answer."""
+    while await _fold(store, bootstrap, prefix, once=once):
+        pass
+
+
+async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) -> bool:
+    """Returns whether it has to begin anew."""
     by_topic = {result.topic(prefix): result for result in jobs.RESULTS}
-    positions = await _answered(store.positions)
+    at = dict(await _answered(store.positions))
+    if gone := await rolled_back(bootstrap, at):
+        _tell(f"{', '.join(gone)} do not hold what was folded: all results are folded anew")
+        await _answered(store.forget)
+        at = {}
     store.release()
-    batches = results.follow(bootstrap, list(by_topic), positions, once=once)
-    async for (topic, partition), batch in batches:
-        result = by_topic[topic]
-        changes = [c for r in batch if (c := results.decoded(result, r)) is not None]
-        behind = batch[-1].offset + 1
-        await _answered(lambda a=(result, topic, partition, changes, behind): store.fold(*a))  # type: ignore[misc]
-        store.release()
+    following = results.follow(bootstrap, list(by_topic), at, once=once)
+    async with contextlib.aclosing(following) as batches:
+        async for (topic, partition), batch in batches:
+            before = at.get((topic, partition))
+            if before is not None and batch[0].offset < before.next:
+                return True
+            behind = Position(batch[-1].offset + 1, Mark.of(batch[-1]))
+            changes = _changes(by_topic[topic], batch)
+            await _answered(
+                lambda a=(by_topic[topic], topic, partition, changes, behind): store.fold(*a)  # type: ignore[misc]
+            )
+            store.release()
+            at[topic, partition] = behind
+    return False
+
+
+def _changes(result: jobs.Result, batch: Sequence[log.Record]) -> list[results.Change]:
+    """Those that records say. What is not a result is left out."""
+    found = [(r, results.decoded(result, r)) for r in batch]
+    if odd := [r for r, change in found if change is None]:
+        first = odd[0]
+        _tell(
+            f"{len(odd)} records are not results and left out, from "
+            f"{first.topic}/{first.partition}/{first.offset} on"
+        )
+    return [change for _, change in found if change is not None]
+
+
+async def rolled_back(bootstrap: str, positions: Mapping[tuple[str, int], Position]) -> list[str]:
+    """The topics that do not hold what was folded. Waits for a broker that is away."""
+    offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, read_committed=True)
+    try:
+        return await retry_until(
+            lambda: gone(offsets, replays, positions), on=log.LogUnavailable, pause_s=RETRY_S
+        )
+    finally:
+        await offsets.stop()
+        await replays.stop()
+
+
+async def gone(
+    offsets: interfaces.OffsetQueries,
+    replays: interfaces.RangeReader,
+    positions: Mapping[tuple[str, int], Position],
+) -> list[str]:
+    """See `rolled_back`. Raises LogUnavailable."""
+    by_topic: dict[str, dict[int, Position]] = {}
+    for (topic, partition), position in positions.items():
+        by_topic.setdefault(topic, {})[partition] = position
+    return [
+        topic
+        for topic, places in by_topic.items()
+        if await log.rolled_back(offsets, replays, topic, places)
+    ]
 
 
 async def _answered(call: Callable[[], T]) -> T:
@@ -90,7 +154,11 @@ async def _answered(call: Callable[[], T]) -> T:
 
 
 def _away(error: Exception) -> None:
-    sys.stderr.write(f"store: {error}\n")
+    _tell(str(error))
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"store: {text}\n")
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def answers(found: Iterable[Read], label: str) -> list[Answered]:
         if not isinstance(value, dict):
             continue
         answer, pipeline, usage = value.get("answer"), value.get("pipeline"), value.get("usage", {})
-        if answer is None or pipeline is None:
+        if not isinstance(answer, str | dict) or pipeline is None or not isinstance(usage, dict):
             continue
         text = answer if isinstance(answer, str) else str(answer.get(label))
         tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)

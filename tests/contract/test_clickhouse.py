@@ -26,9 +26,10 @@ import pytest
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, twins
 from pipelines.sinks import clickhouse as sink_tables
-from pipelines.sinks.outputs import Output
+from pipelines.sinks.outputs import Output, of_record
 from pipelines.view import plots, readers
-from tests.support import chdb_front_process, view_results, waiting
+from tailrace.log import Position
+from tests.support import chdb_front_process, odd_values, view_results, waiting
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, change, row
 
 URL: Final = os.environ.get("TAILRACE_TEST_CLICKHOUSE", "")
@@ -77,19 +78,19 @@ class TestClickHouse(ResultStoreContract):
     ) -> None:
         second = clickhouse.ClickHouse(servers.parse(url))
         topic = [change(0, 1), change(1, 2), change(2, None), change(3, 4, "n")]
-        opened.fold(RESULT, TOPIC, 0, topic, 4)
+        opened.fold(RESULT, TOPIC, 0, topic, Position(4))
         for offset in range(3):
-            second.fold(RESULT, TOPIC, 0, topic[offset : offset + 1], offset + 1)
+            second.fold(RESULT, TOPIC, 0, topic[offset : offset + 1], Position(offset + 1))
             assert opened.rows(RESULT) == second.rows(RESULT) == results.rows(topic)
-            assert opened.positions() == {(TOPIC, 0): 4}
+            assert opened.positions() == {(TOPIC, 0): Position(4)}
         second.close()
 
     def test_what_was_merged_away_does_not_come_back(self, opened: clickhouse.ClickHouse) -> None:
         """OPTIMIZE does at once what the server does some time: only the newest row is left."""
         topic = [change(0, 1), change(1, 2, "n"), change(2, None), change(3, 3, "n")]
-        opened.fold(RESULT, TOPIC, 0, topic, 4)
+        opened.fold(RESULT, TOPIC, 0, topic, Position(4))
         opened.run(f"OPTIMIZE TABLE {RESULT.name} FINAL")
-        opened.fold(RESULT, TOPIC, 0, topic[:2], 2)
+        opened.fold(RESULT, TOPIC, 0, topic[:2], Position(2))
         assert opened.rows(RESULT) == results.rows(topic)
 
     def test_a_statement_that_is_wrong_says_no_more_than_its_code(
@@ -98,7 +99,7 @@ class TestClickHouse(ResultStoreContract):
         opened.positions()
         secret = results.Change(0, 0, (0, "m"), ("a secret", *row(1)[1:]))
         with pytest.raises((servers.Refused, servers.Unavailable)) as refused:
-            opened.fold(RESULT, TOPIC, 0, [secret], 1)
+            opened.fold(RESULT, TOPIC, 0, [secret], Position(1))
         assert "code" in str(refused.value)
         assert "secret" not in str(refused.value)
         assert opened.positions() == {}
@@ -127,6 +128,18 @@ def test_a_table_of_a_sink_keeps_the_latest_output_of_a_row(
     opened.run("OPTIMIZE TABLE a_pipeline_output FINAL")
     table.write([old])
     assert opened.ask(query) == wanted
+    table.close()
+
+
+def test_a_table_of_a_sink_holds_every_record_that_kafka_takes(
+    opened: clickhouse.ClickHouse, url: str
+) -> None:
+    opened.run("DROP TABLE IF EXISTS odd_output")
+    table = sink_tables.Table(servers.parse(url), "odd_output")
+    rows = [of_record(each) for each in odd_values.records("out")]
+    table.write(rows)
+    [[found]] = opened.ask("SELECT count() FROM odd_output FINAL")
+    assert found == len({row.source for row in rows})
     table.close()
 
 
@@ -197,13 +210,13 @@ def test_an_engine_that_was_killed_has_what_it_acknowledged(
     opened: clickhouse.ClickHouse, front: chdb_front_process.ChdbFront
 ) -> None:
     topic = [change(n, n, f"m{n % 7}") for n in range(50)]
-    opened.fold(RESULT, TOPIC, 0, topic[:40], 40)
+    opened.fold(RESULT, TOPIC, 0, topic[:40], Position(40))
     front.kill()
     with pytest.raises(servers.Unavailable, match="ConnectError"):
-        opened.fold(RESULT, TOPIC, 0, topic[40:], 50)
+        opened.fold(RESULT, TOPIC, 0, topic[40:], Position(50))
     front.start()
-    assert opened.positions() == {(TOPIC, 0): 40}
-    opened.fold(RESULT, TOPIC, 0, topic[40:], 50)
+    assert opened.positions() == {(TOPIC, 0): Position(40)}
+    opened.fold(RESULT, TOPIC, 0, topic[40:], Position(50))
     assert opened.rows(RESULT) == results.rows(topic)
 
 
@@ -247,7 +260,7 @@ async def test_a_process_that_is_killed_folds_the_committed_results_of_kafka(
 
 
 def _folded(opened: clickhouse.ClickHouse) -> int:
-    return sum(opened.positions().values())
+    return sum(at.next for at in opened.positions().values())
 
 
 async def _until(condition: Callable[[], bool]) -> None:

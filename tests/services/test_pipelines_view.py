@@ -116,7 +116,7 @@ class Parts:
             (jobs.SESSIONS, twins.sessions(bills, jobs.GAP_S)),
         ):
             changes = [results.Change(0, at, *row) for at, row in enumerate(rows.items())]
-            made.fold(result, f"a.{result.name}", 0, changes, len(changes))
+            made.fold(result, f"a.{result.name}", 0, changes, log.Position(len(changes)))
         made.close()
 
 

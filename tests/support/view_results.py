@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipelines.analytics import jobs, results, twins
 from pipelines.analytics.store import ResultStore
 from pipelines.view.plots import Range
+from tailrace.log import Position
 
 MINUTE = 60_000
 T = 1_795_630_800_000  # 18:20 UTC
@@ -81,7 +82,7 @@ ROWS: Final[tuple[tuple[jobs.Result, twins.Rows, tuple[twins.Value, ...]], ...]]
 def fold(store: ResultStore, result: jobs.Result, rows: twins.Rows, at: int = 0) -> None:
     """Rows at the offsets from `at` on."""
     changes = [results.Change(0, n, *row) for n, row in enumerate(rows.items(), at)]
-    store.fold(result, f"a.{result.name}", 0, changes, at + len(changes))
+    store.fold(result, f"a.{result.name}", 0, changes, Position(at + len(changes)))
 
 
 def fill(store: ResultStore) -> None:
@@ -93,7 +94,7 @@ def fill(store: ResultStore) -> None:
         fold(store, result, rows, len(older))
         behind = len(older) + len(rows)
         deleted = results.Change(0, behind, gone, None)
-        store.fold(result, f"a.{result.name}", 0, [deleted], behind + 1)
+        store.fold(result, f"a.{result.name}", 0, [deleted], Position(behind + 1))
 
 
 def table(found: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import pytest
 
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs
+from tailrace.log import Position
 from tests.support.database_server import SECRET, DatabaseServer
 from tests.support.results_contract import RESULT, TOPIC, T, change
 
@@ -28,7 +29,10 @@ def test_tables_come_first_then_rows_and_last_the_position_behind_them(
     opened: clickhouse.ClickHouse, server: DatabaseServer
 ) -> None:
     """A kill between rows and position folds the rows again; the other way round it loses them."""
-    opened.fold(RESULT, TOPIC, 2, [change(5, 1), change(7, None, "n"), change(8, 2)], 9)
+    opened.fold(RESULT, TOPIC, 2, [change(5, 1), change(7, None, "n"), change(8, 2)], Position(9))
+    assert server.asked.pop(1).query["query"] == (
+        "ALTER TABLE positions ADD COLUMN IF NOT EXISTS mark String"
+    )
     made = [each.query["query"].split(" (")[0] for each in server.asked[: 1 + len(jobs.RESULTS)]]
     tables = ["positions", *(f'"{result.name}"' for result in jobs.RESULTS)]
     assert made == [f"CREATE TABLE IF NOT EXISTS {table}" for table in tables]
@@ -52,9 +56,10 @@ def test_tables_come_first_then_rows_and_last_the_position_behind_them(
         {"minute": "2026-11-25 18:21:00.000", "model": "n", "record": 7, "deleted": 1},
     ]
     assert T == 1_795_630_860_000
-    assert json.loads(position.body) == {"topic": TOPIC, "part": 2, "next": 9}
+    assert json.loads(position.body) == {"topic": TOPIC, "part": 2, "next": 9, "mark": ""}
     assert {each.query["database"] for each in server.asked} == {"results"}
-    opened.fold(RESULT, TOPIC, 2, [], 12)  # tables are made once; a batch may be all garbage
+    # Tables are made once; a batch may be all garbage.
+    opened.fold(RESULT, TOPIC, 2, [], Position(12))
     assert [json.loads(each.body)["next"] for each in server.asked[-1:]] == [12]
     assert len(server.asked) == 1 + len(jobs.RESULTS) + 3
 
@@ -87,7 +92,7 @@ def test_an_answer_that_is_no_success_is_an_error_with_its_code_and_without_rows
 ) -> None:
     server.statuses = [status]
     with pytest.raises(wanted, match=f"{status}, code 241") as refused:
-        opened.fold(RESULT, TOPIC, 0, [change(0, 1)], 1)
+        opened.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
     assert SECRET.decode() not in str(refused.value)
 
 

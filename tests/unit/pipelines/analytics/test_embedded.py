@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.analytics import jobs, programs, results, twins
+from tailrace.log import Position
 from tests.support.results_contract import RESULT, TOPIC, ResultStoreContract, T, change, row
 
 pytest.importorskip("duckdb")
@@ -28,19 +29,19 @@ class TestEmbedded(ResultStoreContract):
 
 
 def test_a_batch_that_fails_leaves_neither_rows_nor_position(opened: embedded.Store) -> None:
-    opened.fold(RESULT, TOPIC, 0, [change(0, 1)], 1)
+    opened.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
     bad = results.Change(0, 2, (T, "n"), ("no number", *row(1)[1:]))
     with pytest.raises(Exception, match="no number"):
-        opened.fold(RESULT, TOPIC, 0, [change(1, 2), bad], 3)
+        opened.fold(RESULT, TOPIC, 0, [change(1, 2), bad], Position(3))
     assert opened.rows(RESULT) == {(T, "m"): row(1)}
-    assert opened.positions() == {(TOPIC, 0): 1}
+    assert opened.positions() == {(TOPIC, 0): Position(1)}
 
 
 def test_a_file_is_opened_again_with_what_it_had(tmp_path: Path) -> None:
     for folded in range(2):
         made = embedded.Store(tmp_path / "a.duckdb")
-        assert made.positions() == ({(TOPIC, 0): 1} if folded else {})
-        made.fold(RESULT, TOPIC, 0, [change(0, 1)], 1)
+        assert made.positions() == ({(TOPIC, 0): Position(1)} if folded else {})
+        made.fold(RESULT, TOPIC, 0, [change(0, 1)], Position(1))
         assert made.rows(RESULT) == {(T, "m"): row(1)}
         made.close()
 
@@ -57,7 +58,7 @@ def test_the_dashboard_asks_for_what_the_store_has(
         filled: dict[str, twins.Value] = {"text": "x", "time": T, "count": 2, "number": 1.5}
         row = tuple(filled[kind] for kind in result.columns.values())
         one = results.Change(0, 0, row[: result.keys], row[result.keys :])
-        opened.fold(result, f"t{number}", 0, [one], 1)
+        opened.fold(result, f"t{number}", 0, [one], Position(1))
     (target,) = panel["targets"]
     for first, last, rows in ((T, T + 1, 1), (T + 60_000, T + 120_000, 0)):
         asked = target["rawSql"].replace("$__timeFrom()", f"epoch_ms({first})")

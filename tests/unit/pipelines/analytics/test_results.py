@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-
-import aiokafka
+from typing import Any
 
 from pipelines.analytics import jobs, results
+from tailrace.log import Record
+from tests.support import odd_values
 
 MINUTE = "2026-11-25T18:21:00Z"
 MS = 1_795_630_860_000
 
 
-def record(
-    key: object, value: object, offset: int = 0, partition: int = 0
-) -> aiokafka.ConsumerRecord:
-    fields = dict.fromkeys(f.name for f in dataclasses.fields(aiokafka.ConsumerRecord))
-    fields |= {"topic": "t", "partition": partition, "offset": offset}
-    fields |= {"key": _bytes(key), "value": _bytes(value)}
-    return aiokafka.ConsumerRecord(**fields)
+def record(key: object, value: object, offset: int = 0, partition: int = 0) -> Record:
+    return Record("t", partition, offset, 0, _bytes(key), _bytes(value), ())
 
 
 def _bytes(value: object) -> bytes | None:
@@ -59,3 +54,24 @@ def test_a_count_that_was_taken_back_is_named() -> None:
     (line,) = results.taken_back(jobs.REQUEST_MINUTES, [*found, change(3, "a", 1)])
     assert line == "('a',) at 3: 2, then 1"
     assert len(results.taken_back(jobs.REQUEST_MINUTES, [*found, change(3, "b", None)])) == 1
+
+
+def test_a_change_has_values_that_every_store_can_hold() -> None:
+    """A count of more than 64 bits, or a text in its place, ended the fold into DuckDB, again after
+    each restart."""
+    said = {"minute": MINUTE, "responses": 3, "failed": 1, "per_second": 0.05, "peak": 2}
+    wrong: dict[str, list[Any]] = {
+        "responses": [2**63, -(2**63) - 1, "3", 1.5, True, [3], {}],
+        "per_second": ["0.05", 2**70, True, []],
+        "minute": ["1899-12-31T23:59:59Z", "2300-01-01T00:00:00Z", 3, None],
+    }
+    for name, value in ((name, value) for name, values in wrong.items() for value in values):
+        odd = said | {name: value}
+        source = record({"minute": odd["minute"]}, odd)
+        assert results.decoded(jobs.REQUEST_MINUTES, source) is None, (name, value)
+    bare = dict.fromkeys(said) | {"minute": MINUTE}
+    found = results.decoded(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, bare))
+    assert found == results.Change(0, 0, (MS,), (None,) * 4)
+    for odd_record in odd_values.records():
+        for result in jobs.RESULTS:
+            assert results.decoded(result, odd_record) is None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipelines import servers
 from pipelines.analytics import clickhouse, jobs, results, store
+from tailrace import log
+from tailrace.log import Position
+from tests.support.memory_log import MemoryLog
 
 
 def test_a_url_is_clickhouse_and_a_path_is_a_file(tmp_path: Path) -> None:
@@ -30,6 +32,7 @@ class Away:
         self.calls = 0
         self.folded: list[tuple[str, int, int]] = []
         self.released = 0
+        self.forgotten = 0
 
     def _answer(self) -> None:
         self.calls += 1
@@ -42,9 +45,13 @@ class Away:
     def release(self) -> None:
         self.released += 1
 
-    def positions(self) -> Mapping[tuple[str, int], int]:
+    def positions(self) -> Mapping[tuple[str, int], Position]:
         self._answer()
-        return {("t.sessions", 0): 4}
+        return {} if self.forgotten else {("t.sessions", 0): Position(4)}
+
+    def forget(self) -> None:
+        self._answer()
+        self.forgotten += 1
 
     def fold(
         self,
@@ -52,35 +59,84 @@ class Away:
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: int,
+        behind: Position,
     ) -> None:
         self._answer()
-        self.folded.append((result.name, partition, behind))
+        self.folded.append((result.name, partition, behind.next))
 
     def rows(self, result: jobs.Result) -> Any:
         return {}
 
 
+class Topics:
+    """Topics of results. Each follower gets the next of these offsets, in batches of one.
+
+    Attributes:
+        gone: what the next looks say of topics that were rolled back.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *offsets: Sequence[int]) -> None:
+        self.began: list[Any] = []
+        self.gone: list[list[str]] = []
+        self._offsets = list(offsets)
+        monkeypatch.setattr(results, "follow", self._follow)
+        monkeypatch.setattr(store, "rolled_back", self._rolled_back)
+        monkeypatch.setattr(store, "RETRY_S", 0.0)
+
+    async def _follow(
+        self, bootstrap: str, topics: Any, positions: Any, *, once: bool
+    ) -> AsyncIterator[Any]:
+        self.began.append(dict(positions))
+        for offset in self._offsets.pop(0):
+            yield ("t.sessions", 0), [log.Record("t.sessions", 0, offset, 1, b"garbage", None, ())]
+
+    async def _rolled_back(self, bootstrap: str, positions: Any) -> list[str]:
+        return self.gone.pop(0) if self.gone else []
+
+
 async def test_a_store_that_is_away_loses_no_batch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    began: list[Any] = []
-
-    async def follow(
-        bootstrap: str, topics: Any, positions: Any, *, once: bool
-    ) -> AsyncIterator[Any]:
-        began.append(positions)
-        for offset in (4, 6):
-            yield ("t.sessions", 0), [SimpleNamespace(offset=offset, key=b"garbage", value=None)]
-
-    monkeypatch.setattr(results, "follow", follow)
-    monkeypatch.setattr(store, "RETRY_S", 0.0)
+    topics = Topics(monkeypatch, [4, 6])
     away = Away()
     await store.run(away, "k:1", "t", once=True)
-    assert began == [{("t.sessions", 0): 4}]
+    assert topics.began == [{("t.sessions", 0): Position(4)}]
     assert away.folded == [("sessions", 0, 5), ("sessions", 0, 7)]
-    assert capsys.readouterr().err.count("away") == 3
+    said = capsys.readouterr().err
+    assert said.count("away") == 3
+    assert "1 records are not results and left out, from t.sessions/0/6 on" in said
     assert away.released == 3  # before it waits for anything, and behind each batch
+
+
+async def test_results_are_folded_anew_when_topics_were_rolled_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was written afterwards was left out, silently, up to the former position: seen at the
+    start, and while it follows."""
+    topics = Topics(monkeypatch, [0, 1, 2, 0], [0])
+    topics.gone = [["t.sessions"], ["t.sessions"]]
+    away = Away()
+    await store.run(away, "k:1", "t", once=True)
+    assert topics.began == [{}, {}]
+    assert away.forgotten == 2
+    assert [at for _, _, at in away.folded] == [1, 2, 3, 1]
+    assert "t.sessions do not hold what was folded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("later", [0, 3], ids=["shorter", "other records"])
+async def test_a_topic_that_was_rolled_back_is_named(later: int) -> None:
+    memory = MemoryLog()
+    at = {}
+    for topic in ("a", "b"):
+        memory.create_topic(topic, 2)
+        for number in range(3):
+            memory.put(topic, 1, b"k", b"%d" % number)
+        at[topic, 1] = Position(3, log.Mark.of(memory.records(topic, 1)[2]))
+    assert await store.gone(memory.offsets(), memory.replays(), at) == []
+    memory.roll_back("b", 1, 1)
+    for number in range(later):
+        memory.put("b", 1, b"k", b"later %d" % number)
+    assert await store.gone(memory.offsets(), memory.replays(), at) == ["b"]
 
 
 @pytest.mark.parametrize("given", [["--kafka", "k:1"], []])
