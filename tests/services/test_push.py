@@ -247,6 +247,25 @@ async def test_the_same_answer_over_the_watch_socket(world: World) -> None:
         assert await watched(ws, request.rid) == whole[6:]
 
 
+async def test_what_the_log_has_acknowledged_is_shown_at_once(world: World) -> None:
+    """A client that had seen an end at a gateway was told here that the response runs."""
+    partition = 2
+    async with (
+        httpx.AsyncClient(timeout=30.0, base_url=world.base, headers=world.headers()) as client,
+        connect(world.ws, additional_headers=world.headers()) as ws,
+    ):
+        for _ in range(30):
+            author = Author(world, await world.request(partition=partition))
+            rid = author.request.rid
+            await author.claim()
+            await ws.send(json.dumps({"type": "watch", "response_id": rid}))
+            assert (await client.get(f"/v1/responses/{rid}")).json()["status"] == "in_progress"
+            for number in range(20):
+                await author.token(f"w{number} ")
+            await author.end()
+            assert (await client.get(f"/v1/responses/{rid}")).json()["status"] == "completed"
+
+
 @contextlib.asynccontextmanager
 async def watch_socket(world: World, *offered: str) -> AsyncIterator[Any]:
     protocols: Any = offered
