@@ -18,12 +18,11 @@ import msgspec
 
 from pipelines.analytics import jobs, twins
 from pipelines.clickhouse_client import FIRST_MS, LAST_MS
-from tailrace.log import Position, Record, address, client_api
+from tailrace.log import Position, Record, address, client_api, clients
 from tailrace.log.record_keys import record
 
 WAIT_MS: Final = 300
 DEADLINE_S: Final = 60.0
-STOP_S: Final = 5.0
 PARTITIONS: Final = 3
 _TOPIC_EXISTS: Final = 36
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -205,4 +204,4 @@ async def follow(
             if once and loop.time() - heard > DEADLINE_S:
                 raise TimeoutError(f"{', '.join(topics)}: not read to the end")
     finally:
-        await api.stop_consumer(consumer, STOP_S)
+        await api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
