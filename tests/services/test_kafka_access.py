@@ -549,24 +549,24 @@ async def test_a_password_that_is_changed_under_way_makes_no_service_blind(
     ]
     try:
         await written(b"before")
-        await waiting.eventually(lambda: value(b"before"), "both read", within_s=30)
+        await waiting.eventually(lambda: value(b"before"), "both read", within_s=90)
         await own.append(topics.TOKENS, 0, "k", b"{}")
-        await waiting.eventually(lambda: gateway.answered, "the gateway is ready", within_s=30)
+        await waiting.eventually(lambda: gateway.answered, "the gateway is ready", within_s=90)
         for service in ("worker", "gateway"):
             await asyncio.to_thread(cluster.change_password, service, "another")
         await waiting.eventually(
             lambda: not (reader.answers or member.answers or gateway.answered),
             "they say that they get nothing",
-            within_s=30,
+            within_s=90,
         )
         for service in ("worker", "gateway"):
             (cluster.folder / service).write_text("another")
         await written(b"after")
-        await waiting.eventually(lambda: value(b"after"), "both read again", within_s=20)
+        await waiting.eventually(lambda: value(b"after"), "both read again", within_s=60)
         await waiting.eventually(
             lambda: reader.answers and member.answers and gateway.answered,
             "they say that they get everything",
-            within_s=20,
+            within_s=60,
         )
 
         async def appended() -> bool:
@@ -576,7 +576,7 @@ async def test_a_password_that_is_changed_under_way_makes_no_service_blind(
                 return False
             return True
 
-        await waiting.eventually(appended, "the writer writes again", within_s=20)
+        await waiting.eventually(appended, "the writer writes again", within_s=60)
         assert await offsets.committed(topics.group("default")) is not None
     finally:
         await own.stop(1)
