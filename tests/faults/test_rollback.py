@@ -14,14 +14,14 @@ from tests.faults import archived, drill, stage
 from tests.faults.conftest import LONG, SEED
 from tests.faults.crowd import Asked
 
-pytestmark = [pytest.mark.timeout(400), LONG]
+pytestmark = [pytest.mark.timeout(900), LONG]
 
 BEFORE, LOST = 4, 6
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[stage.Stage]:
-    made = stage.Stage(tmp_path, workers=1, gateways=1, pushes=1, archive=True).open()
+    made = stage.Stage(tmp_path, workers=1, gateways=1, pushes=1, archive=True, ready_s=400).open()
     yield made
     made.close()
 
