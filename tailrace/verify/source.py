@@ -91,6 +91,9 @@ class Source:
             found.keyed = log.record_keys_in_use()
             found.told = told
             found.digests = {} if self._what.digests else None
+            # A response is made by its request, and is to know then what the log holds of it.
+            begin = self._ranges[topics.TOKENS].begin[partition]
+            found.beginnings[(topics.TOKENS, partition)] = begin
             for topic in (*requests, topics.TOKENS):
                 await self._read(found, topic, partition)
             for r in beside.pop(partition, []):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tailrace import log
-from tailrace.protocol import ids, records, topics
+from tailrace.protocol import events, ids, records, topics
 from tailrace.verify import source
 from tests.support import archive_parts
 
@@ -89,3 +89,24 @@ async def test_of_the_history_only_what_the_log_still_holds_is_read(
         assert await _read(broker, new[-1]) == (1, {new[-1]: 1})
     finally:
         await offsets.stop()
+
+
+async def test_a_response_whose_request_outlived_its_beginning_is_not_judged_as_whole(
+    broker: str, writer: log.Writer
+) -> None:
+    """Its request made it before the beginning of `llm.tokens` was known: what the log had lost of
+    it was held against it."""
+    owner = records.Owner("i", "alice")
+    rid = ids.mint(ids.Address((await log.layout(broker)).tag, 1, 0), bytes(ids.RANDOM_BYTES))
+    echo = events.echo(rid, 1, "m")
+    request = records.Request(rid, owner, "m", [], records.Sampling(1), echo)
+    topic = topics.requests("default", "interactive")
+    await writer.append(topic, 1, rid, records.encode(request))
+    await writer.append(topics.TOKENS, 1, rid, records.encode(records.Cancel(rid, owner)))
+    await archive_parts.cut(broker, [topics.TOKENS])
+    made = source.Source(broker, source.What(["default"]))
+    try:
+        found = [part async for part in made.histories()]
+    finally:
+        await made.stop()
+    assert [r.whole for part in found for r in part.responses.values()] == [False]
