@@ -67,6 +67,9 @@ class Runner:
         )
         self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
         self._paused: set[int] = set()
+        # An alert on an increase does not see a counter's first value.
+        metrics.POSITIONS.labels(pipeline=pipeline.name, reason="deleted")
+        metrics.POSITIONS.labels(pipeline=pipeline.name, reason="rolled_back")
         self._compare_at = 0.0
 
     async def run(self) -> None:

@@ -90,6 +90,7 @@ class Sink:
         self._member, self._offsets, self._replays = member, offsets, replays
         self._strict = strict
         self._sleep, self._clock = sleep, clock
+        metrics.SINK_ROWS.labels(group=group, outcome="refused")  # an alert sees no first value
         self.rows = 0
         self.refused = 0
         self._behind: dict[tuple[str, int], tuple[int, str]] = {}
