@@ -1,5 +1,5 @@
 """Responses whose first token is late: another worker of the pool may start on them too (log rule
-§26; docs/design.md, Hedging).
+§26; docs/design/hedging.md).
 
 `Pace` decides and is pure. `Hedges` looks at what was submitted here, and offers what is late.
 """

@@ -1,4 +1,4 @@
-"""Which partition a new response gets (pure; docs/design.md, Identity and place).
+"""Which partition a new response gets (pure; docs/design/placement.md).
 
 A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
 most of the prompt, else the one that had the conversation before, else the one where it begins

@@ -1,5 +1,5 @@
 """The workers of a pool as placement sees them: which partitions they have, and how loaded they are
-(pure; docs/design.md, Prefix affinity).
+(pure; docs/design/placement.md, Prefix affinity).
 
 Their heartbeats tell of the requests of all gateways. What this one has placed since then is added.
 What waits behind a request's class, or makes way for it, is no load to it.

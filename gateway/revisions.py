@@ -1,5 +1,5 @@
 """Which model revision of a pool a new request goes to, and whether the newest one is worse than
-the others (pure; docs/design.md, Revisions)."""
+the others (pure; docs/design/revisions.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pool a request goes to (docs/design.md, Fallback)."""
+"""Which pool a request goes to (docs/design/fallback.md)."""
 
 from __future__ import annotations
 

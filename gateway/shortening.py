@@ -1,5 +1,5 @@
-"""Shorter answers while a pool is busy, the first thing that gives way (pure; docs/design.md,
-Backlog)."""
+"""Shorter answers while a pool is busy, the first thing that gives way
+(pure; docs/design/backlog.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Offers running responses of another model revision to the workers that have it, and continues
-what others offer (log rule P10; docs/design.md, Revisions). Best effort: Redis may be away."""
+what others offer (log rule P10; docs/design/revisions.md). Best effort: Redis may be away."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Takes responses whose first token is late at another worker of the pool, while this one is idle
-(log rule §26; docs/design.md, Hedging). Best effort: Redis may be away."""
+(log rule §26; docs/design/hedging.md). Best effort: Redis may be away."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Which beginnings of conversations this worker's engine holds, by the digests that gateways know
-(pure; docs/design.md, Prefix affinity).
+(pure; docs/design/placement.md, Prefix affinity).
 
 A gateway may have no tokenizer. It names the beginnings of a prompt by digests of its messages, and
 puts them into the request (`records.Request.prefix`). The worker knows how many tokens a prompt

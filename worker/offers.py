@@ -1,5 +1,5 @@
 """Which waiting requests a worker offers to idle workers, and which of these an idle worker takes
-(pure; docs/design.md, Whose turn it is)."""
+(pure; docs/design/turns.md, Stealing)."""
 
 from __future__ import annotations
 

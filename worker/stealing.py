@@ -1,5 +1,5 @@
 """Offers what waits here to idle workers of the pool, and takes what others offer while this one is
-idle (log rule P10; docs/design.md, Whose turn it is). Best effort: Redis may be away."""
+idle (log rule P10; docs/design/turns.md, Stealing). Best effort: Redis may be away."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ In: records, offsets and the address of a broker. Out: the records and errors of
 `tailrace.protocol.log_words`. Callers take the types of `interfaces`; no other room of a service
 imports aiokafka.
 
-What aiokafka 0.14 forces (`docs/design.md`, The log client):
+What aiokafka 0.14 forces (`docs/design/log-client.md`):
 
 - A failed or ambiguous send makes its producer worthless: an expired batch has used up sequence
   numbers. The writer replaces the producer, and workers claim again.

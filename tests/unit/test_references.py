@@ -4,7 +4,7 @@ Looked at: comments and docstrings of the code, comments of manifests and script
 
     docs/x.md                    the file exists; so does every other path of this repository
     docs/x.md, section 3         that document has a numbered heading 3
-    docs/x.md, Heading           that document has a heading that begins so
+    docs/x.md, Heading           that document has a heading that begins so (docs/design/x.md too)
     log rule W3, log rule §8     docs/log-rule.md defines it
     L4, F12, M2                  docs/verify.md defines it
     [text](other.md#anchor)      file and heading exist
@@ -49,9 +49,10 @@ _PATH = re.compile(
     r"(?::([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?"
 )
 _BARE_DOCUMENT = re.compile(r"(?<![\w/.-])([A-Za-z][\w-]*\.md)\b")
-_IN_DOCUMENT = re.compile(r"`?(docs/[\w-]+\.md)`?,? (§ ?|sections? )(\d+)")
-_HEADING = re.compile(r"`?(docs/[\w-]+\.md)`?, (?!sections? )([A-Z][^).;:,\n`]*)")
-_NAMED = re.compile(r"(?:\(|; )`?(docs/[\w-]+\.md)`?, (?!sections? )([^);\n]*)[;)]")
+_DOCUMENT = r"`?(docs/(?:design/)?[\w-]+\.md)`?"
+_IN_DOCUMENT = re.compile(rf"{_DOCUMENT},? (§ ?|sections? )(\d+)")
+_HEADING = re.compile(rf"{_DOCUMENT}, (?!sections? )([A-Z][^).;:,\n`]*)")
+_NAMED = re.compile(rf"(?:\(|; ){_DOCUMENT}, (?!sections? )([^);\n]*)[;)]")
 _STEM = re.compile(r"\((?:pure; )?(?:design|protocol|operations|security|faults), [a-z]")
 _SECTION = re.compile(r"(\S+) (?:§ ?|sections? )(\d+(?:\.\d+)*)")
 _RULE = re.compile(r"\b([RWP]\d{1,2}|[LCFM]\d{1,2})\b(?![\w.]*=)")
@@ -299,6 +300,7 @@ def test_every_reference_resolves() -> None:
         ("See worker/takeover.py:gone.", "no gone in worker/takeover.py"),
         ("(docs/log-rule.md, section 99)", "no section 99 in docs/log-rule.md"),
         ("(docs/design.md, No such heading)", "no heading “No such heading” in docs/design.md"),
+        ("(docs/design/turns.md, Gone)", "no heading “Gone” in docs/design/turns.md"),
         ("(pure; docs/design.md, identity)", "no heading “identity” in docs/design.md"),
         ("Broken over lines (docs/log-rule.md,\nsection 99)", "no section 99 in docs/log-rule.md"),
         ("As the log rule W99 says.", "no rule W99 in docs/log-rule.md"),
