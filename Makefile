@@ -6,8 +6,8 @@
 #   make faults SECONDS=1800     faults of every kind on real parts, judged by `tailrace verify` (SEED=… repeats a run; docs/verify.md)
 #   make attacks                 attacks by clients on a deployment, with what another user and the memory feel of them (tests/README.md)
 #   make clients                 unmodified clients from their registries on a deployment (docs/clients.md); NAMES="codex langchain" for some
-#   make bench                   measure it beside `vllm serve`, and each part alone (docs/performance.md); `make bench-quick` to see that it works
-#   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/performance.md)
+#   make bench                   measure it beside `vllm serve`, and each part alone (docs/measurements/README.md); `make bench-quick` to see that it works
+#   make overload                two, five and ten times more requests than there is capacity for, and what each class feels of it (docs/measurements/README.md)
 #   make pipelines               a pipeline over 10,000 records while all it rests on is killed, and a replay (docs/pipelines.md)
 #   make pipelines-stores        the same of one that puts 1,500 records into a vector store
 #   make soak MINUTES=30         what grows under load: memory, files, tasks and keys of every process, with slopes

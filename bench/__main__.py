@@ -1,5 +1,5 @@
 """`python -m bench [SUITE …] [--quick]`: starts servers, measures them, and writes JSON, Markdown
-and plots (docs/performance.md). The tables of suites that were named are printed, too."""
+and plots (docs/measurements/README.md). The tables of suites that were named are printed, too."""
 
 from __future__ import annotations
 

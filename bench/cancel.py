@@ -2,7 +2,8 @@
 
 The worker's last frame of a cancelled response, ignored or not, says when the engine last made a
 token that was sent. After the stop nothing is sent. So the figure is exact up to the time between
-two tokens and one linger (docs/performance.md), and frames in flight never make it negative.
+two tokens and one linger (docs/measurements/README.md), and frames in flight never make it
+negative.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`python -m bench.overload`: far more requests than there is capacity for, and what each class
-feels of it (docs/performance.md). Each of `--seeds` draws other arrivals.
+feels of it (docs/measurements/README.md). Each of `--seeds` draws other arrivals.
 
 Two gateways get an open loop of streamed requests for two pools, in proportion to what they can do,
 each of one of many users by chance: `large` has two workers of the scripted engine, whose capacity

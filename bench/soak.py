@@ -1,4 +1,4 @@
-"""`python -m bench.soak`: load for a long time, and what grows (docs/performance.md).
+"""`python -m bench.soak`: load for a long time, and what grows (docs/measurements/README.md).
 
 It starts a deployment with the scripted engine, writes a history of ended responses, lets locust
 talk to it, and samples every process: resident memory, open files, tasks, and Redis' data and
