@@ -285,8 +285,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shorter_when_busy: Annotated[
         ShorterWhenBusy | None,
         msgspec.Meta(
-            description="`backlog_s` and `max_output_tokens`: a request that would wait for longer "
-            "gets an answer of at most so many tokens, which can be continued; null: none does"
+            description="`backlog_s` and `max_output_tokens`: a request that would wait longer "
+            "gets a shorter answer, which can be continued; null: none does"
         ),
     ] = None
     fallback_mid_answer: Annotated[
@@ -312,8 +312,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     canary: Annotated[
         Canary | None,
         msgspec.Meta(
-            description="percentage of new requests for the newest model revision of the workers, "
-            "or the weight of each revision by its name; without it, requests go to any"
+            description="percentage of new requests for the newest model revision, or a weight for "
+            "each revision by name; null: any revision"
         ),
     ] = None
     canary_bounds: Annotated[
@@ -365,9 +365,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept_bytes_per_principal: Annotated[
         Cap,
         msgspec.Meta(
-            description="bytes of a principal's requests that a process keeps while they are "
-            "received, wait or run, with what its sockets remember; as many again of responses "
-            "that it reads again; 0: no limit"
+            description="bytes of a principal's requests and sockets that a process keeps; as many "
+            "again of responses that it reads again; 0: no limit"
         ),
     ] = 64 << 20
     sockets_per_principal: Annotated[

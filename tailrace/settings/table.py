@@ -70,9 +70,8 @@ VARIABLES: Final = (
         "kafka",
         EVERYWHERE,
         kinds.KAFKA,
-        "`host:port,…` plain, or `sasl+ssl://USER@host:port,…?password_file=PATH&ca_file=PATH` for "
-        "TLS with SCRAM-SHA-512; a password is never in the variable. `tailrace up` starts its own "
-        "broker when it is not set",
+        "`host:port,…`, or `sasl+ssl://USER@host:port,…?password_file=PATH&ca_file=PATH` "
+        "for TLS with SCRAM-SHA-512. `tailrace up` starts a broker if it is not set",
         dict.fromkeys(SERVICES, "127.0.0.1:9092"),
         secret=True,
         cluster=Cluster.REQUIRED,
@@ -82,8 +81,8 @@ VARIABLES: Final = (
         "kafka_public_api",
         SERVICES,
         kinds.integer(0, 1),
-        "1: the log client uses no private part of aiokafka, which is slower after a failure; it "
-        "does the same by itself where they changed",
+        "1: the log client uses no private part of aiokafka, and is slower after failures; "
+        "automatic where these parts changed",
         "0",
     ),
     Variable(
@@ -91,8 +90,8 @@ VARIABLES: Final = (
         "record_keys",
         SERVICES,
         kinds.RECORD_KEYS,
-        "key file of `tailrace keys`, the same for all services: records carry authentication "
-        "tags, and a record without a good one has no effect; not set: records carry none",
+        "key file of `tailrace keys`, the same for all services: records without a valid "
+        "tag have no effect; not set: no tags",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -111,9 +110,8 @@ VARIABLES: Final = (
         "redis_cache",
         (GATEWAY, WORKER),
         kinds.REDIS,
-        "URL of a second Redis for what may be thrown away for want of memory (conversations, "
-        "prefixes). Give it an instance of its own that evicts, and let the first one evict "
-        "nothing, because its tickets and rates must stay",
+        "URL of a second Redis, which may evict: conversations and prefixes. The first one "
+        "must evict nothing",
         shown_default="`TAILRACE_REDIS`",
         secret=True,
         cluster=Cluster.REQUIRED,
@@ -123,10 +121,8 @@ VARIABLES: Final = (
         "archive",
         (*EDGES, ARCHIVE),
         kinds.ARCHIVE,
-        "URL of the archive's database: `sqlite:///PATH`, or "
-        "`postgresql://user:password@host/name`, with `?ca_file=PATH` for TLS. Not set: gateway "
-        "and push know only what the log holds. "
-        "`tailrace up` gives a file in its data folder",
+        "URL of the archive's database: `sqlite:///PATH` or "
+        "`postgresql://user:password@host/name?ca_file=PATH`. Not set: only the log is read",
         secret=True,
         cluster=Cluster.REQUIRED,
     ),
@@ -171,8 +167,8 @@ VARIABLES: Final = (
         "pools",
         POOLED,
         pools_file.POOLS,
-        "the pools of models, see below: a YAML file, which is read again when it changes, or "
-        "inline JSON, which begins with `{`; the first pool's first model is the default",
+        "the pools of models: a YAML file, read again when it changes, or inline JSON. The "
+        "first pool's first model is the default",
         '{"default":{"models":["' + shapes.DEFAULT_MODEL + '"]}}',
         cluster=Cluster.REQUIRED,
     ),
@@ -216,9 +212,8 @@ VARIABLES: Final = (
         "trusted_proxies",
         EDGES,
         kinds.NETWORKS,
-        "proxies that are believed: behind them a client's address is the last one of "
-        "`X-Forwarded-For` that is no such proxy. Not set: none is believed, and all clients of "
-        "a proxy together have the connections of one address",
+        "proxies whose `X-Forwarded-For` is believed: a client's address is its last entry "
+        "outside these networks",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -242,8 +237,8 @@ VARIABLES: Final = (
         "page_titles",
         (GATEWAY,),
         kinds.integer(0, 1),
-        "1: the page asks the model for a title after the first answer of a chat, as a request of "
-        "its user that is not stored; 0: a chat is called by its first question",
+        "1: the page asks the model for a title after the first answer of a chat; 0: the "
+        "first question is the title",
         "1",
     ),
     Variable(
@@ -270,8 +265,8 @@ VARIABLES: Final = (
         "prefix_affinity",
         (GATEWAY,),
         kinds.integer(0, 1),
-        "1: responses are placed by what the engines hold of their prompts and by the load that "
-        "workers tell; 0: a conversation stays in its partition, and a gateway counts its own load",
+        "1: responses are placed by the engines' prefix caches and the workers' load; 0: by"
+        " partition and this gateway's own load",
         "1",
     ),
     Variable(
@@ -279,10 +274,8 @@ VARIABLES: Final = (
         "vectors",
         (GATEWAY,),
         kinds.VECTORS,
-        "the vector database of vector stores: the absolute path of a folder, where each gateway "
-        "keeps a file `TAILRACE_NAME.db` of milvus-lite, or `http(s)://[user:password@]host:port` "
-        "of Milvus, the same for all gateways. Needs `tailrace[retrieval]`. Not set: this "
-        "deployment has no vector stores",
+        "the vector database: an absolute folder for milvus-lite, or the URL of Milvus. "
+        "Needs `tailrace[retrieval]`. Not set: no vector stores",
         secret=True,
     ),
     Variable(
@@ -290,17 +283,16 @@ VARIABLES: Final = (
         "vectors_model",
         (GATEWAY,),
         kinds.TEXT,
-        "the model of a pool that embeds for vector stores; the same for all gateways. With "
-        "another one, files that were added before are not found any more",
+        "model that embeds for vector stores, the same for all gateways. Files added under "
+        "another model are not found",
     ),
     Variable(
         "TAILRACE_RECORDS_VERSION",
         "records_version",
         (GATEWAY,),
         kinds.integer(1, 2),
-        "newest version of records that the gateway writes; 2: tools, formats, log probabilities "
-        "and vLLM's sampling fields are served, once all workers, push services and gateways know "
-        "that version (docs/operations.md); 1: they are refused",
+        "newest version of records that the gateway writes; 2 serves tools, formats and log"
+        " probabilities, once all services know that version",
         "1",
     ),
     Variable(
@@ -343,10 +335,8 @@ VARIABLES: Final = (
         "session_keys",
         (GATEWAY,),
         kinds.secret_lines(32),
-        "file with a key on each line, the same for all gateways. They seal the sessions of "
-        "browsers, the reasoning that clients keep (`encrypted_content`) and links to "
-        "conversations: the first one seals, and all of them open reasoning and links. Not set: a "
-        "session holds at one gateway, until it ends, and no reasoning is sealed and no link made",
+        "file with a key on each line, the same for all gateways: seals browser sessions, "
+        "`encrypted_content` and links. The first line seals, all open",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -354,8 +344,7 @@ VARIABLES: Final = (
         "dev_credential",
         (GATEWAY,),
         kinds.file(must_exist=False),
-        "file with a development credential for the page of this machine. Set by `tailrace up` "
-        "alone; the gate refuses it in a manifest",
+        "file with a development credential for this machine's page; set by `tailrace up` alone",
         cluster=Cluster.FORBIDDEN,
     ),
     Variable(
@@ -397,8 +386,8 @@ VARIABLES: Final = (
         "engine_token_url",
         (WORKER,),
         kinds.ENDPOINT,
-        "token endpoint of an authorization server (OAuth2, client credentials): the engine at a "
-        "URL is asked with access tokens instead of a key, which are renewed before they expire",
+        "token endpoint (OAuth2, client credentials): the engine at a URL gets access "
+        "tokens instead of a key",
     ),
     Variable(
         "TAILRACE_ENGINE_CLIENT_ID",
@@ -469,9 +458,8 @@ VARIABLES: Final = (
         "reasoning_parser",
         (WORKER,),
         kinds.TEXT,
-        "vLLM's parser of reasoning (`qwen3`, …), `none`, or `auto`: by the model's type and its "
-        "chat template, and only for requests with tools, formats, an effort or log probabilities; "
-        "one that is named reads every answer, which gateways of version 0.1 cannot show",
+        "vLLM's parser of reasoning (`qwen3`, …), `none`, or `auto`: by the model, for "
+        "requests with tools, formats, an effort or log probabilities",
         "auto",
     ),
     Variable(
@@ -518,8 +506,8 @@ VARIABLES: Final = (
         "principal_limit",
         (WORKER,),
         kinds.percent(1),
-        "share of a worker's engine that one principal may ever have. Below 100 the rest stays "
-        "free, so that no other principal's first token waits until one of its answers makes way",
+        "share of a worker's engine that one principal may ever have. Below 100 the rest "
+        "stays free for others",
         "100",
         "%",
     ),
@@ -556,8 +544,8 @@ VARIABLES: Final = (
         "steal_after_s",
         (WORKER,),
         kinds.duration(0, 3_600_000, 1000),
-        "a request that will wait for longer than this, by its worker's measured rate, may be run "
-        "by an idle worker of the pool. 0: never, and this worker takes none",
+        "an idle worker may run a request that will wait longer than this. 0: never, and "
+        "this worker takes none",
         "500",
         "ms",
     ),
@@ -682,8 +670,8 @@ VARIABLES: Final = (
         "",
         (COMMAND,),
         kinds.TEXT,
-        "where `python -m pipelines.analytics.store` keeps results, and `tailrace pipelines serve` "
-        "reads them: a file of DuckDB, or the http(s) URL of a database of ClickHouse",
+        "where the results of analytics are kept: a file of DuckDB, or the http(s) URL of a"
+        " ClickHouse database",
     ),
     Variable(
         "TAILRACE_RUN",
