@@ -1,4 +1,4 @@
-"""What feeds are told by workers, on the in-memory log (log rule §20)."""
+"""Notices for feeds, written by workers, on the in-memory log (log rule §20)."""
 
 from __future__ import annotations
 
