@@ -54,7 +54,7 @@ class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.1
     first_token: Annotated[
         float,
-        msgspec.Meta(ge=1, description="so many times as long may half of its first tokens take"),
+        msgspec.Meta(ge=1, description="factor by which its median first token may be later"),
     ] = 2.0
     least: Annotated[
         int,
@@ -90,7 +90,7 @@ class CachedAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ttl_s: Annotated[
         float,
-        msgspec.Meta(gt=0, le=604_800, description="for so long an answer may be given again"),
+        msgspec.Meta(gt=0, le=604_800, description="how long an answer is cached"),
     ] = 3600.0
 
 
@@ -292,7 +292,7 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback_mid_answer: Annotated[
         bool,
         msgspec.Meta(
-            description="also behind a token: their models continue the text of an answer, in an "
+            description="also after a token: their models continue the text of an answer, in an "
             "item of its own that names the model"
         ),
     ] = True
@@ -305,8 +305,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stalled_after_s: Annotated[
         Seconds,
         msgspec.Meta(
-            description="a response that a worker has and that does not go on for so long counts "
-            "as a failure of the pool; 0: none"
+            description="a running response without progress for this time counts as a failure of "
+            "the pool; 0: none"
         ),
     ] = 30.0
     canary: Annotated[

@@ -221,7 +221,7 @@ VARIABLES: Final = (
         "push_urls",
         (GATEWAY,),
         kinds.URLS,
-        "what the page is told about push: base URLs, separated by commas",
+        "base URLs of push for the page, separated by commas",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -526,8 +526,7 @@ VARIABLES: Final = (
         "pause_s",
         (WORKER,),
         kinds.duration(0, 20_000, 1000),
-        "after so long an answer that made way, for a better class or a principal with less than "
-        "its share, goes before others; 0: none makes way",
+        "longest pause of a batch answer for an interactive request; 0: no pauses",
         "10000",
         "ms",
     ),
