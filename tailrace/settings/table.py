@@ -526,7 +526,7 @@ VARIABLES: Final = (
         "pause_s",
         (WORKER,),
         kinds.duration(0, 20_000, 1000),
-        "longest pause of a batch answer for an interactive request; 0: no pauses",
+        "how long a paused answer waits before it goes ahead of others; 0: no pauses",
         "10000",
         "ms",
     ),
