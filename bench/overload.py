@@ -40,7 +40,7 @@ import uvloop
 from bench import load, measure, overload_figures, report, scaling, scripted, stacks
 from bench.overload_figures import Asked, Group
 from bench.soak import say
-from gateway import admission
+from gateway.load import admission
 from tailrace.local import dev_credentials, paths, state
 from tailrace.verify import checks
 from tailrace.verify import command as verify

@@ -15,58 +15,53 @@ from typing import Any
 import fastapi
 from starlette.routing import WebSocketRoute
 
-from gateway import (
+from gateway import cache
+from gateway.conversations import conversations, share_links, turn_list
+from gateway.conversations import erasure as conversation_erasure
+from gateway.conversations import items as conversation_items
+from gateway.files import files, uploads
+from gateway.load import (
     breakers,
-    busy,
-    cache,
     canaries,
-    completion_routes,
-    context,
-    conversation_erasure,
-    conversation_items,
-    conversation_routes,
-    conversation_search,
-    conversation_turns,
-    conversations,
-    create_routes,
-    embedder,
-    endpoint,
-    expiry,
-    file_routes,
-    file_search,
-    files,
     hedging,
-    http,
-    idempotency,
-    idempotency_index,
-    ingestion,
-    large_bodies,
-    list_routes,
-    not_offered,
-    page,
-    passages,
     placement,
     principal_counts,
     rate_limits,
-    references,
+    worker_registry,
+)
+from gateway.requests import (
+    busy_turns,
+    expiry,
+    idempotency,
+    idempotency_index,
     request_builder,
     request_writer,
-    response_operations,
-    response_routes,
-    revocation_routes,
-    session_routes,
-    share_links,
-    share_routes,
     stream_keeper,
     submission,
     token_counts,
     turns,
-    uploads,
-    vector_store_routes,
-    vector_stores,
     withdrawals,
-    worker_registry,
 )
+from gateway.responses import context, references, response_operations
+from gateway.retrieval import embedder, file_search, ingestion, passages, vector_stores
+from gateway.routes import (
+    api,
+    create,
+    large_bodies,
+    lists,
+    not_offered,
+    page,
+    responses,
+    search,
+    session,
+)
+from gateway.routes import completions as completion_routes
+from gateway.routes import conversations as conversation_routes
+from gateway.routes import files as file_routes
+from gateway.routes import revocations as revocation_routes
+from gateway.routes import shares as share_routes
+from gateway.routes import vector_stores as vector_store_routes
+from gateway.sockets import endpoint
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
 from tailrace.auth.issuers import Issuers, load_issuers
@@ -270,7 +265,7 @@ class Gateway:
             self.writer,
         )
         items = conversation_items.Items(self.delivery, operations, resolved)
-        in_turns = conversation_turns.ConversationTurns(self.delivery, operations, items)
+        in_turns = turn_list.ConversationTurns(self.delivery, operations, items)
         self.share_links = share_links.ShareLinks(
             *(known, items, self.delivery.archived),
             share_tokens.Tokens(keys) if keys else None,
@@ -311,7 +306,7 @@ class Gateway:
             withdrawn,
             kept_files,
             turns.Turns(known, items, self.delivery, resolver),
-            busy.BusyTurns(self.delivery, operations),
+            busy_turns.BusyTurns(self.delivery, operations),
             self.token_counts,
             self.breakers,
             self.canaries,
@@ -358,7 +353,7 @@ class Gateway:
         self.queries = query_routes.QueryRoutes(
             self.delivery, gate, self.draining, self.checks, self.feeds
         )
-        self.create_routes = create_routes.CreateRoutes(
+        self.create_routes = create.CreateRoutes(
             config,
             self.pools,
             gate,
@@ -372,23 +367,23 @@ class Gateway:
             seals.Keys(keys) if keys else None,
         )
         completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
-        self.api = http.Api(
+        self.api = api.Api(
             config,
             self.pools,
             gate,
             self.submission,
             self.create_routes,
-            response_routes.ResponseRoutes(gate, operations),
+            responses.ResponseRoutes(gate, operations),
             completions,
-            list_routes.ListRoutes(gate, self.delivery.archived, self.writer, completions),
+            lists.ListRoutes(gate, self.delivery.archived, self.writer, completions),
             revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
             conversation_routes.ConversationRoutes(
                 *(gate, known, items, in_turns, erasure, resolved, kept_files, rates),
                 self.delivery.kept,
             ),
-            conversation_search.SearchRoutes(gate, self.delivery.archived, rates),
+            search.SearchRoutes(gate, self.delivery.archived, rates),
             share_routes.ShareRoutes(gate, self.share_links, rates),
-            session_routes.SessionRoutes(gate, sessions),
+            session.SessionRoutes(gate, sessions),
             file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
             vector_routes,
             self.delivery,

@@ -22,32 +22,32 @@ from tailrace.store.prefixes import Prefixes
 from tailrace.store.queues import Queues
 from tailrace.store.workers import Workers
 from tailrace.telemetry import gc_tuning
-from worker.activity_writer import ActivityWriter
-from worker.cached_answers import CachedAnswers
-from worker.connections import Connections, connect
 from worker.engines import base
-from worker.field_trials import FieldTrials
-from worker.flush_scheduler import FlushScheduler
-from worker.foreign_requests import ForeignRequests
-from worker.fork_sources import ForkSources
-from worker.handing_over import HandingOver, Handover
-from worker.heartbeat import Heartbeat
-from worker.hedging import Hedging
-from worker.held_prefixes import HeldPrefixes
-from worker.history_writer import HistoryWriter
-from worker.metering import Metering
-from worker.offers import Offer
-from worker.prefix_teller import PrefixTeller
-from worker.queue_teller import QueueTeller
-from worker.request_consumer import RequestConsumer
-from worker.servings import Servings
-from worker.slots import Slots
-from worker.stall_detector import StallDetector
-from worker.status import State, Status
-from worker.stealing import Stealing
-from worker.tail import Tail
-from worker.trial_results import TrialResults
-from worker.worker_context import WorkerContext
+from worker.group.foreign_requests import ForeignRequests
+from worker.group.request_consumer import RequestConsumer
+from worker.heartbeat.heartbeat import Heartbeat
+from worker.heartbeat.status import State, Status
+from worker.log.connections import Connections, connect
+from worker.log.tail import Tail
+from worker.prefixes.held_prefixes import HeldPrefixes
+from worker.prefixes.prefix_teller import PrefixTeller
+from worker.queue.offers import Offer
+from worker.queue.queue_teller import QueueTeller
+from worker.queue.slots import Slots
+from worker.serving.activity_writer import ActivityWriter
+from worker.serving.cached_answers import CachedAnswers
+from worker.serving.fork_sources import ForkSources
+from worker.serving.history_writer import HistoryWriter
+from worker.serving.metering import Metering
+from worker.serving.servings import Servings
+from worker.serving.stall_detector import StallDetector
+from worker.serving.worker_context import WorkerContext
+from worker.sharing.handing_over import HandingOver, Handover
+from worker.sharing.hedging import Hedging
+from worker.sharing.stealing import Stealing
+from worker.text.flush_scheduler import FlushScheduler
+from worker.trials.field_trials import FieldTrials
+from worker.trials.trial_results import TrialResults
 
 SHUTDOWN_S = 10.0
 

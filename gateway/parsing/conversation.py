@@ -9,12 +9,13 @@ Both APIs' inputs become these items. `messages` makes of them what chat templat
         {"id", "type": "custom", "custom": {"name", "input": text}}]}
     {"role": "tool", "tool_call_id": id, "content": text or parts}
 
-A part that names an uploaded file is one of these until it is looked up (`gateway.references`):
+A part that names an uploaded file is one of these until it is looked up
+(`gateway.responses.references`):
 
     {"type": UPLOAD, "id", "image": whether it must be one, "detail", "where": its path in the body}
 
 In a conversation that is continued an answer that was cut short has `"cut": true` beside its calls
-(`gateway.context`). No model is given that.
+(`gateway.responses.context`). No model is given that.
 """
 
 from __future__ import annotations

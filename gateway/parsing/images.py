@@ -1,9 +1,9 @@
 """Images and files that a client sends with a message (pure).
 
 They come within the request, as data URLs, or were uploaded before: then a part names the file
-until it is looked up (`gateway.references`). This server fetches nothing from an address that a
-client names. Only an image's header is read here: its format by its first bytes, and its size in
-pixels, which bounds what decoding it can cost. A text file becomes text.
+until it is looked up (`gateway.responses.references`). This server fetches nothing from an address
+that a client names. Only an image's header is read here: its format by its first bytes, and its
+size in pixels, which bounds what decoding it can cost. A text file becomes text.
 """
 
 from __future__ import annotations

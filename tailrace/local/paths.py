@@ -40,7 +40,7 @@ def model(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def trials() -> Path:
-    """The folder of what trials of engines have shown (`worker.field_trials`)."""
+    """The folder of what trials of engines have shown (`worker.trials.field_trials`)."""
     return cache() / "engine-fields"
 
 

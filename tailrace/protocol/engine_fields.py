@@ -1,9 +1,9 @@
 """What a request may ask of an engine, field by field, and how a worker tries each (pure).
 
 `TABLE` is the one list. A worker runs a small request of each row before it takes requests
-(`worker.field_trials`), and publishes the names of those that its engine does not take. Gateways
-and workers find the rows that a request uses with `used`. A member of `records.Sampling` or a kind
-of format that has no row fails a test.
+(`worker.trials.field_trials`), and publishes the names of those that its engine does not take.
+Gateways and workers find the rows that a request uses with `used`. A member of `records.Sampling`
+or a kind of format that has no row fails a test.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is no
 
 class Answer(NamedTuple):
     """An answer. `rid`: of the response that it was made for. `prompt_tokens`: length of its
-    prompt. `made_by`: digest of what else it follows from (`worker.cached_answers`)."""
+    prompt. `made_by`: digest of what else it follows from (`worker.serving.cached_answers`)."""
 
     rid: str
     ids: Sequence[int]

@@ -1,8 +1,8 @@
 """What one principal, and one client address, may have of this process: open sockets and streams,
 reads, tickets, refused credentials, messages.
 
-Requests to generate are counted for all gateways together (`gateway/rate_limits.py`). These are
-counted here, without a round trip.
+Requests to generate are counted for all gateways together (`gateway/load/rate_limits.py`). These
+are counted here, without a round trip.
 """
 
 from __future__ import annotations

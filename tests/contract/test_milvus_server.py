@@ -81,7 +81,7 @@ class TestServer(VectorsContract):
 
 
 def answered(call: Callable[[], T]) -> T:
-    """Call until the server answers, as `gateway/passages.py` does."""
+    """Call until the server answers, as `gateway/retrieval/passages.py` does."""
     found: list[T] = []
 
     def tried() -> bool:

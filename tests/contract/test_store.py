@@ -26,7 +26,7 @@ from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import HEARTBEAT_TTL_S, Workers
 from tests.support import waiting
-from worker import offers
+from worker.queue import offers
 
 LEAST_TICKET_S = 1.0  # the shortest life of a ticket, kept by Redis
 BOUNDED_S = 10.0  # a call without a bound of its own would not return

@@ -24,10 +24,10 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_redis import MemoryRedis
 from tests.support.memory_worker import answer, new_request
 from tests.support.model_engines import CAPACITY, REAL, TOY, Model, cases
-from worker import fork_sources
-from worker.cached_answers import CachedAnswers
 from worker.engines import base, vllm
-from worker.outcome import Outcome
+from worker.serving import fork_sources
+from worker.serving.cached_answers import CachedAnswers
+from worker.serving.outcome import Outcome
 
 pytestmark = [
     pytest.mark.engine,

@@ -1,4 +1,4 @@
-"""Trials of the fields that vLLM takes (`worker.field_trials`), on real engines.
+"""Trials of the fields that vLLM takes (`worker.trials.field_trials`), on real engines.
 
 Collected in the engine environment (tests/contract/test_engine_environment.py).
 """
@@ -16,10 +16,10 @@ import pytest
 from tailrace.protocol import engine_fields
 from tests.support import engine_environment
 from tests.support.model_engines import LENGTH, TOY, Engines, Model, cases
-from worker import field_trials
 from worker.engines import base, vllm
-from worker.field_trials import FieldTrials
-from worker.trial_results import TrialResults, Verdict
+from worker.trials import field_trials
+from worker.trials.field_trials import FieldTrials
+from worker.trials.trial_results import TrialResults, Verdict
 
 pytestmark = [
     pytest.mark.engine,

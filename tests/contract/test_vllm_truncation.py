@@ -18,9 +18,9 @@ from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, new_request
 from tests.support.model_engines import CAPACITY, LENGTH, REAL, TOY, Model, cases
-from worker import truncation as worker_truncation
 from worker.engines import base, vllm
-from worker.outcome import Outcome
+from worker.serving import truncation as worker_truncation
+from worker.serving.outcome import Outcome
 
 pytestmark = [
     pytest.mark.engine,

@@ -21,14 +21,14 @@ from tailrace.protocol import fold, ids, records, segments
 def no_grace() -> None:
     """No bug: a claim without grace costs tokens, never correctness. The control beside
     `no_barrier`."""
-    from worker import takeover
+    from worker.serving import takeover
 
     takeover.GRACE_MS = 0
 
 
 def no_barrier() -> None:
     """A successor continues from what it had read before its claim landed."""
-    from worker import claim_runner
+    from worker.serving import claim_runner
 
     async def pass_barrier(self: Any, sent: asyncio.Future[log.Appended]) -> bool:
         await asyncio.sleep(0)
@@ -40,7 +40,7 @@ def no_barrier() -> None:
 
 def commit_before_the_end() -> None:
     """An offset is finished as soon as it is taken."""
-    from worker import commit_tracker
+    from worker.queue import commit_tracker
 
     begin = commit_tracker.Tracker.begin
 
@@ -92,7 +92,7 @@ def lossy_push() -> None:
 
 def late_mark() -> None:
     """An item begins one character too late."""
-    from worker import generation
+    from worker.text import generation
 
     frames = generation.Generation.frames
 
@@ -144,7 +144,7 @@ def two_ids_at_once() -> None:
 
 def refuse_what_was_sent() -> None:
     """An append without an answer is told as a refusal, and what the broker takes later counts."""
-    from gateway import request_writer
+    from gateway.requests import request_writer
 
     append = request_writer.RequestWriter.append
 
@@ -161,14 +161,14 @@ def refuse_what_was_sent() -> None:
 def die_before_the_bill() -> None:
     """No bug but a moment: the first bill of this worker is what it dies of, right after its END is
     in the log."""
-    from worker import metering
+    from worker.serving import metering
 
     metering.Metering.finished = _once(metering.Metering.finished)  # type: ignore[method-assign]
 
 
 def die_before_the_letter() -> None:
     """The same before a dead letter."""
-    from worker import metering
+    from worker.serving import metering
 
     metering.Metering.dead = _once(metering.Metering.dead)  # type: ignore[method-assign]
 
@@ -195,14 +195,14 @@ def _once(call: Any) -> Any:
 
 def die_before_the_key() -> None:
     """Nothing has happened."""
-    from gateway import idempotency
+    from gateway.requests import idempotency
 
     idempotency.Idempotency.append_once = _deadly(idempotency.Idempotency.append_once)  # type: ignore[method-assign]
 
 
 def die_before_the_send() -> None:
     """The key leads to a response that is not in the log."""
-    from gateway import request_writer
+    from gateway.requests import request_writer
 
     request_writer.RequestWriter.append = _deadly(request_writer.RequestWriter.append)  # type: ignore[method-assign]
 
@@ -230,7 +230,7 @@ def die_at_the_acknowledgement() -> None:
 
 def die_before_the_answer() -> None:
     """The gateway knows, and the client does not."""
-    from gateway import response_stream
+    from gateway.responses import response_stream
 
     response_stream.ResponseStream.release = _deadly(response_stream.ResponseStream.release)  # type: ignore[method-assign]
 

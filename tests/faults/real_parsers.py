@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.protocol import records
-from worker.item_parser import Piece
+from worker.text.item_parser import Piece
 
 Pieces = list[tuple[int, list[Piece]]]
 

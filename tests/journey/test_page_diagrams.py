@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright import sync_api
 
-from gateway import page
+from gateway.routes import page
 from tests.journey.chat_page import DESKTOP, MOBILE, Opener, overflow
 from tests.journey.conftest import Stack
 from tests.journey.fed_chat import Fed

@@ -28,8 +28,8 @@ from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
 from tests.support import waiting
-from worker.handing_over import Handover, Orphan
-from worker.offers import Offer
+from worker.queue.offers import Offer
+from worker.sharing.handing_over import Handover, Orphan
 
 if TYPE_CHECKING:
     from tests.support import local

@@ -12,8 +12,8 @@ import pytest
 
 from tailrace.protocol import fold, records, topics
 from tests.support import waiting, workers
-from worker import takeover
 from worker.engines import scripted
+from worker.serving import takeover
 
 FAST = {"script_pace_ms": "1"}
 # Whatever a busy machine makes of it, it is not over before the test ends it.

@@ -16,8 +16,8 @@ from tailrace.store.prefixes import Prefixes, name_of
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import local, waiting, workers
-from worker import membership
 from worker.engines import scripted
+from worker.group import membership
 
 AWAY_S = 1.0  # how long the broker is down
 SHORT = {"script_tokens": "5", "script_pace_ms": "1"}

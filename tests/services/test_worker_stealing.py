@@ -1,6 +1,6 @@
 """Two workers on a real Kafka and a real Redis, and requests that all lie in one partition. What
-one worker takes from another is proven on the log in memory (`tests/unit/worker/test_stealing.py`,
-`test_hedging.py`)."""
+one worker takes from another is proven on the log in memory
+(`tests/unit/worker/sharing/test_stealing.py`, `test_hedging.py`)."""
 
 from __future__ import annotations
 

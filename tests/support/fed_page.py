@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from playwright import sync_api
 
-from gateway import page as served
+from gateway.routes import page as served
 from tailrace.local import paths
 
 ORIGIN: Final = "http://page.test"

@@ -9,36 +9,24 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway import (
-    breakers,
-    busy,
-    cache,
-    canaries,
-    context,
-    conversation_erasure,
-    conversation_items,
-    conversation_turns,
-    conversations,
-    files,
-    hedging,
+from gateway import cache
+from gateway.conversations import conversations, erasure, items, turn_list
+from gateway.files import files, uploads
+from gateway.load import breakers, canaries, hedging, principal_counts, rate_limits, worker_registry
+from gateway.parsing import command, responses_api
+from gateway.requests import (
+    busy_turns,
     idempotency,
     idempotency_index,
-    principal_counts,
-    rate_limits,
-    references,
     request_builder,
     request_writer,
-    response_operations,
-    response_stream,
     stream_keeper,
     submission,
     token_counts,
     turns,
-    uploads,
     withdrawals,
-    worker_registry,
 )
-from gateway.parsing import command, responses_api
+from gateway.responses import context, references, response_operations, response_stream
 from tailrace import settings
 from tailrace.archive import reader
 from tailrace.auth.principal import Principal
@@ -160,11 +148,11 @@ class Parts:
             self.broker.replays(),
             self.writer,
         )
-        self.items = conversation_items.Items(self.delivery, self.operations, self.references)
-        self.conversation_turns = conversation_turns.ConversationTurns(
+        self.items = items.Items(self.delivery, self.operations, self.references)
+        self.conversation_turns = turn_list.ConversationTurns(
             self.delivery, self.operations, self.items
         )
-        self.conversation_erasure = conversation_erasure.ConversationErasure(
+        self.conversation_erasure = erasure.ConversationErasure(
             self.conversations, self.delivery, self.operations
         )
         self.turns = turns.Turns(
@@ -192,7 +180,7 @@ class Parts:
             self.withdrawals,
             self.files,
             self.turns,
-            busy.BusyTurns(self.delivery, self.operations),
+            busy_turns.BusyTurns(self.delivery, self.operations),
             self.token_counts,
             self.breakers,
             self.canaries,

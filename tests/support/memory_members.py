@@ -13,9 +13,9 @@ from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import POOL, REQUESTS, Time, answer, new_request
 from tests.support.waiting import eventually
-from worker.request_consumer import RequestConsumer
-from worker.servings import Servings
-from worker.worker_context import WorkerContext
+from worker.group.request_consumer import RequestConsumer
+from worker.serving.servings import Servings
+from worker.serving.worker_context import WorkerContext
 
 GROUP = topics.group(POOL)
 

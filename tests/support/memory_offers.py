@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from tailrace.store.redis_store import StoreUnavailable
-from worker import membership, serving
+from worker.group import membership
+from worker.serving import serving
 
 T = TypeVar("T", bound=msgspec.Struct)
 

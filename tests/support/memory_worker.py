@@ -19,22 +19,22 @@ from tailrace.protocol.fold import Ended, Fold
 from tailrace.protocol.records import Claim, TokenRecord
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
-from worker import costs
-from worker.activity_writer import ActivityWriter
-from worker.commit_tracker import Tracker
-from worker.delivery import Delivery
 from worker.engines import base, scripted
-from worker.flush_scheduler import FlushScheduler
-from worker.fork_sources import ForkSources
-from worker.held_prefixes import HeldPrefixes
-from worker.history_writer import HistoryWriter
-from worker.metering import Metering
-from worker.outcome import Outcome
-from worker.serving import Serving
-from worker.slots import Slots
-from worker.stall_detector import StallDetector
-from worker.tail import Tail
-from worker.worker_context import WorkerContext
+from worker.log.tail import Tail
+from worker.prefixes.held_prefixes import HeldPrefixes
+from worker.queue.commit_tracker import Tracker
+from worker.queue.delivery import Delivery
+from worker.queue.slots import Slots
+from worker.serving import costs
+from worker.serving.activity_writer import ActivityWriter
+from worker.serving.fork_sources import ForkSources
+from worker.serving.history_writer import HistoryWriter
+from worker.serving.metering import Metering
+from worker.serving.outcome import Outcome
+from worker.serving.serving import Serving
+from worker.serving.stall_detector import StallDetector
+from worker.serving.worker_context import WorkerContext
+from worker.text.flush_scheduler import FlushScheduler
 
 MODEL = "smollm2-135m-instruct"
 POOL = "default"

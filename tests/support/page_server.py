@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway import page
+from gateway.routes import page
 from tailrace.local import paths
 
 ANSWERS: Final[dict[str, Any]] = {

@@ -13,9 +13,9 @@ import msgspec
 from tailrace.protocol import ids, records, segments, truncation
 from tailrace.verify import history, reference_fold
 from tailrace.verify.reference_fold import Begun
-from worker import stop_strings
 from worker.engines import scripted, scripted_answers, scripted_embeddings, scripted_markers
-from worker.item_parser import Piece
+from worker.text import stop_strings
+from worker.text.item_parser import Piece
 
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:

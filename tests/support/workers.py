@@ -24,7 +24,7 @@ from tailrace.protocol import events, fold, ids, records, topics
 from tailrace.protocol.fold import Ended, Fold, Outcome
 from tests.support import waiting
 from worker import app as worker_app
-from worker import status
+from worker.heartbeat import status
 
 ROOT = Path(__file__).parents[2]
 ENGINE_PYTHON = ROOT / ".venv-engine" / "bin" / "python"

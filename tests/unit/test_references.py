@@ -297,7 +297,7 @@ def test_every_reference_resolves() -> None:
         ("See docs/gone.md for this.", "no file docs/gone.md"),
         ("See docs/security for this.", "no file docs/security"),
         ("See worker/gone.py for this.", "no file worker/gone.py"),
-        ("See worker/takeover.py:gone.", "no gone in worker/takeover.py"),
+        ("See worker/serving/takeover.py:gone.", "no gone in worker/serving/takeover.py"),
         ("(docs/log-rule.md, section 99)", "no section 99 in docs/log-rule.md"),
         ("(docs/design.md, No such heading)", "no heading “No such heading” in docs/design.md"),
         ("(docs/design/turns.md, Gone)", "no heading “Gone” in docs/design/turns.md"),
@@ -343,8 +343,8 @@ def test_a_dead_link_is_found(text: str, problem: str) -> None:
 
 def test_live_references_are_not_reported() -> None:
     text = (
-        "worker/takeover.py:decide (log rule W1–W7 and section 10; docs/log-rule.md, section 4), "
-        "WHATWG HTML §9.2, docs/operations.md, Settings."
+        "worker/serving/takeover.py:decide (log rule W1–W7 and section 10; docs/log-rule.md, "
+        "section 4), WHATWG HTML §9.2, docs/operations.md, Settings."
     )
     assert _found_in_code(text) == []
 

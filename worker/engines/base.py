@@ -24,7 +24,8 @@ from tailrace.prompts import agreement
 from tailrace.protocol import records
 from tailrace.protocol.engine_fields import used
 from tailrace.protocol.features import Feature, generates_text, needed
-from worker import cached_blocks, generation, item_parser
+from worker.prefixes import cached_blocks
+from worker.text import generation, item_parser
 
 ItemParser = item_parser.ItemParser
 Piece = item_parser.Piece
@@ -278,12 +279,12 @@ class Engine(Protocol):
         None where it may be another one the next time, or the engine cannot tell."""
 
     def trial_key(self) -> str | None:
-        """What decides which fields it takes (`worker.field_trials`), as text: its version, model,
-        arguments and machine. Empty: nobody here knows, so that results are not kept. None: it
-        takes all that its features say, and nothing is tried. Only once it has started."""
+        """What decides which fields it takes (`worker.trials.field_trials`), as text: its version,
+        model, arguments and machine. Empty: nobody here knows, so that results are not kept. None:
+        it takes all that its features say, and nothing is tried. Only once it has started."""
 
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
-        """What a prompt's blocks have beside their tokens (`worker.cached_blocks`)."""
+        """What a prompt's blocks have beside their tokens (`worker.prefixes.cached_blocks`)."""
 
     def parser_name(self, request: records.Request) -> str:
         """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where

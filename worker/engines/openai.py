@@ -27,7 +27,6 @@ from tailrace.prompts.chat_template import text_of
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature
 from tailrace.retry import retry_until
-from worker import generation
 from worker.engines import (
     base,
     openai_answers,
@@ -37,6 +36,7 @@ from worker.engines import (
     openai_items,
     openai_pace,
 )
+from worker.text import generation
 
 CONNECT_S: Final = 5.0
 READ_S: Final = 120.0  # between two reads; a big model may think long before its first chunk

@@ -15,7 +15,7 @@ MAX_LINE_BYTES: Final = 4 << 20
 MAX_MESSAGE_CHARS: Final = 1000
 _RETRIABLE: Final = frozenset({408, 409, 425})
 _WRONG_REQUEST: Final = frozenset({400, 413, 415, 422})
-# Codes of the API that say what is wrong with a request (`gateway.failures`).
+# Codes of the API that say what is wrong with a request (`gateway.answers.failures`).
 _CODES: Final = frozenset(
     {
         "context_length_exceeded",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tailrace.protocol import records
 from worker.engines import base
-from worker.messages import chat
+from worker.text.messages import chat
 
 # Of vLLM, as a part of one message; understood by servers that offer it (`openai_canary`).
 CONTINUED: Final = {"continue_final_message": True, "add_generation_prompt": False}

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tailrace.protocol import records
-from worker.item_parser import Piece
+from worker.text.item_parser import Piece
 
 PARSER: Final = "openai@1"
 _FIRST: Final = 0x110000

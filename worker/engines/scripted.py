@@ -46,7 +46,6 @@ import msgspec
 
 from tailrace import settings
 from tailrace.protocol import engine_fields, features, files, fold, images, records
-from worker import cached_blocks, generation
 from worker.engines import (
     base,
     scripted_answers,
@@ -54,7 +53,9 @@ from worker.engines import (
     scripted_embeddings,
     scripted_markers,
 )
-from worker.messages import plain
+from worker.prefixes import cached_blocks
+from worker.text import generation
+from worker.text.messages import plain
 
 WORD: Final = 1
 HALF: Final = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from worker.cached_blocks import CachedBlocks, Removed, Stored, keys
+from worker.prefixes.cached_blocks import CachedBlocks, Removed, Stored, keys
 
 BLOCK: Final = 16
 

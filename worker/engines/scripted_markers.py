@@ -15,8 +15,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from worker.generation import Detokenizer
-from worker.item_parser import Piece
+from worker.text.generation import Detokenizer
+from worker.text.item_parser import Piece
 
 PARSER: Final = "scripted@1"
 OPEN: Final = "⟦"

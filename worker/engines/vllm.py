@@ -2,7 +2,8 @@
 
 Batching, scheduling and the prefix cache are vLLM's. What it does not do for a continued response:
 
-- Detokenizing and stop strings: `worker.generation` does both, because vLLM starts them afresh.
+- Detokenizing and stop strings: `worker.text.generation` does both, because vLLM starts them
+  afresh.
 - Penalties count output tokens. The former owner's tokens are prompt to the new engine, so
   penalties weigh less after a takeover.
 - Randomness: the seed is increased by the number of accepted tokens. Without that the same draws
@@ -32,7 +33,6 @@ from tailrace import private_parts, settings, telemetry
 from tailrace.prompts import agreement, chat_template
 from tailrace.protocol import images, records
 from tailrace.protocol.features import Feature
-from worker import cached_blocks, generation
 from worker.engines import (
     base,
     detokenizer,
@@ -52,6 +52,8 @@ from worker.engines import (
     vllm_request,
     vllm_template,
 )
+from worker.prefixes import cached_blocks
+from worker.text import generation
 
 # vLLM reads these at import. A value in the environment wins.
 ENVIRONMENT: Final = {

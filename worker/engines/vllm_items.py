@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from tailrace.prompts import chat_template
 from tailrace.protocol import records
-from worker import generation
 from worker.engines import vllm_internals
-from worker.item_parser import Piece
+from worker.text import generation
+from worker.text.item_parser import Piece
 
 # Parsers with a state machine may look at all arguments for each delta. So from here on in a call
 # they get ids in blocks, each a share of what the call has. They read blocks like single ids.

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace import telemetry
-from worker.cached_blocks import CachedBlocks, Cleared, Event, Removed, Stored
+from worker.prefixes.cached_blocks import CachedBlocks, Cleared, Event, Removed, Stored
 
 # Engine arguments beside which there are events elsewhere, or at several places.
 APART: Final = frozenset({"kv_events_config", "data_parallel_size"})

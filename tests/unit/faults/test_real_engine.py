@@ -9,7 +9,7 @@ from tailrace.protocol import ids, records
 from tailrace.verify.reference_fold import Begun
 from tests.faults import real_engine, real_parsers
 from tests.support import cases
-from worker.item_parser import Piece
+from worker.text.item_parser import Piece
 
 RID = f"resp_{'0' * 32}"
 

@@ -17,7 +17,9 @@ import openai
 import pytest
 import websockets
 
-from gateway import app, chat_completions, idempotency
+from gateway import app
+from gateway.answers import chat_completions
+from gateway.requests import idempotency
 from tailrace import log, settings
 from tailrace.auth import revocation_list
 from tailrace.auth.issuers import load_issuers

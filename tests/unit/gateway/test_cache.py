@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway import cache, worker_registry
+from gateway import cache
+from gateway.load import worker_registry
 from tailrace.protocol import ids
 from tailrace.store.prefixes import name_of
 from tailrace.store.redis_store import StoreUnavailable

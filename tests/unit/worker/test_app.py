@@ -31,12 +31,12 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from tests.unit.worker.test_serving import metered
-from worker import membership
+from tests.unit.worker.serving.test_serving import metered
 from worker.app import App, changed_members
-from worker.connections import Connections
 from worker.engines import base, scripted
-from worker.status import State
+from worker.group import membership
+from worker.heartbeat.status import State
+from worker.log.connections import Connections
 
 GROUP = topics.group("default")
 AWAY = "redis://127.0.0.1:1/0"

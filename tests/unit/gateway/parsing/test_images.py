@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway import admission, placement
+from gateway.load import admission, placement
 from gateway.parsing import images
 from tailrace.protocol import features, records
 from tailrace.protocol import images as message_images

@@ -11,7 +11,7 @@ from tailrace.protocol import engine_fields, features, records
 from tests.contract import test_vllm_fields
 from tests.support import cases
 from tests.unit.gateway.parsing.asked import chat, responses
-from tests.unit.gateway.test_requirements import request_of
+from tests.unit.gateway.requests.test_requirements import request_of
 
 # Fields of the API that ask an engine for nothing of its own: how long an answer is, how many there
 # are, what they are called, where they go, and what the worker does by itself.

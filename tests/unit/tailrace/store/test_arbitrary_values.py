@@ -11,7 +11,9 @@ import hypothesis
 import hypothesis.strategies as st
 import msgspec
 
-from gateway import backlog, cache, context, worker_registry
+from gateway import cache
+from gateway.load import backlog, worker_registry
+from gateway.responses import context
 from tailrace import fair_queue
 from tailrace.auth.principal import InvalidCredential, Principal
 from tailrace.protocol import errors, ids, records

@@ -28,8 +28,8 @@ from tailrace.protocol import (
 from tailrace.protocol import history as kept
 from tailrace.verify import checks, clients, history, outcome, reference_fold, report, transcript
 from tests.support import toy_parser
-from worker import metering
 from worker.engines import scripted
+from worker.serving import metering
 
 INCARNATION = "planted"
 TAG = ids.incarnation_tag(INCARNATION)

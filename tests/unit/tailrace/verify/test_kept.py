@@ -12,7 +12,7 @@ from tailrace.protocol import history as kept
 from tailrace.verify import history, kept_checks, reference_fold, report
 from tests.unit.tailrace.protocol.test_history import responses
 from tests.unit.tailrace.verify.test_reference_fold import OWNER, RID, any_records, placed
-from worker.tail_state import Entry
+from worker.log.tail_state import Entry
 
 
 def written(request: records.Request, found: Sequence[history.Placed]) -> list[log.Record] | None:

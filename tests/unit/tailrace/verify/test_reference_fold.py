@@ -14,7 +14,7 @@ from tailrace.protocol import fold, ids, records
 from tailrace.verify import history, reference_fold, report, response_checks
 from tests.support import cases
 from tests.unit.tailrace.verify import histories as worlds
-from worker import takeover
+from worker.serving import takeover
 
 RID = ids.mint(ids.Address(b"test", 0, 0), b"x" * 11)
 OWNER, STRANGER = records.Owner("i", "s"), records.Owner("i", "stranger")

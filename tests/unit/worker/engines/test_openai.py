@@ -26,7 +26,7 @@ from worker.engines import (
     openai_pace,
 )
 from worker.engines.openai_items import code_points
-from worker.item_parser import Piece
+from worker.text.item_parser import Piece
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": {}}}
 

@@ -14,7 +14,7 @@ from gateway.parsing import schemas
 from tailrace.protocol import features, records
 from tests.support import cases
 from worker.engines import base, scripted, scripted_answers, scripted_markers, scripted_values
-from worker.item_parser import Piece
+from worker.text.item_parser import Piece
 
 OWNER = records.Owner("i", "s")
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tests.support import cases
-from worker.cached_blocks import Cleared, Removed, Stored
 from worker.engines.vllm_kv_events import KvEvents, events_of, wanted
+from worker.prefixes.cached_blocks import Cleared, Removed, Stored
 
 
 class BlockStored(msgspec.Struct, tag=True):

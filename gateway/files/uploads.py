@@ -1,0 +1,260 @@
+"""Files that clients upload, and name in requests.
+
+`llm.uploads` holds a record for each, and every gateway knows the topic whole: who has which files,
+and where their chunks are. The chunks are in `llm.files`, like those of files within requests.
+
+The id of a file that was uploaded with an idempotency key follows from owner and key. So another
+upload of it writes the same file, at any gateway, and no key has to be remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.files import files
+from gateway.parsing import images, uploads
+from tailrace import log, telemetry
+from tailrace.delivery.whole_topic import WholeTopic
+from tailrace.log import files as log_files
+from tailrace.log import interfaces
+from tailrace.protocol import errors, ids, records, topics
+from tailrace.protocol import files as protocol_files
+
+# Of one owner: all that were uploaded and have not expired yet, deleted ones too, because their
+# chunks are in the log.
+MAX_FILES: Final = 2_000  # so many fill a vector store
+MAX_TOGETHER: Final = 256 << 20
+FORGET_EVERY_S: Final = 600.0
+_PARTITIONS: Final = topics.partitions_of(topics.UPLOADS)
+_PREFIX: Final = ids.FILE_PREFIX
+
+
+class Uploads:
+    """The uploads that are alive, as the log says.
+
+    An answer holds all that the log held when it was asked for: a file that another gateway took
+    a moment ago is there, and one that it deleted is not.
+
+    Attributes:
+        _known: uploads by owner's key and by id, in the order of the log; deleted ones too.
+        _forget_at: when to look again what has expired (seconds of `monotonic`).
+    """
+
+    def __init__(
+        self,
+        incarnation: bytes,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        ranges: interfaces.RangeReader,
+        writer: interfaces.RecordWriter,
+        kept: files.Files,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`incarnation`: the tag of the log."""
+        self._incarnation = incarnation
+        self._reader = reader
+        self._ranges = ranges
+        self._writer = writer
+        self._files = kept
+        self._clock = clock
+        self._monotonic = monotonic
+        self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._take)
+        self._known: dict[str, dict[str, records.Upload]] = {}
+        self._forget_at = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            await self._topic.run()
+        finally:
+            await self._reader.stop()
+
+    async def add(
+        self, owner: records.Owner, given: uploads.Uploaded, key: str | None = None
+    ) -> records.Upload:
+        """Take a file. It is there when this returns. With the `key` of a file that is there it is
+        that one, and nothing is written.
+
+        Raises:
+            errors.ApiError: 429, the owner has as much as one may have; 409, the key stands for
+                another file, or for one that was deleted.
+            log.LogUnavailable, log.AppendFailed: what was written has no name that a client
+                knows. With a key it may be written again.
+        """
+        await self._caught_up(owner)
+        random = _derived(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
+        name = ids.mint(ids.Address(self._incarnation, partition_of(owner), 0), random, _PREFIX)
+        before = self._known.get(owner.key, {}).get(name)
+        if before is not None and not self._expired(before):
+            digest = await asyncio.to_thread(protocol_files.digest, given.data)
+            return _same(before, digest, given)
+        self._check_room(owner, len(given.data))
+        sha256, place = await self._files.keep(owner.cache_scope, given.data)
+        created = int(self._clock())
+        record = records.Upload(
+            id=name,
+            owner=owner,
+            sha256=sha256,
+            file=place,
+            filename=given.filename,
+            purpose=given.purpose,
+            media=given.media,
+            created=created,
+            expires=created + given.lives_s,
+            width=given.width,
+            height=given.height,
+        )
+        await self._append(record)
+        if not key:
+            return record
+        await self._caught_up(owner)
+        first = self._known.get(owner.key, {}).get(name, record)
+        if not _alike(first, record):
+            await self._append(first)  # compaction keeps the last record of a key
+        return _same(first, sha256, given)
+
+    async def find(self, file_id: str, owner: records.Owner) -> records.Upload | None:
+        """A file of the owner; None if there is none of this name. Raises log.LogUnavailable."""
+        try:
+            ids.parse(file_id, _PARTITIONS, ids.FILE_PREFIX)
+        except ids.InvalidId:
+            return None
+        await self._caught_up(owner)
+        record = self._known.get(owner.key, {}).get(file_id)
+        return record if record is not None and self._alive(record) else None
+
+    async def all_of(self, owner: records.Owner) -> list[records.Upload]:
+        """The owner's files, oldest first. Raises log.LogUnavailable."""
+        await self._caught_up(owner)
+        return [each for each in self._known.get(owner.key, {}).values() if self._alive(each)]
+
+    async def content(self, record: records.Upload) -> bytes:
+        """The bytes of a file. Raises log.HistoryLost, log.LogUnavailable."""
+        return await self.at(record.sha256, record.file)
+
+    async def at(self, sha256: str, place: protocol_files.Place) -> bytes:
+        """The bytes that lie at a place. Raises like `content`."""
+        return await log_files.read(self._ranges, sha256, place)
+
+    async def part(self, file_id: str, owner: records.Owner, where: str) -> dict[str, Any]:
+        """The part of a message that a file is: an image, or text and its `filename`.
+
+        Raises:
+            errors.ApiError: 400, the owner has no such file.
+            log.LogUnavailable
+        """
+        record = await self.find(file_id, owner)
+        if record is None:
+            raise errors.file_unknown(file_id, where)
+        if record.width:
+            size = images.Size(record.media, record.width, record.height)
+            return images.image_part(record.sha256, size, None, file=record.file.shown())
+        try:
+            data = await self.content(record)
+        except log.HistoryLost as error:
+            raise errors.file_unknown(file_id, where) from error
+        text = images.told(record.filename, data.decode())
+        return {"type": "text", "text": text, "filename": record.filename}
+
+    async def delete(self, record: records.Upload) -> None:
+        """Take the name of a file back. Raises log.AppendFailed."""
+        await self._append(msgspec.structs.replace(record, deleted=True))
+
+    async def _append(self, record: records.Upload) -> None:
+        value = records.encode(record)
+        partition = partition_of(record.owner)
+        await self._writer.append(
+            topics.UPLOADS, partition, record.id, value, telemetry.trace_headers()
+        )
+
+    async def _caught_up(self, owner: records.Owner) -> None:
+        """Wait until everything was read that the log holds of an owner's files now.
+
+        Raises:
+            log.LogUnavailable
+        """
+        await self._topic.caught_up([partition_of(owner)])
+
+    def _check_room(self, owner: records.Owner, size: int) -> None:
+        held = [each for each in self._known.get(owner.key, {}).values() if not self._expired(each)]
+        if len(held) >= MAX_FILES or sum(each.file.bytes for each in held) + size > MAX_TOGETHER:
+            raise errors.too_many_files(
+                MAX_FILES, MAX_TOGETHER, min(each.expires for each in held) - self._clock()
+            )
+
+    def _alive(self, record: records.Upload) -> bool:
+        return not record.deleted and not self._expired(record)
+
+    def _expired(self, record: records.Upload) -> bool:
+        return self._clock() >= record.expires
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        self._fold(batch)
+        if self._monotonic() >= self._forget_at:
+            self._forget_at = self._monotonic() + FORGET_EVERY_S
+            self._forget()
+
+    def _fold(self, batch: list[log.Record]) -> None:
+        for each in batch:
+            record = records.upload_of(each.key, each.value)
+            if record is None:
+                if each.value is not None:
+                    telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
+                continue
+            mine = self._known.setdefault(record.owner.key, {})
+            before = mine.get(record.id)
+            if before is None or _follows(record, before):
+                mine[record.id] = record
+
+    def _forget(self) -> None:
+        for key, mine in list(self._known.items()):
+            left = {i: each for i, each in mine.items() if not self._expired(each)}
+            if left:
+                self._known[key] = left
+            else:
+                del self._known[key]
+
+
+def _derived(owner: records.Owner, key: str) -> bytes:
+    """What stands for the random bytes of an id. Only its owner may read a file, so it need not
+    be secret."""
+    named = f"{owner.key}\0{key}".encode(errors="surrogatepass")
+    return hashlib.blake2b(named, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
+
+
+def _alike(one: records.Upload, other: records.Upload) -> bool:
+    """Whether two records are of one file: its content, name and purpose."""
+    return (one.sha256, one.filename, one.purpose) == (other.sha256, other.filename, other.purpose)
+
+
+def _same(before: records.Upload, sha256: str, given: uploads.Uploaded) -> records.Upload:
+    """The file that a key stands for, if `given` is that one. Raises errors.ApiError."""
+    asked = (sha256, given.filename, given.purpose, given.lives_s)
+    lives_s = before.expires - before.created
+    if (before.sha256, before.filename, before.purpose, lives_s) != asked:
+        raise errors.idempotency_key_reused()
+    if before.deleted:
+        raise errors.file_deleted(before.id)
+    return before
+
+
+def _follows(record: records.Upload, before: records.Upload) -> bool:
+    """Whether a record takes the place of the one before it. Nothing brings a deleted file back,
+    and of two contents under one idempotency key the first stands, until it has expired."""
+    if record.created >= before.expires:
+        return True
+    return not before.deleted and _alike(record, before)
+
+
+def partition_of(owner: records.Owner) -> int:
+    """The partition of `llm.uploads` that an owner's files are in."""
+    return zlib.crc32(owner.key.encode()) % _PARTITIONS

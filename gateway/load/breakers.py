@@ -1,0 +1,147 @@
+"""The breakers of all pools, as this gateway knows them and as it tells the others.
+
+Without Redis each gateway has its own. That no worker of a pool is ready is no secret of one
+gateway, so it is not told: each sees it in the heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway import cache
+from gateway.load import breaker, worker_registry
+from gateway.load.breaker import State
+from tailrace import settings, telemetry
+from tailrace.store import breakers as store
+
+REFRESH_S: Final = 0.5
+NO_WORKER: Final = "no_worker"
+NO_WORKER_RETRY_S: Final = 5.0
+_LEVELS: Final = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+
+
+class Breakers:
+    """One breaker for each pool.
+
+    Attributes:
+        _breakers: by pool. Those of pools that vanished stay: their requests may run.
+        _away: pools without a ready worker when they were last looked at.
+        _untold: breakers that opened here, and of which Redis does not know yet.
+        _shown: the state of each pool as metric and log lines have it.
+    """
+
+    def __init__(
+        self,
+        pools: settings.CurrentPools,
+        workers: worker_registry.WorkerRegistry,
+        cached: cache.Cache,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        luck: Callable[[], float] = random.random,
+    ) -> None:
+        """`name` tells this gateway from the others."""
+        self._pools = pools
+        self._workers = workers
+        self._cache = cached
+        self._name = name
+        self._clock = clock
+        self._luck = luck
+        self._breakers = collections.defaultdict[str, breaker.Breaker](breaker.Breaker)
+        self._away: set[str] = set()
+        self._untold: set[str] = set()
+        self._shown: dict[str, State] = {}
+
+    async def run(self) -> None:
+        """Tell and read until cancelled."""
+        while True:
+            await self.exchange()
+            await asyncio.sleep(REFRESH_S)
+
+    async def exchange(self) -> None:
+        """Tell what opened here, and adopt what opened elsewhere."""
+        for pool in sorted(self._untold):
+            mine = self._breakers[pool]
+            found = store.Open(self._name, mine.opened, mine.reason, mine.wait_s(self._clock()))
+            if found.for_s <= 0 or await self._cache.tell_breaker(pool, found):
+                self._untold.discard(pool)
+        for pool, found in (await self._cache.open_breakers()).items():
+            if pool not in self._pools.catalog.names or found.by == self._name:
+                continue
+            mine = self._breakers[pool]
+            if mine.state(self._clock()) is not State.OPEN:
+                mine.adopt(found.opened, found.reason, found.for_s, self._clock())
+        for pool in self._pools.catalog.names:
+            self.state(pool)
+
+    def state(self, pool: str) -> State:
+        """Whether the pool gets requests."""
+        mine = self._breakers[pool]
+        if self._workers.absent(pool):
+            self._away.add(pool)
+        elif pool in self._away:
+            self._away.discard(pool)
+            if mine.state(self._clock()) is State.CLOSED:
+                mine.half_open()
+        state = State.OPEN if pool in self._away else mine.state(self._clock())
+        self._show(pool, state)
+        return state
+
+    def admits(self, pool: str) -> bool:
+        """Whether a request may go to the pool now. It counts as sent."""
+        return self.state(pool) is not State.OPEN and self._breakers[pool].admits(self._clock())
+
+    def wait_s(self, pool: str) -> float:
+        """Seconds until the pool is tried again; 0 if it is tried now."""
+        if self.state(pool) is not State.OPEN:
+            return 0.0
+        wait_s = self._breakers[pool].wait_s(self._clock())
+        return max(wait_s, NO_WORKER_RETRY_S) if pool in self._away else wait_s
+
+    def reason(self, pool: str) -> str:
+        """Why it does not get every request; empty if it does."""
+        if self.state(pool) is State.CLOSED:
+            return ""
+        return NO_WORKER if pool in self._away else self._breakers[pool].reason or NO_WORKER
+
+    def settled(self, pool: str, failure: str = "") -> None:
+        """A request of the pool went well, or failed for this reason."""
+        if failure:
+            telemetry.POOL_FAILURES.labels(pool=pool, reason=failure).inc()
+        if self._breakers[pool].settled(failure, self._clock(), self._luck()):
+            self._untold.add(pool)
+        self.state(pool)
+
+    def left(self, pool: str) -> None:
+        """A request of the pool ended without saying anything of it."""
+        self._breakers[pool].left()
+
+    def shown(self) -> dict[str, Any]:
+        """For `/ready`: state, reason and seconds until the next try, by pool."""
+        return {
+            pool: {
+                "state": self.state(pool).value,
+                "reason": self.reason(pool),
+                "retry_s": round(self.wait_s(pool), 1),
+            }
+            for pool in self._pools.catalog.names
+        }
+
+    def _show(self, pool: str, state: State) -> None:
+        telemetry.POOL_BREAKER.labels(pool=pool).set(_LEVELS[state])
+        if self._shown.get(pool, State.CLOSED) is state:
+            return
+        self._shown[pool] = state
+        mine = self._breakers[pool]
+        telemetry.log(
+            telemetry.Action.BREAKER_CHANGED,
+            pool=pool,
+            state=state.value,
+            reason=NO_WORKER if pool in self._away else mine.reason,
+            opened=mine.opened,
+        )

@@ -1,0 +1,199 @@
+"""The shares of the model revisions of each pool, and the return of a new one that is worse.
+
+Each gateway judges by the responses that it submitted, and tells the others through Redis. Without
+Redis each judges by itself. A pool without `canary` is not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway import cache
+from gateway.load import revisions, worker_registry
+from tailrace import settings, telemetry
+from tailrace.settings.shapes import Pool
+from tailrace.store import canaries as store
+
+REFRESH_S: Final = 0.5
+MAX_OUT: Final = 100  # revisions that get nothing, of all pools; more are not adopted
+TELL_S: Final = 5.0  # what is known is told again, because Redis may have been emptied
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """Why a revision gets nothing, until when (monotonic seconds), and by which terms."""
+
+    terms: str
+    reason: str
+    until: float
+
+
+class Canaries:
+    """The revisions of all pools.
+
+    Attributes:
+        _records: what was seen of each revision, by pool.
+        _out: revisions that get nothing, by pool and revision.
+        _told_at: when they were last told (monotonic seconds).
+        _shown: pools that the metric has.
+    """
+
+    def __init__(
+        self,
+        pools: settings.CurrentPools,
+        workers: worker_registry.WorkerRegistry,
+        cached: cache.Cache,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pools = pools
+        self._workers = workers
+        self._cache = cached
+        self._clock = clock
+        self._records: dict[str, dict[str, revisions.Record]] = {}
+        self._out: dict[tuple[str, str], _Out] = {}
+        self._told_at = -math.inf
+        self._shown: set[str] = set()
+
+    async def run(self) -> None:
+        """Tell and read until cancelled."""
+        while True:
+            await self.exchange()
+            await asyncio.sleep(REFRESH_S)
+
+    async def exchange(self) -> None:
+        """Adopt what others judged, tell what is known here, and try again what is due."""
+        weighed = [pool for pool in self._pools.catalog.pools if pool.canary is not None]
+        self._forget()
+        if weighed:
+            now = self._clock()
+            for (name, revision), told in (await self._cache.returned_revisions()).items():
+                pool = self._pool(name)
+                known = (name, revision) in self._out or len(self._out) >= MAX_OUT
+                if pool is None or known:
+                    continue
+                if told.terms == revisions.terms(pool):
+                    # What is not tried again by itself is told for a day at a time.
+                    for_s = told.for_s if pool.canary_bounds.retry_s else math.inf
+                    self._return(pool, revision, told.reason, now + for_s)
+            if self._out and now - self._told_at >= TELL_S:
+                self._told_at = now
+                for (name, revision), mine in self._out.items():
+                    for_s = min(mine.until - now, store.MOST_S)
+                    found = store.Returned(mine.terms, mine.reason, for_s)
+                    await self._cache.tell_returned(name, revision, found)
+        self._show(weighed)
+
+    def partitions(
+        self, name: str, scope: str, messages: Sequence[Mapping[str, Any]]
+    ) -> frozenset[int]:
+        """The partitions for a new request, by the weights; empty: any."""
+        pool = self._pool(name)
+        if pool is None or not messages:
+            return frozenset()
+        found, parts = self._shares(pool)
+        chosen = revisions.pick(parts, revisions.point_of(scope, messages))
+        return next((each.partitions for each in found if each.name == chosen), frozenset())
+
+    def tells(self, name: str) -> bool:
+        """Whether responses of the pool tell their revision."""
+        return self._pool(name) is not None
+
+    def began(self, name: str, revision: str, seconds: float) -> None:
+        """The first token of a response came."""
+        if (record := self._record(name, revision)) is not None:
+            record.began(self._clock(), seconds)
+            self._judge(name)
+
+    def ended(self, name: str, revision: str, *, failed: bool) -> None:
+        """A response ended, or does not go on."""
+        if (record := self._record(name, revision)) is not None:
+            record.ended(self._clock(), failed=failed)
+            self._judge(name)
+
+    def shown(self) -> dict[str, Any]:
+        """For `/ready`: the share of each revision of the pools that weigh them, and for one that
+        gets nothing why, and seconds until it is tried again (null: never by itself)."""
+        self._forget()
+        return {
+            pool.name: {name: self._state(pool.name, name, part) for name, part in parts.items()}
+            for pool in self._pools.catalog.pools
+            if pool.canary is not None and (parts := self._shares(pool)[1])
+        }
+
+    def _state(self, pool: str, revision: str, part: float) -> dict[str, Any]:
+        state: dict[str, Any] = {"share": round(part, 4)}
+        if (out := self._out.get((pool, revision))) is not None:
+            left = out.until - self._clock()
+            state |= {
+                "returned": out.reason,
+                "retry_s": round(left, 1) if left < math.inf else None,
+            }
+        return state
+
+    def _pool(self, name: str) -> Pool | None:
+        """The pool, if it weighs revisions."""
+        pool = self._pools.catalog.pool(name)
+        return pool if pool is not None and pool.canary is not None else None
+
+    def _shares(self, pool: Pool) -> tuple[list[revisions.Revision], dict[str, float]]:
+        found = revisions.of(self._workers.standing(pool.name))
+        out = [revision for name, revision in self._out if name == pool.name]
+        assert pool.canary is not None
+        return found, revisions.shares(pool.canary, found, out)
+
+    def _record(self, name: str, revision: str) -> revisions.Record | None:
+        """What was seen of a revision; None where its pool does not weigh any."""
+        if self._pool(name) is None or not revision:
+            return None
+        standing = {each.name for each in revisions.of(self._workers.standing(name))} | {revision}
+        kept = {k: v for k, v in self._records.get(name, {}).items() if k in standing}
+        self._records[name] = kept
+        return kept.setdefault(revision, revisions.Record())
+
+    def _judge(self, name: str) -> None:
+        """Give the newest revision back if it is worse than the others that get requests."""
+        pool = self._pool(name)
+        assert pool is not None
+        self._forget()
+        newest, *others = [rev for rev, part in self._shares(pool)[1].items() if part > 0] or [""]
+        records = self._records[name]
+        if newest not in records or not others:
+            return
+        before = [records[rev] for rev in others if rev in records]
+        reason = revisions.worse(pool, records[newest], before, self._clock())
+        if reason:
+            retry_s = pool.canary_bounds.retry_s
+            self._return(pool, newest, reason, self._clock() + (retry_s or math.inf))
+            self._told_at = -math.inf
+
+    def _return(self, pool: Pool, revision: str, reason: str, until: float) -> None:
+        self._out[pool.name, revision] = _Out(revisions.terms(pool), reason, until)
+        self._records.get(pool.name, {}).pop(revision, None)
+        telemetry.REVISIONS_RETURNED.labels(pool=pool.name, reason=reason).inc()
+        telemetry.log(
+            telemetry.Action.REVISION_RETURNED, pool=pool.name, revision=revision, reason=reason
+        )
+
+    def _forget(self) -> None:
+        """Try again what is due, and what was judged by other terms."""
+        now = self._clock()
+        for (name, revision), out in list(self._out.items()):
+            pool = self._pool(name)
+            if pool is not None and out.until > now and out.terms == revisions.terms(pool):
+                continue
+            del self._out[name, revision]
+            telemetry.log(telemetry.Action.REVISION_TRIED, pool=name, revision=revision)
+
+    def _show(self, weighed: Sequence[Pool]) -> None:
+        for pool in weighed:
+            newest = next(iter(self._shares(pool)[1].values()), 0.0)
+            telemetry.REVISION_SHARE.labels(pool=pool.name).set(newest)
+        for name in self._shown - {pool.name for pool in weighed}:
+            telemetry.REVISION_SHARE.remove(name)
+        self._shown = {pool.name for pool in weighed}

@@ -1,0 +1,194 @@
+"""Which pool a request goes to (docs/design/fallback.md)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.load import admission, breaker, breakers, shortening, worker_registry
+from gateway.parsing import command, conversation
+from tailrace import settings
+from tailrace.protocol import engine_fields, equal_requests, errors, features, records
+from tailrace.settings.shapes import Pool
+
+UNAVAILABLE_S: Final = 1.0
+
+
+def allowed(request: records.Request) -> bool:
+    """Whether another model may answer: not a fork, which has ids of its source's model; not
+    embeddings, which are of one space; not biases, which name ids; not a warm-up."""
+    bound = request.fork, request.embed
+    return request.generate and bound == (None, None) and not request.sampling.logit_bias
+
+
+def fits(create: command.Create, request: records.Request, asked: Pool, pool: Pool) -> bool:
+    """Whether the pool takes the class, and the request may fit the model's length, by estimate.
+    What may leave older messages out leaves out as many wherever it is continued, so the length
+    must not be less."""
+    if create.priority not in pool.classes:
+        return False
+    if request.truncate:
+        return pool.max_model_len >= asked.max_model_len
+    prompt = conversation.characters(request.messages) / admission.CHARS_PER_TOKEN_GUESS
+    return prompt < pool.max_model_len and (create.max_output_tokens or 0) <= pool.longest_answer
+
+
+class Routes:
+    """Chooses pools by their breakers, their workers and their backlog."""
+
+    def __init__(
+        self,
+        pools: settings.CurrentPools,
+        broken: breakers.Breakers,
+        workers: worker_registry.WorkerRegistry,
+        wait_s: Callable[[str, command.Create, str], float | None],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`wait_s`: gives the seconds until a pool would start a request of a principal; None while
+        that is not known. `draw`: gives a random number from 0 to 1."""
+        self._pools = pools
+        self._breakers = broken
+        self._workers = workers
+        self._wait_s = wait_s
+        self.draw = draw
+
+    def gives_again(self, create: command.Create) -> bool:
+        """Whether the pool that was asked may answer by a former answer, which its workers are
+        there to give."""
+        pool = self._pools.catalog.pool(create.pool)
+        plain = create.generate and create.fork is None and create.embed is None
+        return (
+            pool is not None
+            and pool.cached_answers is not None
+            and plain
+            and create.cached_answers
+            and equal_requests.repeatable(create.sampling)
+            and not self._broken(pool.name)
+        )
+
+    def wait_s(self, create: command.Create, principal: str) -> float | None:
+        """Seconds until a request would start, as far as that decides whether it is refused before
+        anything else is known of it: None where another pool, or a former answer, may answer it.
+        `principal`: as of `choose`."""
+        name = create.pool
+        chain = self._pools.catalog.chain(name)
+        elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
+        if len(chain) > 1 and (self._broken(name) or elsewhere):
+            return None
+        return None if self.gives_again(create) else self._wait_s(name, create, principal)
+
+    def shortened(self, create: command.Create, principal: str) -> command.Create:
+        """The request, with a shorter answer where its pool is too busy for the whole one.
+        `principal`: as of `choose`."""
+        chain = self._pools.catalog.chain(create.pool)
+        rule = chain[0].shorter_when_busy if chain else None
+        if rule is None or not shortening.allowed(create, rule):
+            return create
+        if len(chain) > 1 and self._broken(create.pool):
+            return create  # another pool answers
+        wait_s = self._wait_s(create.pool, create, principal)
+        return create if (wait_s or 0.0) <= rule.backlog_s else shortening.applied(create, rule)
+
+    def _broken(self, name: str) -> bool:
+        return self._breakers.state(name) is breaker.State.OPEN
+
+    def others(self, create: command.Create, request: records.Request) -> list[str]:
+        """The pools that may answer in place of the one that was asked, by what is asked."""
+        chain = self._pools.catalog.chain(create.pool)
+        if len(chain) < 2 or not allowed(request):
+            return []
+        asked, *others = chain
+        return [pool.name for pool in others if fits(create, request, asked, pool)]
+
+    def choose(self, create: command.Create, request: records.Request, principal: str) -> str:
+        """The pool that a request goes to. A pool without `fallback` takes what it always took.
+
+        Args:
+            principal: key of the one who asks.
+
+        Raises:
+            errors.ApiError: 429, every pool that can answer would start it after its deadline; 503,
+                none can answer.
+        """
+        chain = self._pools.catalog.chain(create.pool)
+        deadline_s = create.deadline_ms / 1000
+        if len(chain) < 2 or not (chain[0].fallback_when_busy and create.degrade):
+            late_s = (
+                self._late_s(create.pool, create, principal) if self.gives_again(create) else None
+            )
+            if late_s is not None:
+                raise self._too_late(late_s, deadline_s)
+        if len(chain) < 2:
+            return create.pool
+        asked, late_s = chain[0], None
+        if asked.fallback_when_busy and create.degrade:
+            late_s = self._late_s(asked.name, create, principal)
+        if not allowed(request):
+            if late_s is not None:
+                raise self._too_late(late_s, deadline_s)
+            return create.pool
+        if late_s is None and self._breakers.admits(asked.name):
+            return asked.name
+        others = self.others(create, request)
+        found = self.next(request, others, create, principal)
+        if found is not None:
+            return found
+        able = [name for name in others if self._able(name, request)]
+        waits = [late_s, *(self._late_s(name, create, principal) for name in able)]
+        if known := [each for each in waits if each is not None]:
+            raise self._too_late(min(known), deadline_s)
+        raise errors.no_pool(
+            create.model,
+            [(pool.name, self._breakers.reason(pool.name)) for pool in chain],
+            max(UNAVAILABLE_S, self._breakers.wait_s(asked.name)),
+        )
+
+    def next(
+        self,
+        request: records.Request,
+        others: Sequence[str],
+        create: command.Create | None = None,
+        principal: str = "",
+    ) -> str | None:
+        """The first of `others` that can answer; None if none can. `create`: also in time."""
+        for name in others:
+            suits = stands_in(self._workers.standing(name), request)
+            in_time = create is None or self._late_s(name, create, principal) is None
+            if suits and in_time and self._breakers.admits(name):
+                return name
+        return None
+
+    def _too_late(self, wait_s: float, deadline_s: float) -> errors.ApiError:
+        return errors.deadline_not_met(wait_s, deadline_s, self.draw())
+
+    def _able(self, name: str, request: records.Request) -> bool:
+        """Whether it can answer, though perhaps not in time."""
+        suits = stands_in(self._workers.standing(name), request)
+        return suits and not self._broken(name)
+
+    def _late_s(self, name: str, create: command.Create, principal: str) -> float | None:
+        """Seconds until the pool would start it, where that is after its deadline; else None."""
+        if not create.generate:
+            return None
+        wait_s = self._wait_s(name, create, principal)
+        deadline_s = create.deadline_ms / 1000
+        return None if wait_s is None or not admission.late(wait_s, deadline_s) else wait_s
+
+
+def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:
+    """Whether all ready workers of a pool say that they answer for the model, and all can do what
+    the request needs: whichever of them has its partition has to."""
+    needs = {need.feature for need in features.needed(request)}
+    fields = {row.name for row in engine_fields.used(request)}
+    return bool(workers) and all(
+        request.model in _list(worker, "stands_in_for")
+        and needs <= set(_list(worker, "features"))
+        and fields.isdisjoint(_list(worker, "not_offered"))
+        for worker in workers
+    )
+
+
+def _list(worker: worker_registry.Beat, name: str) -> list[str]:
+    found = worker.get(name)
+    return found if isinstance(found, list) else []

@@ -1,0 +1,48 @@
+"""How many responses each principal runs at other gateways, so that the cap holds for all together.
+
+Told and read once a second, and only of principals that run many: nothing is added to a request.
+Without Redis each gateway knows its own, and the cap holds per gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from gateway import cache
+from gateway.load import admission
+from tailrace.store.redis_store import digest
+
+REFRESH_S: Final = 1.0
+MANY: Final = 16  # fewer responses of one principal are not told
+
+
+class PrincipalCounts:
+    """The counts of the other gateways.
+
+    Attributes:
+        _elsewhere: by digest of the principal; empty while Redis is away.
+    """
+
+    def __init__(self, cached: cache.Cache, running: admission.Running, name: str) -> None:
+        """`name` tells this gateway from the others."""
+        self._cache = cached
+        self._running = running
+        self._name = name
+        self._elsewhere = Counter[str]()
+
+    async def run(self) -> None:
+        """Tell and read until cancelled."""
+        told = False
+        while True:
+            busy = self._running.busy(MANY)
+            if busy or told:
+                await self._cache.tell_running(self._name, busy)
+            told = bool(busy)
+            self._elsewhere = await self._cache.running_elsewhere(self._name)
+            await asyncio.sleep(REFRESH_S)
+
+    def elsewhere(self, principal: str) -> int:
+        """Responses of the principal at other gateways."""
+        return self._elsewhere[digest(principal)] if self._elsewhere else 0

@@ -1,0 +1,173 @@
+"""A request for several answers: one response for each, all of them or none, followed as one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from gateway.parsing import command
+from gateway.requests import submission, withdrawals
+from gateway.responses import response_stream
+from tailrace.auth.principal import Principal
+from tailrace.protocol import events, records
+
+WITHDRAWN_S: Final = 5.0  # how long a client is kept waiting until nothing of its request runs
+_SEEDS: Final = 2**64
+_SEED_LEAST: Final = -(2**63)
+
+
+def of(create: command.Create, index: int, among: int) -> command.Create:
+    """What choice number `index` asks for by itself. Its number is part of its idempotency key, so
+    that a repeated request finds each of its choices. `among`: its number among the choices of its
+    prompt. That is part of its seed, so that they differ and other prompts change nothing (as in
+    vLLM's server)."""
+    if not index:
+        return create
+    sampling, key = create.sampling, create.idempotency_key
+    if sampling.seed is not None:
+        seed = (sampling.seed + among - _SEED_LEAST) % _SEEDS + _SEED_LEAST
+        sampling = msgspec.structs.replace(sampling, seed=seed)
+    choice = create.choice
+    return dataclasses.replace(
+        create,
+        choice=msgspec.structs.replace(choice, index=index) if choice is not None else None,
+        sampling=sampling,
+        idempotency_key=f"{key}\0choice {index}" if key is not None else None,
+    )
+
+
+def split(create: command.Create, prompts: Sequence[command.Create] = ()) -> list[command.Create]:
+    """What the choices of a request ask for. `prompts`: where it has several, `create` with each of
+    them; the choices of the first come first."""
+    count = create.choices // max(1, len(prompts))
+    each = [prompt for prompt in prompts or (create,) for _ in range(count)]
+    return [of(asked, index, index % count) for index, asked in enumerate(each)]
+
+
+class Choices:
+    """The streams of all choices: a context manager, and a source of (index, event).
+
+    Attributes:
+        streams: one for each choice.
+        rid: of the first choice.
+        _waiting: for the next events of each choice that has not ended.
+    """
+
+    def __init__(self, streams: Sequence[response_stream.ResponseStream]) -> None:
+        self.streams = streams
+        self._waiting: dict[int, asyncio.Task[list[events.Event]]] = {}
+        self.rid = streams[0].rid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For the answer; as of `ResponseStream`."""
+        every = ", ".join(stream.rid for stream in self.streams)
+        return {**self.streams[0].headers, "x-tailrace-response-id": every}
+
+    @property
+    def echoes(self) -> list[dict[str, Any]]:
+        """The static parts of the Response objects."""
+        return [stream.echo for stream in self.streams]
+
+    @property
+    def finals(self) -> list[dict[str, Any]]:
+        """The final Response objects; empty until all choices have ended."""
+        found = [stream.final for stream in self.streams if stream.final is not None]
+        return found if len(found) == len(self.streams) else []
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be shown: all have ended, or one has failed."""
+        finals = [stream.final for stream in self.streams]
+        failed = any(final is not None and final["status"] == "failed" for final in finals)
+        return failed or None not in finals
+
+    async def next_events(self) -> list[tuple[int, events.Event]]:
+        """Wait for events of any choice. Returns and raises like `ResponseStream.next_events`."""
+        for index, stream in enumerate(self.streams):
+            if not stream.ended and index not in self._waiting:
+                self._waiting[index] = asyncio.ensure_future(stream.next_events())
+        if not self._waiting:
+            return []
+        await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+        arrived = {i: task for i, task in self._waiting.items() if task.done()}
+        for index, task in arrived.items():
+            del self._waiting[index]
+            submission.consume_exception(task)  # two may fail at once, and one error is raised
+        return [(index, event) for index, task in arrived.items() for event in task.result()]
+
+    async def to_end(self) -> None:
+        """Take all events. Raises like `next_events`."""
+        await asyncio.gather(*(stream.to_end() for stream in self.streams))
+
+    def keepalive(self) -> None:
+        """Make a waiting `next_events` return."""
+        for stream in self.streams:
+            if not stream.ended:
+                stream.keepalive()
+                return
+
+    def release(self) -> None:
+        """Let go of all streams; idempotent."""
+        for task in self._waiting.values():
+            task.cancel()
+        self._waiting = {}
+        for stream in self.streams:
+            stream.release()
+
+
+async def submit(
+    taking: submission.Submission,
+    withdrawn: withdrawals.Withdrawals,
+    asked: Sequence[command.Create],
+    principal: Principal,
+) -> Choices:
+    """Take all choices of a request into the log, or none: where one is refused or not written, the
+    others are withdrawn before the client is told. `asked`: one for each choice (`split`).
+
+    Raises:
+        errors.ApiError: like `Submission.submit`.
+    """
+    if len(asked) == 1:
+        return Choices([await taking.submit(asked[0], principal)])
+    tasks = [asyncio.ensure_future(taking.submit(each, principal)) for each in asked]
+    try:
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        # Those under way are cancelled; those that were taken are let go of.
+        for task in tasks:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().release()
+        raise
+    streams = [each for each in found if isinstance(each, response_stream.ResponseStream)]
+    failed = [each for each in found if isinstance(each, BaseException)]
+    if not failed:
+        return Choices(streams)
+    for stream in streams:
+        # One that an idempotency key led to is another request's.
+        request = records.decode_request(stream.request) if stream.counted else None
+        if request is not None:
+            withdrawn.begin(request)
+        stream.release()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WITHDRAWN_S):
+            for stream in streams:
+                await withdrawn.settled(stream.rid)
+    raise failed[0]

@@ -1,0 +1,72 @@
+"""Requests that no worker claims end all the same, some time after their deadline (log rule §29).
+
+A worker ends them as soon as the deadline has passed. But there may be none: nobody serves the
+pool, or the log has lost the request, or no worker can read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gateway.responses import response_operations
+from tailrace import log, telemetry
+from tailrace.delivery import delivery, hub
+
+LOOK_S: Final = 5.0
+GRACE_S: Final = 30.0  # behind the deadline, for the workers
+# A client may ask seldom; what is seen again within this time is still the same wait.
+REMEMBERED_S: Final = 3_600.0
+AT_ONCE: Final = 64  # appends under way
+
+
+class Expiry:
+    """Ends requests that this gateway has seen waiting for too long; `run` is its one task.
+
+    Attributes:
+        _due: when they are ended, by response id (monotonic seconds). Counted from when this
+            gateway first saw them, so never too early.
+    """
+
+    def __init__(
+        self,
+        deliver: delivery.Delivery,
+        operations: response_operations.ResponseOperations,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._delivery = deliver
+        self._operations = operations
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """End what is due."""
+        now = self._clock()
+        over = []
+        for stream in self._delivery.unclaimed():
+            wait_s = stream.ttl_ms / 1000 + GRACE_S
+            if self._due.setdefault(stream.rid, now + wait_s) <= now:
+                over.append(stream)
+        for at in range(0, len(over), AT_ONCE):
+            await asyncio.gather(*(self._end(stream) for stream in over[at : at + AT_ONCE]))
+        self._due = {rid: at for rid, at in self._due.items() if now < at + REMEMBERED_S}
+
+    async def _end(self, stream: hub.Stream) -> None:
+        """What fails is tried again at the next look."""
+        if stream.owner is None or stream.series is None:
+            return
+        try:
+            await self._operations.append_cancel(
+                stream.rid, stream.owner, stream.series.base, failed="expired"
+            )
+        except log.AppendFailed as error:
+            telemetry.log(telemetry.Action.TASK_FAILED, response=stream.rid, exc_info=error)

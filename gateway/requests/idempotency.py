@@ -1,0 +1,299 @@
+"""One response per idempotency key (log rule §10).
+
+Redis maps (principal, key) to the first response and answers fast, but may have forgotten. The log
+decides: of two requests with one key the first in the log stands, and the other is withdrawn. A
+request that was withdrawn leaves its key to the next one. A key stands for one request: another
+body with it is refused, by the digests in the request records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway import cache
+from gateway.requests import idempotency_index, stream_keeper, withdrawals
+from gateway.responses import response_operations, response_stream
+from tailrace import log
+from tailrace.delivery import delivery
+from tailrace.protocol import errors, records, topics
+from tailrace.retry import retry_until
+
+KEY_TTL_S: Final = 24 * 3600.0
+ATTACH_DEADLINE_S: Final = 2.0
+ATTACH_RETRY_S: Final = 0.2
+STAND_DOWN_S: Final = 5.0
+
+Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A client's key, and what asks with it.
+
+    Attributes:
+        key: as the client sent it.
+        digest: as the log holds it.
+        body_digest: of what the client asks for.
+        partition: where (principal, key) leads.
+    """
+
+    owner: records.Owner
+    key: str
+    digest: str
+    body_digest: str | None
+    pool: str
+    priority: topics.PriorityClass
+    partition: int
+    embeddings: bool = False
+
+    @property
+    def principal(self) -> str:
+        """Key of the principal."""
+        return self.owner.key
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request with an idempotency key."""
+
+    request: records.Request
+    of: Key
+
+    @property
+    def rid(self) -> str:
+        return self.request.rid
+
+
+class _OtherBody(Exception):
+    """The response `rid` has this key and was asked for with another body."""
+
+    def __init__(self, rid: str) -> None:
+        super().__init__(rid)
+        self.rid = rid
+
+
+class Idempotency:
+    """Appends a request unless a request with the same key is there.
+
+    Attributes:
+        _pending: rid -> whether its request got into the log, for submissions under way. A retry
+            with the same key waits for it.
+    """
+
+    def __init__(
+        self,
+        cached: cache.Cache,
+        index: idempotency_index.IdempotencyIndex,
+        streams: stream_keeper.StreamKeeper,
+        operations: response_operations.ResponseOperations,
+        withdrawn: withdrawals.Withdrawals,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cache = cached
+        self._index = index
+        self._streams = streams
+        self._operations = operations
+        self._withdrawals = withdrawn
+        self._spawn = spawn
+        self._clock = clock
+        self._sleep = sleep
+        self._pending: dict[str, asyncio.Future[bool]] = {}
+
+    async def append_once(
+        self, asked: KeyedRequest, append: Append
+    ) -> delivery.Subscription | response_stream.ResponseStream:
+        """Call `append`, unless there is an earlier request with this key.
+
+        Returns:
+            The subscription that `append` returned, or the stream of the earlier response.
+
+        Raises:
+            errors.ApiError: 409, the earlier request had another body. Nothing runs for this one.
+            log.LogUnavailable: nothing was appended.
+            log.AppendFailed: like `append`; also when it is in the log, and it cannot be said
+                whether another request is ahead of it.
+        """
+        try:
+            return await self._append_once(asked, append)
+        except _OtherBody as error:
+            raise errors.idempotency_key_reused() from error
+
+    async def stands(self, asked: KeyedRequest) -> bool:
+        """Whether the log has this request, and no other one with its key ahead of it that stands.
+
+        Raises:
+            log.LogUnavailable
+        """
+        for rid in await self._known(asked.of, end=-1):
+            if rid == asked.rid:
+                return True
+            try:
+                stream = await self._attach(asked.of, rid, logged=True)
+            except (_OtherBody, errors.ApiError):
+                return False
+            if stream is not None:
+                stream.release()
+                return False
+        return False
+
+    async def find(self, key: Key) -> response_stream.ResponseStream | None:
+        """The stream of a request with this key that the log has, if there is one.
+
+        Raises:
+            errors.ApiError: 409, it had another body.
+            log.LogUnavailable
+        """
+        try:
+            for rid in await self._known(key, end=-1):
+                stream = await self._attach(key, rid, logged=True)
+                if stream is not None:
+                    return stream
+        except _OtherBody as error:
+            raise errors.idempotency_key_reused() from error
+        return None
+
+    async def _append_once(
+        self, asked: KeyedRequest, append: Append
+    ) -> delivery.Subscription | response_stream.ResponseStream:
+        with self._submitting(asked.rid) as outcome:
+            earlier = await self._earlier(asked)
+            if earlier is not None:
+                return earlier
+            subscription, end = await append()
+            outcome.set_result(True)
+            try:
+                earlier = await self._ahead_in_log(asked, end)
+            except _OtherBody as error:
+                subscription.close()
+                # Before the answer: a refused request must not run.
+                await self._stand_down(asked, error.rid)
+                raise
+            except (log.LogUnavailable, errors.ApiError) as error:
+                subscription.close()
+                raise log.AppendFailed(str(error)) from error
+            except BaseException:
+                subscription.close()
+                raise
+            if earlier is None:
+                return subscription
+            subscription.close()
+            self._spawn(self._stand_down(asked, earlier.rid))
+            return earlier
+
+    @contextlib.contextmanager
+    def _submitting(self, rid: str) -> Iterator[asyncio.Future[bool]]:
+        """Hold the rid from before it becomes visible in Redis until the append has succeeded or
+        failed. In between a look-up in the log would not find it."""
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pending[rid] = outcome
+        try:
+            yield outcome
+        finally:
+            del self._pending[rid]
+            if not outcome.done():
+                outcome.set_result(False)
+
+    async def _earlier(self, asked: KeyedRequest) -> response_stream.ResponseStream | None:
+        """The stream of an earlier request with this key."""
+        key = asked.of
+        first = await self._cache.claim_key(key.principal, key.key, asked.rid, KEY_TTL_S)
+        if first != asked.rid:
+            stream = await self._attach(key, first)
+            if stream is not None:
+                return stream
+            # Its submission failed or died before the append, so the key is free again.
+            await self._remap(asked, first, asked.rid)
+        # The key is new to Redis, which may have lost it or never been told.
+        for rid in await self._known(key, end=-1):
+            try:
+                stream = await self._attach(key, rid, logged=True)
+            except _OtherBody:
+                await self._remap(asked, asked.rid, rid)
+                raise
+            if stream is not None:
+                try:
+                    await self._remap(asked, asked.rid, rid)
+                except BaseException:
+                    stream.release()
+                    raise
+                return stream
+        return None
+
+    async def _ahead_in_log(
+        self, asked: KeyedRequest, end: int
+    ) -> response_stream.ResponseStream | None:
+        """The stream of a request with this key that got into the log just before this one.
+
+        Args:
+            end: offset after this request's record; -1 when it is not known.
+        """
+        for rid in await self._known(asked.of, end):
+            if rid == asked.rid:
+                return None
+            stream = await self._attach(asked.of, rid, logged=True)
+            if stream is not None:
+                return stream
+        return None
+
+    async def _known(self, key: Key, end: int) -> list[str]:
+        named = (key.owner, key.digest)
+        return await self._index.rids(key.pool, key.priority, key.partition, named, end)
+
+    async def _stand_down(self, asked: KeyedRequest, first: str) -> None:
+        """Withdraw this request, because `first` came before it. Returns when its CANCEL is in the
+        log, or soon; the withdrawal goes on."""
+        self._withdrawals.begin(asked.request)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STAND_DOWN_S):
+                await self._withdrawals.settled(asked.rid)
+        await self._remap(asked, asked.rid, first)
+
+    async def _remap(self, asked: KeyedRequest, old: str, new: str) -> None:
+        """Have the cache say `new` where it says `old`."""
+        key = asked.of
+        await self._cache.release_key(key.principal, key.key, old)
+        await self._cache.claim_key(key.principal, key.key, new, KEY_TTL_S)
+
+    async def _attach(
+        self, key: Key, rid: str, *, logged: bool = False
+    ) -> response_stream.ResponseStream | None:
+        """The stream of the earlier response `rid`, or None when it cannot be followed or was
+        withdrawn.
+
+        Args:
+            logged: its request is known to be in the log.
+
+        Raises:
+            _OtherBody: it was asked for with another body.
+        """
+        pending = self._pending.get(rid)
+        if pending is not None and not await asyncio.shield(pending) and not logged:
+            return None
+        await self._withdrawals.settled(rid)
+        try:
+            # Another gateway may have claimed the key and not yet appended.
+            return await retry_until(
+                lambda: self._follow(key, rid),
+                on=delivery.NotFound,
+                pause_s=ATTACH_RETRY_S,
+                deadline_s=0.0 if logged else ATTACH_DEADLINE_S,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+        except (delivery.NotFound, log.HistoryLost, response_operations.Withdrawn):
+            return None
+
+    async def _follow(self, key: Key, rid: str) -> response_stream.ResponseStream:
+        # Before the stream is opened: one that is let go of can end its response.
+        digest = await self._operations.body_digest(rid, key.owner)
+        if digest is not None and digest != key.body_digest:
+            raise _OtherBody(rid)
+        return await self._streams.follow(rid, key.owner, embeddings=key.embeddings)

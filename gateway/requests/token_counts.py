@@ -1,0 +1,177 @@
+"""How many tokens a prompt is, before anything is written.
+
+Only where this process's tokenizer and template make the ids that the pool's workers make
+(`tailrace.prompts.agreement`); else a worker counts, as it does in any case before it generates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.load import worker_registry
+from gateway.parsing import command, conversation
+from tailrace import settings, telemetry
+from tailrace.prompts import agreement, counter
+from tailrace.protocol import errors, images, records
+
+# What a template writes around a message, and around a tool, at most, by experience. A prompt that
+# is short beyond doubt is not counted: counting takes milliseconds of this process.
+_AROUND_TOKENS: Final = 64
+_BYTES_OF_CHARACTER: Final = 4
+REFRESH_S: Final = 1.0
+
+
+class TokenCounts:
+    """Counts prompts of the pools whose tokenizer this process has.
+
+    Attributes:
+        _read: by pool, the folder that was read or cannot be.
+        _counters: by pool, once its files were read.
+        _agreed: by pool, the length of the model where all its workers count as this process does.
+            It stays while no worker is known.
+        _told: pools about whose disagreement was told.
+        _thread: one, because a tokenizer is not for two at once.
+    """
+
+    def __init__(
+        self, pools: settings.CurrentPools, workers: worker_registry.WorkerRegistry
+    ) -> None:
+        self._pools = pools
+        self._workers = workers
+        self._read: dict[str, str] = {}
+        self._counters: dict[str, counter.Counter] = {}
+        self._agreed: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "count")
+
+    async def run(self) -> None:
+        """Read the models' files, and those of pools that change, until cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(REFRESH_S)
+
+    async def read(self) -> None:
+        """Read the files of models that were not read. What cannot be read is told, and counted by
+        workers."""
+        named = {pool.name: pool.tokenizer for pool in self._pools.catalog.pools}
+        for gone in [name for name, folder in self._read.items() if named.get(name) != folder]:
+            self._read.pop(gone)
+            self._counters.pop(gone, None)
+            self._agreed.pop(gone, None)
+            self._told.discard(gone)
+        for name, folder in named.items():
+            if not folder or name in self._read:
+                continue
+            self._read[name] = folder
+            try:
+                self._counters[name] = await self._in_thread(counter.Counter, Path(folder))
+            except counter.NotCountable as error:
+                _tell(name, str(error))
+
+    async def check(self, create: command.Create, request: records.Request) -> None:
+        """Check that a request leaves room for an answer, where that can be said.
+
+        Raises:
+            errors.ApiError: 400 context_length_exceeded.
+        """
+        length = self._length(create.pool)
+        if length is None or request.truncate or most_tokens(request) < length:
+            return
+        await self._counted(create, request, length)
+
+    async def count(self, create: command.Create, request: records.Request) -> int | None:
+        """How many tokens a request's prompt is; None where a worker has to count.
+
+        Raises:
+            errors.ApiError: 400 context_length_exceeded.
+        """
+        length = self._length(create.pool)
+        if length is None or request.truncate:
+            return None
+        return await self._counted(create, request, length)
+
+    def able(self, pool: str) -> bool:
+        """Whether prompts of this pool can be counted here now."""
+        return self._length(pool) is not None
+
+    def close(self) -> None:
+        """End the thread when what it does is done."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _counted(
+        self, create: command.Create, request: records.Request, length: int
+    ) -> int | None:
+        if request.fork is not None:
+            return None  # what it copies are ids, which are in the log
+        made = self._counters[create.pool]
+        tokens: int | None = await self._in_thread(made.count, request)
+        if tokens is not None and tokens + 1 > length:
+            telemetry.REQUESTS.labels(outcome="refused").inc()
+            message = agreement.too_long(tokens, length)
+            raise errors.wrong_request("context_length_exceeded", message, param=_param(create))
+        return tokens
+
+    def _length(self, pool: str) -> int | None:
+        """The model's length, if all workers of the pool count as this process does."""
+        made = self._counters.get(pool)
+        if made is None:
+            return None
+        told = [
+            (worker.get("counting_digest"), worker.get("max_model_len"))
+            for worker in self._workers.workers(pool)
+            if worker.get("state") != "loading"
+        ]
+        if told:
+            agreed = _agreed(made.digest, told)
+            if agreed is None:
+                self._agreed.pop(pool, None)
+                if pool not in self._told:
+                    self._told.add(pool)
+                    _tell(pool, "its workers make other prompts")
+            else:
+                self._agreed[pool] = agreed
+        return self._agreed.get(pool)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def most_tokens(request: records.Request) -> int:
+    """More tokens than the prompt has, beyond doubt: no token of a tokenizer in use is shorter than
+    a byte."""
+    if images.any_in(request.messages):
+        return 0  # only a worker can tell
+    said = conversation.characters(request.messages)
+    tools = sum(_characters(tool) for tool in request.tools)
+    around = _AROUND_TOKENS * (len(request.messages) + len(request.tools) + 1)
+    return (said + tools) * _BYTES_OF_CHARACTER + around
+
+
+def _characters(value: Any) -> int:
+    """Length of all texts in a JSON value, names of members and punctuation included."""
+    if isinstance(value, Mapping):
+        return sum(len(name) + 4 + _characters(each) for name, each in value.items()) + 2
+    if isinstance(value, list | tuple):
+        return sum(_characters(each) + 2 for each in value) + 2
+    return len(str(value)) + 2
+
+
+def _agreed(digest: str, told: Sequence[tuple[Any, Any]]) -> int | None:
+    """The longest model of workers that all count alike."""
+    lengths = [length for said, length in told if said == digest and type(length) is int]
+    return max(lengths) if len(lengths) == len(told) else None
+
+
+def _param(create: command.Create) -> str:
+    """The client's name of the field that holds the prompt."""
+    if create.raw:
+        return "prompt"
+    return "messages" if create.choice is not None else "input"
+
+
+def _tell(pool: str, why: str) -> None:
+    telemetry.log(telemetry.Action.COUNTING_LEFT_TO_WORKERS, pool=pool, detail=why)

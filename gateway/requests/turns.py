@@ -1,0 +1,154 @@
+"""The next turn of a conversation: what it follows, and its place in the tree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.conversations import conversations
+from gateway.conversations import items as conversation_items
+from gateway.parsing import command, conversations_api
+from gateway.requests import busy_turns
+from gateway.responses import context
+from tailrace import log
+from tailrace.delivery import delivery
+from tailrace.protocol import conversations as tree
+from tailrace.protocol import errors, fold, ids, records
+
+PARAM: Final = busy_turns.CONVERSATION
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn is to be in its conversation.
+
+    Attributes:
+        branch: it follows a node that need not be the head.
+    """
+
+    conversation: tree.Conversation
+    parent: str | None
+    branch: bool = False
+
+
+class Turns:
+    """Finds and takes the places of turns."""
+
+    def __init__(
+        self,
+        known: conversations.Conversations,
+        items: conversation_items.Items,
+        deliver: delivery.Delivery,
+        resolver: context.Resolver,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._known = known
+        self._items = items
+        self._delivery = deliver
+        self._resolver = resolver
+        self._clock = clock
+
+    async def following(
+        self, name: str, owner: records.Owner, behind: command.Behind | None = None
+    ) -> tuple[Place, context.History]:
+        """The place behind a node of a conversation, and the messages that lead up to it. `behind`:
+        which node; None: the head.
+
+        Raises:
+            Busy: the node's response runs, or its request is being written.
+            errors.ApiError: 404, there is no such conversation; 400, it has no such node, or room
+                for no more turns; 503, the archive is needed and does not answer.
+            log.LogUnavailable
+        """
+        found = await self._known.find(name, owner)
+        if found.removed or any(not at.turn for at in found.nodes.values()):
+            found = await self._known.find(name, owner, contents=True)
+        conversations.check_room(found)
+        if behind is None:
+            return Place(found, found.head), await self._history(found, found.head, owner)
+        if behind.node is not None and behind.node not in found.nodes:
+            raise errors.invalid_value(
+                conversations_api.PARENT,
+                f"Invalid '{conversations_api.PARENT}': the conversation has no such node.",
+            )
+        history = await self._history(found, behind.node, owner)
+        return Place(found, behind.node, branch=True), history
+
+    async def beside(self, name: str, rid: str, owner: records.Owner) -> Place:
+        """The place of a response that begins as the turn `rid` does. Raises like `following`, and
+        ApiError: 400, the conversation has no such turn."""
+        found = await self._known.find(name, owner)
+        conversations.check_room(found)
+        if rid not in found.nodes:
+            raise errors.invalid_value(
+                PARAM, f"The response '{rid}' is not a turn of this conversation."
+            )
+        return Place(found, found.nodes[rid].parent, branch=True)
+
+    async def take(self, place: Place, rid: str, until: int) -> None:
+        """Take the place for the response `rid`, whose request is in the log by `until` (broker's
+        time in ms) or never.
+
+        Raises:
+            Busy: another turn took the place.
+            errors.ApiError, log.LogUnavailable: like `following`.
+            log.AppendFailed: whether it was taken is unknown.
+        """
+        found = place.conversation
+        assert found.owner is not None
+        act = tree.Turn(found.id, found.owner, rid, place.parent, place.branch, until)
+        if not await self._known.add(found, act):
+            now = await self._known.find(found.id, found.owner)
+            raise busy_turns.Busy(now.head or rid, PARAM)
+
+    async def give_back(self, place: Place, rid: str, instead: str | None = None) -> None:
+        """The response `rid` will not be: its request is not in the log and never will be, or it
+        was withdrawn because `instead` is its turn. Raises log.AppendFailed."""
+        found = place.conversation
+        assert found.owner is not None
+        head = instead or found.head
+        await self._known.append(tree.Chosen(found.id, found.owner, head, was=rid, only=True))
+
+    async def _history(
+        self, found: tree.Conversation, node: str | None, owner: records.Owner
+    ) -> context.History:
+        """The messages of the path to a node."""
+        path = found.path_to(node)
+        behind: list[str] = []  # what comes behind the last turn that can be continued
+        anchor: str | None = None
+        before: context.Messages | None = None
+        while path and anchor is None:
+            node = path.pop()
+            if not found.nodes[node].turn:
+                behind.append(node)
+            elif (before := await self._resolver.cached(node, owner)) is not None or (
+                await self._continuable(node, found.nodes[node], owner)
+            ):
+                anchor = node
+        behind.reverse()
+        if anchor is None:
+            return context.History(await self._items.messages(found, behind, owner))
+        partition = ids.parse(anchor).partition
+        if not found.removed:
+            if before is None:
+                before = (await self._resolver.resolve(anchor, owner)).messages
+            added = await self._items.messages(found, behind, owner) if behind else []
+            return context.History([*before, *added], partition)
+        whole = [*path[-2 * context.MAX_TURNS :], anchor, *behind]
+        return context.History(await self._items.messages(found, whole, owner), partition)
+
+    async def _continuable(self, rid: str, at: tree.Node, owner: records.Owner) -> bool:
+        """Whether a turn has ended so that another may follow it. Raises Busy."""
+        try:
+            found = await self._delivery.find(rid, owner)
+        except delivery.NotFound:
+            if self._clock() * 1000 < at.until:
+                raise busy_turns.Busy(rid, PARAM) from None
+            return False
+        except log.HistoryLost:
+            return False
+        if found.phase is not fold.Phase.DONE:
+            raise busy_turns.Busy(rid, PARAM)
+        return context.continuable(found.response) and not found.withdrawn

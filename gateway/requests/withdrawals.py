@@ -1,0 +1,85 @@
+"""Requests that are taken back: no client was told that they were taken.
+
+A CANCEL in the token partition is enough (log rule §5): whichever worker has the request, or gets
+it later, finds the response DONE. It is appended until the broker has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from gateway.parsing import command
+from gateway.responses import response_operations
+from tailrace import log, telemetry
+from tailrace.protocol import records
+from tailrace.retry import retry_until
+
+RETRY_S: Final = 0.5
+
+
+class Withdrawals:
+    """Withdraws requests in the background.
+
+    Attributes:
+        _pending: by response id, set when its CANCEL is in the log, or was given up.
+    """
+
+    def __init__(
+        self,
+        operations: response_operations.ResponseOperations,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._operations = operations
+        self._spawn = spawn
+        self._pending: dict[str, asyncio.Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def begin(
+        self, request: records.Request, unless: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """Withdraw the request from now on.
+
+        Args:
+            unless: whether it is left as it is; asked again while it raises LogUnavailable.
+        """
+        settled = self._pending[request.rid] = asyncio.Event()
+        self._spawn(self._withdraw(request, settled, unless))
+
+    async def settled(self, rid: str) -> None:
+        """Return when no withdrawal of this response is under way."""
+        if (pending := self._pending.get(rid)) is not None:
+            await pending.wait()
+
+    async def _withdraw(
+        self,
+        request: records.Request,
+        settled: asyncio.Event,
+        unless: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        rid = request.rid
+        # A request that is not started by then has expired.
+        patient = functools.partial(
+            retry_until,
+            on=log.LogUnavailable,
+            pause_s=RETRY_S,
+            deadline_s=command.MAX_DEADLINE_MS / 1000,
+        )
+        try:
+            if unless is not None and await patient(unless):
+                return
+            await patient(
+                lambda: self._operations.append_cancel(
+                    rid, request.owner, request.echo, withdrawn=True
+                )
+            )
+            telemetry.log(telemetry.Action.RESPONSE_WITHDRAWN, response=rid)
+        except log.LogUnavailable as error:
+            telemetry.log(telemetry.Action.TASK_FAILED, response=rid, exc_info=error)
+        finally:
+            del self._pending[rid]
+            settled.set()

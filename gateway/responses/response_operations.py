@@ -1,0 +1,150 @@
+"""What is done to a response after its request got into the log: cancel, delete, list its input."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from gateway import cache
+from gateway.files import files
+from tailrace import log, telemetry
+from tailrace.delivery import delivery
+from tailrace.log import interfaces
+from tailrace.protocol import ids, images, records, topics
+
+CANCEL_DEADLINE_S: Final = 5.0
+_AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscriber gets no events
+
+
+class Withdrawn(Exception):
+    """The gateway that wrote a request has withdrawn it."""
+
+
+class ResponseOperations:
+    """Cancels, deletes and lists responses for their owner. Other principals get `NotFound`."""
+
+    def __init__(
+        self,
+        deliver: delivery.Delivery,
+        writer: interfaces.RecordWriter,
+        cached: cache.Cache,
+        kept_files: files.Files,
+    ) -> None:
+        self._delivery = deliver
+        self._writer = writer
+        self._cache = cached
+        self._files = kept_files
+
+    async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
+        """Cancel a response and return its final Response object.
+
+        A response that has ended already stays as it is. The terminal event decides: it is END or
+        CANCEL, whichever came first in the log.
+
+        Raises:
+            delivery.NotFound, log.HistoryLost, log.LogUnavailable
+            errors.ApiError: 429, this principal has too many look-ups under way.
+        """
+        subscription = await self._delivery.watch(rid, owner, _AFTER_ANY_EVENT)
+        try:
+            if not subscription.ended:
+                await self.append_cancel(rid, owner, subscription.echo)
+                async with asyncio.timeout(CANCEL_DEADLINE_S):
+                    while await subscription.next_events():
+                        pass
+            return subscription.response
+        except TimeoutError as error:
+            raise log.LogUnavailable("the log is not read right now") from error
+        finally:
+            subscription.close()
+
+    async def append_cancel(
+        self,
+        rid: str,
+        owner: records.Owner,
+        echo: dict[str, Any],
+        *,
+        withdrawn: bool = False,
+        failed: records.Failure = "",
+    ) -> None:
+        """Append a CANCEL record. The terminal event reaches every subscriber through the log.
+
+        Args:
+            withdrawn: no client was told that the request was taken.
+            failed: the response ends as failed.
+
+        Raises:
+            log.AppendFailed
+        """
+        record = records.Cancel(rid, owner, echo, withdrawn=withdrawn, failed=failed)
+        value = records.encode(record)
+        await self._writer.append(
+            topics.TOKENS, ids.parse(rid).partition, rid, value, telemetry.trace_headers()
+        )
+
+    async def delete(self, rid: str, owner: records.Owner) -> None:
+        """Delete: running ones are cancelled first. Raises like `cancel`."""
+        response = await self.cancel(rid, owner)
+        if not response["store"]:
+            raise delivery.NotFound(rid)
+        await self.append_deletion(rid, owner)
+
+    async def append_deletion(self, rid: str, owner: records.Owner) -> None:
+        """Delete a stored response that has ended. Raises log.AppendFailed."""
+        value = records.encode(records.Deleted(rid, owner))
+        await self._writer.append(
+            topics.DELETIONS,
+            topics.partition_of(topics.DELETIONS, rid),
+            rid,
+            value,
+            telemetry.trace_headers(),
+        )
+        self._delivery.deleted(rid, owner)
+        await self._cache.drop_turn(rid)
+
+    async def body_digest(self, rid: str, owner: records.Owner) -> str | None:
+        """Digest of the body that asked for a response; None where the log does not tell. Raises
+        like `cancel`, and Withdrawn."""
+        if (await self._delivery.find(rid, owner, embeddings=True)).withdrawn:
+            raise Withdrawn(rid)
+        try:
+            found = await self._delivery.request_of(rid, owner, embeddings=True)
+            return found.body_digest
+        except log.HistoryLost:
+            return None
+
+    async def input_items(
+        self, rid: str, owner: records.Owner, *, images_whole: bool = True
+    ) -> list[dict[str, Any]]:
+        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`.
+
+        Args:
+            images_whole: with the images; without, they are named by their digests.
+        """
+        request = await self._delivery.request_of(rid, owner)
+        if not request.store:
+            raise delivery.NotFound(rid)
+        return await self.items_of(request, owner, images_whole=images_whole)
+
+    async def items_of(
+        self, request: records.Request, owner: records.Owner, *, images_whole: bool = True
+    ) -> list[dict[str, Any]]:
+        """The items of a request's turn, like `input_items`.
+
+        Raises:
+            log.HistoryLost: an image of it is not kept any more.
+            log.LogUnavailable
+            errors.ApiError: 503, only the archive may have an image, and does not answer.
+        """
+        named = images.named_in(request.input)
+        showing = [m for m in request.messages if named & {p["sha256"] for p in images.parts([m])}]
+        messages = await self._files.whole(owner, showing) if images_whole else []
+        return [
+            {"id": ids.item_id(request.rid, f"msg_{i}_"), **item}
+            for i, item in enumerate(images.restored(request.input, messages))
+        ]
+
+    async def messages(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
+        """The messages that the model was given, with their files. Raises like `cancel`."""
+        request = await self._delivery.request_of(rid, owner)
+        return await self._files.whole(owner, request.messages)

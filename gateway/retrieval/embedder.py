@@ -1,0 +1,87 @@
+"""Vectors of texts, by a pool of this deployment: the way of `POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gateway.answers import embeddings
+from gateway.parsing import command, embeddings_api
+from gateway.requests import choices, submission, withdrawals
+from tailrace import log, settings
+from tailrace.auth.principal import Principal
+from tailrace.protocol import errors
+from tailrace.settings import shapes
+
+TOGETHER: Final = 4 * embeddings_api.PART_INPUTS  # texts that are embedded at once
+
+
+class Embedder:
+    """Embeds with one model."""
+
+    def __init__(
+        self,
+        model: str,
+        pools: settings.CurrentPools,
+        submit: submission.Submission,
+        withdrawn: withdrawals.Withdrawals,
+    ) -> None:
+        self.model = model
+        self._pools = pools
+        self._submit = submit
+        self._withdrawn = withdrawn
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text.
+
+        Raises:
+            errors.ApiError: 503, no pool offers the model.
+        """
+        return self._pool.max_model_len
+
+    @property
+    def _pool(self) -> shapes.Pool:
+        """Raises like `longest`: pools come and go."""
+        found = self._pools.catalog.find(self.model)
+        if found is None:
+            raise errors.unavailable(f"No pool of this deployment offers {self.model!r}.")
+        return found[0]
+
+    async def embed(
+        self, principal: Principal, texts: Sequence[str], *, later: str = ""
+    ) -> list[bytes]:
+        """The vectors, in little-endian float32, charged to `principal`. Of a text that is too long
+        for the model, that of its beginning. `later`: an idempotency key of work that nobody waits
+        for. It waits behind what somebody waits for, and is paid once for each key.
+
+        Raises:
+            errors.ApiError: as `POST /v1/embeddings`; 503, the log lost one.
+        """
+        pool = self._pool
+        body: dict[str, Any] = {
+            "model": self.model,
+            "input": list(texts),
+            "truncate_prompt_tokens": -1,
+        }
+        if later and "batch" in pool.classes:
+            body["service_tier"] = "flex"
+        asked = [
+            command.with_key(each, later, body)
+            for each in embeddings_api.parse(body, self._pools.catalog).creates
+        ]
+        with await choices.submit(
+            self._submit, self._withdrawn, choices.split(asked[0], asked), principal
+        ) as chosen:
+            try:
+                await chosen.to_end()
+            except (log.HistoryLost, log.LogUnavailable) as error:
+                raise errors.unavailable("The log cannot be read right now.") from error
+            finals = [stream.final for stream in chosen.streams if stream.final is not None]
+            embeddings.check(finals)
+            found = [vector for s in chosen.streams for vector in s.subscription.vectors]
+        await asyncio.sleep(0)
+        if len(found) != len(texts):
+            raise errors.unavailable("Embeddings are incomplete.")
+        return found

@@ -1,0 +1,116 @@
+"""Searches in the vector stores of an owner: those of the search route and of `file_search`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.files import passage_prompt
+from gateway.parsing import command, file_text, searches
+from gateway.parsing.file_search import FileSearch
+from gateway.retrieval import embedder, passages, vector_stores
+from tailrace import log
+from tailrace.auth.principal import Principal
+from tailrace.protocol import errors
+from tailrace.protocol import vector_stores as acts
+from tailrace.web import access
+
+DEADLINE_S: Final = 30.0  # of a search for a request; the question may wait to be embedded
+
+
+class Searching:
+    """Searches. Owners are filtered by the database itself."""
+
+    def __init__(
+        self,
+        stores: vector_stores.VectorStores,
+        kept: passages.Passages,
+        embed: embedder.Embedder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._stores = stores
+        self._passages = kept
+        self._embedder = embed
+        self._clock = clock
+
+    async def hits(
+        self, stores: Sequence[acts.Store], asked: searches.Search, principal: Principal
+    ) -> list[passage_prompt.Hit]:
+        """The best passages of all queries in all stores, each with its best score, best first. A
+        score is the cosine of both vectors, and 0 for what is less than that.
+
+        Raises:
+            errors.ApiError: a store has expired; as `Embedder.embed`; 503, the database is away.
+            log.LogUnavailable, log.AppendFailed
+        """
+        for store in stores:
+            if store.expired(self._clock()):
+                raise errors.vector_store_expired(store.id)
+        files = {store.id: _searched(store, asked) for store in stores}
+        best: dict[tuple[str, int], tuple[float, str, acts.File]] = {}
+        vectors = (
+            await self._embedder.embed(principal, asked.queries) if any(files.values()) else []
+        )
+        for store in stores:
+            among = files[store.id]
+            for vector in vectors if among else ():
+                found = await self._passages.search(
+                    store, list(among), self._embedder.model, vector, asked.limit
+                )
+                for hit in found:
+                    place = (hit.attachment, hit.number)
+                    score = min(1.0, max(0.0, hit.score))
+                    if score >= asked.least and (place not in best or best[place][0] < score):
+                        best[place] = (score, hit.text, among[hit.attachment])
+        for store in stores:
+            await self._stores.used(store)
+        ranked = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))[: asked.limit]
+        return [
+            passage_prompt.Hit(file.act.file, file.act.filename, score, text, file.attributes)
+            for _, (score, text, file) in ranked
+        ]
+
+    async def prompted(
+        self,
+        create: command.Create,
+        asked: FileSearch,
+        messages: Sequence[dict[str, Any]],
+        principal: Principal,
+    ) -> passage_prompt.Prompted | None:
+        """The messages with passages that were found for the last one of a user; None where there
+        is no question in them.
+
+        Raises:
+            errors.ApiError: 404, a store is not the owner's, or there is none; as of `hits`; 503,
+                the log or the database does not answer in time. Nothing of a request was written.
+        """
+        question = passage_prompt.question(messages)
+        if question is None:
+            return None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                owner = access.owner_of(principal)
+                stores = [await self._stores.find(name, owner) for name in asked.stores]
+                question = question[: self._longest]
+                hits = await self.hits(stores, asked.of(question), principal)
+        except (log.LogUnavailable, log.HistoryLost, log.AppendFailed) as error:
+            raise errors.unavailable("The log cannot be read right now.") from error
+        except TimeoutError as error:
+            raise errors.unavailable("The search in files took too long.") from error
+        return passage_prompt.prompted(create, asked, messages, [question], hits)
+
+    @property
+    def _longest(self) -> int:
+        """Characters of a question: as of a passage that suits the embedding model."""
+        tokens = max(1, self._embedder.longest * 3 // 4)
+        return min(searches.MAX_QUERY_CHARS, tokens * file_text.CHARS_PER_TOKEN)
+
+
+def _searched(store: acts.Store, asked: searches.Search) -> dict[str, acts.File]:
+    """The files that are searched, by attachment."""
+    return {
+        each.act.attachment: each
+        for each in store.present.values()
+        if each.status == "completed" and (asked.filter is None or asked.filter(each.attributes))
+    }

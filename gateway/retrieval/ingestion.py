@@ -1,0 +1,265 @@
+"""Makes the passages of files that were added to vector stores, and erases those that are deleted.
+
+What is to be done follows from the log, so another gateway goes on with what one that ended left:
+a file that is in progress and of which nothing was heard for a while. Two that work on the same
+file write the same records. What one batch of passages costs is paid once, because its embeddings
+have an idempotency key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from gateway.files import uploads
+from gateway.parsing import file_text
+from gateway.retrieval import embedder, passages, vector_stores
+from tailrace import log, telemetry
+from tailrace.auth.principal import DEFAULT_SCOPES, Principal
+from tailrace.protocol import errors, records
+from tailrace.protocol import vector_stores as acts
+from tailrace.vectors import contract
+
+MAX_PASSAGES: Final = 10_000  # of one file; less than one answer of the database holds
+TAKEOVER_S: Final = 15.0  # nothing was heard for so long: its gateway is gone
+SIGN_S: Final = 4.0  # a gateway says so often that it works on a file
+RETRY_S: Final = 5.0
+LOOK_S: Final = 1.0
+AT_ONCE: Final = 2  # files of one gateway
+_CREDENTIAL_S: Final = 3_600
+_TEMPORARY: Final = (408, 409, 425, 429)
+
+
+class _Failed(Exception):
+    """A file has no passages, for good. Said to its owner: a code and a message."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code)
+        self.code: Final = code
+        self.message: Final = message
+
+
+class Ingestion:
+    """The work of one gateway.
+
+    Attributes:
+        _running: by the name of what is worked on, an attachment or a store: its owner's key, and
+            the work.
+        _not_before: when something is tried again, by the same name (seconds of `monotonic`).
+        _attempts: how often embeddings of a file failed here, by attachment.
+    """
+
+    def __init__(
+        self,
+        stores: vector_stores.VectorStores,
+        kept: passages.Passages,
+        files: uploads.Uploads,
+        embed: embedder.Embedder,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stores = stores
+        self._passages = kept
+        self._files = files
+        self._embedder = embed
+        self._clock = clock
+        self._monotonic = monotonic
+        self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._not_before: dict[str, float] = {}
+        self._attempts: collections.Counter[str] = collections.Counter()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            while True:
+                self._stores.changed.clear()
+                if self._stores.ready:
+                    self._begin()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._stores.changed.wait()
+        finally:
+            running = [task for _, task in self._running.values()]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _begin(self) -> None:
+        """Begin what there is room for: next that of the owner for whom least is done now."""
+        self._running = {n: each for n, each in self._running.items() if not each[1].done()}
+        now = self._monotonic()
+        due = [
+            (name, store, file)
+            for name, store, file in self._due()
+            if name not in self._running and self._not_before.get(name, now) <= now
+        ]
+        while due and len(self._running) < AT_ONCE:
+            busy = collections.Counter(key for key, _ in self._running.values())
+            chosen = min(due, key=lambda each: busy[each[1].owner.key])
+            due.remove(chosen)
+            name, store, file = chosen
+            work = asyncio.ensure_future(self._guarded(name, store, file))
+            self._running[name] = (store.owner.key, work)
+
+    def _due(self) -> Iterator[tuple[str, acts.Store, acts.File | None]]:
+        """What this gateway has to work on: files to be erased, stores without files, new files."""
+        now = self._clock()
+        for store in self._stores.known():
+            gone = store.leaving or store.expired(now)
+            for name, file in list(store.files.items()):
+                if gone or file.detached or (file.status == "in_progress" and self._mine(file)):
+                    yield name, store, file
+            if store.leaving and not store.files:
+                yield store.id, store, None
+
+    def _mine(self, file: acts.File) -> bool:
+        heard = self._stores.told.get(file.act.attachment, self._monotonic())
+        return file.gateway == self._stores.name or self._monotonic() - heard > TAKEOVER_S
+
+    async def _guarded(self, name: str, store: acts.Store, file: acts.File | None) -> None:
+        """Work, and try again later where that may help."""
+        try:
+            if file is None:
+                await self._stores.erase(store.owner, acts.keys_of_store(store.id))
+            elif store.leaving or store.expired(self._clock()) or file.detached:
+                await self._erase(store, file)
+            else:
+                await self._make(store, file)
+            self._not_before.pop(name, None)
+            self._attempts.pop(name, None)
+            await self._stores.caught_up([acts.partition(store.owner)])
+        except (errors.ApiError, log.AppendFailed, log.LogUnavailable) as error:
+            self._attempts[name] += 1
+            self._not_before[name] = self._monotonic() + RETRY_S
+            reason = str(error.code) if isinstance(error, errors.ApiError) else "log"
+            telemetry.log(telemetry.Action.WAITING, part="vector store", reason=reason)
+        except Exception as error:
+            self._not_before[name] = self._monotonic() + RETRY_S
+            telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
+
+    async def _erase(self, store: acts.Store, file: acts.File) -> None:
+        """Erase a file: its passages first, so that a successor knows how many there are."""
+        attachment = file.act.attachment
+        await self._passages.erase(store.id, attachment, file.passages)
+        await self._stores.erase(store.owner, acts.keys_of_file(store.id, attachment))
+
+    async def _make(self, store: acts.Store, file: acts.File) -> None:
+        try:
+            pieces = await self._pieces(file)
+            await self._stores.progress(store, file, passages=len(pieces))
+            size = await self._signed(store, file, pieces)
+        except _Failed as error:
+            await self._stores.progress(
+                store, file, status="failed", code=error.code, message=error.message
+            )
+            return
+        if self._wanted(store, file):
+            await self._stores.progress(
+                store, file, status="completed", passages=len(pieces), bytes=size
+            )
+        elif not self._completed(store, file):
+            # It may have been erased before the last passages were written.
+            await self._passages.erase(store.id, file.act.attachment, len(pieces))
+
+    async def _pieces(self, file: acts.File) -> list[str]:
+        """The pieces of a file's text."""
+        try:
+            data = await self._files.at(file.act.sha256, file.act.place)
+        except log.HistoryLost as error:
+            raise _Failed("server_error", "The file was gone before it was read.") from error
+        try:
+            text = await asyncio.to_thread(file_text.text_of, file.act.filename, data)
+        except UnicodeDecodeError as error:
+            raise _Failed("unsupported_file", "The file is no text in UTF-8.") from error
+        pieces = await asyncio.to_thread(file_text.pieces, text, file.act.size, file.act.overlap)
+        if not pieces:
+            raise _Failed("invalid_file", "The file holds no text.")
+        if len(pieces) > MAX_PASSAGES:
+            raise _Failed("invalid_file", f"The file has more than {MAX_PASSAGES} chunks.")
+        return pieces
+
+    async def _signed(self, store: acts.Store, file: acts.File, pieces: Sequence[str]) -> int:
+        """Write what is missing, and say meanwhile that somebody does. Returns like `_write`."""
+        work = asyncio.ensure_future(self._write(store, file, pieces))
+        try:
+            while True:
+                done, _ = await asyncio.wait([work], timeout=SIGN_S)
+                if done:
+                    return work.result()
+                if self._wanted(store, file):
+                    await self._stores.progress(store, file, passages=len(pieces))
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _write(self, store: acts.Store, file: acts.File, pieces: Sequence[str]) -> int:
+        """Embed and append the passages that are missing. Returns the bytes of the texts.
+
+        Batches are cut at the same places each time: their keys stand for the same texts.
+        """
+        model = self._embedder.model
+        attachment = file.act.attachment
+        there = await self._passages.numbers(store, attachment, model)
+        attempt = self._attempts[attachment]
+        for start in range(0, len(pieces), embedder.TOGETHER):
+            texts = pieces[start : start + embedder.TOGETHER]
+            if there.issuperset(range(start, start + len(texts))):
+                continue
+            if not self._wanted(store, file):
+                break
+            vectors = await self._embedded(file, f"{attachment}:{start}:{attempt}", texts)
+            await self._passages.add(
+                [
+                    acts.Passage(
+                        store.id, store.owner, attachment, start + index, text, model, vector
+                    )
+                    for index, (text, vector) in enumerate(zip(texts, vectors, strict=True))
+                ]
+            )
+        return sum(len(text.encode()) for text in pieces)
+
+    async def _embedded(self, file: acts.File, key: str, texts: Sequence[str]) -> list[bytes]:
+        principal = _principal(file.act, self._clock())
+        try:
+            return await self._embedder.embed(principal, texts, later=key)
+        except errors.ApiError as error:
+            if error.status >= 500 or error.status in _TEMPORARY:
+                raise
+            raise _Failed("server_error", error.message) from error
+
+    def _wanted(self, store: acts.Store, file: acts.File) -> bool:
+        """Whether a file is in its store still and in progress, as far as this gateway has read."""
+        return self._status(store, file) == "in_progress"
+
+    def _completed(self, store: acts.Store, file: acts.File) -> bool:
+        """Whether another gateway has completed it. Both have written the same passages."""
+        return self._status(store, file) == "completed"
+
+    def _status(self, store: acts.Store, file: acts.File) -> acts.Status | None:
+        """Of a file in its store, as far as this gateway has read; None: it is not there."""
+        now = self._stores.at_once(store.id)
+        found = now.files.get(file.act.attachment) if now is not None else None
+        if now is None or now.leaving or found is None or found.detached:
+            return None
+        return found.status
+
+
+def _principal(act: acts.Attached, now: float) -> Principal:
+    """Who is charged. A revocation of all that the owner's credentials were before it stops this
+    too."""
+    owner: records.Owner = act.by
+    return Principal(
+        owner.issuer,
+        owner.subject,
+        owner.tenant or None,
+        frozenset(DEFAULT_SCOPES),
+        int(now) + _CREDENTIAL_S,
+        issued_at=act.created,
+    )
+
+
+assert MAX_PASSAGES <= contract.MAX_FOUND

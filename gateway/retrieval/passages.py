@@ -1,0 +1,211 @@
+"""The passages of files: written to the log, folded into the vector database, searched there.
+
+Each gateway folds `llm.passages`. With a database of its own (milvus-lite) it has to; with one that
+it shares with others, what several fold is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from gateway.retrieval import vector_stores
+from tailrace import log, telemetry
+from tailrace.delivery.catch_up import Behind
+from tailrace.delivery.whole_topic import WholeTopic
+from tailrace.log import interfaces
+from tailrace.protocol import errors, topics
+from tailrace.protocol import vector_stores as acts
+from tailrace.retry import retry_until
+from tailrace.vectors import contract
+
+CAUGHT_UP_S: Final = 10.0
+RETRY_S: Final = 2.0
+TOGETHER: Final = 500  # records that are appended at once
+BEHIND_S: Final = 5.0  # what a client is told to wait for while the database is built again
+
+T = TypeVar("T")
+
+
+class Passages:
+    """One vector database, and the topic that it is a fold of.
+
+    Attributes:
+        _thread: makes all calls of the database.
+        _folded: for each partition, the offset below which everything is in the database.
+    """
+
+    def __init__(
+        self,
+        database: contract.VectorDatabase,
+        stores: vector_stores.VectorStores,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        writer: interfaces.RecordWriter,
+    ) -> None:
+        self._database = database
+        self._stores = stores
+        self._reader = reader
+        self._writer = writer
+        self._topic = WholeTopic(topics.PASSAGES, reader, offsets, self._take)
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "vectors")
+        self._folded: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Fold until cancelled."""
+        try:
+            await self._persist(self._database.open)
+            start = await self._persist(self._database.positions)
+            await self._topic.run(start)
+        finally:
+            await self._reader.stop()
+            await asyncio.shield(self._asked(self._database.close))
+            self._thread.shutdown(wait=False)
+
+    async def add(self, passages: Sequence[acts.Passage]) -> None:
+        """Append passages of one store. Raises log.AppendFailed."""
+        for start in range(0, len(passages), TOGETHER):
+            await asyncio.gather(
+                *(
+                    self._append(each.id, each.key, acts.encode(each))
+                    for each in passages[start : start + TOGETHER]
+                )
+            )
+
+    async def erase(self, store: str, attachment: str, count: int) -> None:
+        """Erase the first `count` passages of a file from the log. Raises log.AppendFailed."""
+        keys = [acts.passage_key(store, attachment, number) for number in range(count)]
+        for start in range(0, len(keys), TOGETHER):
+            await asyncio.gather(
+                *(self._append(store, key, None) for key in keys[start : start + TOGETHER])
+            )
+
+    async def search(
+        self,
+        store: acts.Store,
+        attachments: Sequence[str],
+        model: str,
+        vector: bytes,
+        limit: int,
+    ) -> list[contract.Found]:
+        """The passages of these files that are most like a vector, best first.
+
+        Raises:
+            errors.ApiError: 503, the database is away, or is being built again.
+            log.LogUnavailable
+        """
+        await self._caught_up(store.id)
+        where = _where(store, attachments)
+        return await self._now(lambda: self._database.search(where, model, vector, limit))
+
+    async def numbers(self, store: acts.Store, attachment: str, model: str) -> set[int]:
+        """Numbers of the passages of a file that are there. Raises like `search`."""
+        await self._caught_up(store.id)
+        where = _where(store, [attachment])
+        return await self._now(lambda: self._database.numbers(where, model))
+
+    async def texts(self, store: acts.Store, attachment: str) -> list[str]:
+        """The texts of a file's passages, in order. Raises like `search`."""
+        await self._caught_up(store.id)
+        where = _where(store, [attachment])
+        return await self._now(lambda: self._database.texts(where))
+
+    async def _append(self, store: str, key: str, value: bytes | None) -> None:
+        partition = acts.passages_partition(store)
+        await self._writer.append(topics.PASSAGES, partition, key, value)
+
+    async def _caught_up(self, store: str) -> None:
+        """Wait until everything is in the database that the log holds of a store now."""
+        try:
+            await self._topic.caught_up([acts.passages_partition(store)], CAUGHT_UP_S)
+        except Behind as error:
+            raise errors.unavailable(
+                "The vector database is behind the log, or away.", BEHIND_S
+            ) from error
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        kept: dict[str, acts.Passage | None] = {}
+        for each in batch:
+            passage = acts.passage_of(each.key, each.value)
+            if passage is not None:
+                kept[passage.key] = passage
+            elif each.value is None and not each.forged and each.key is not None:
+                kept[each.key.decode(errors="replace")] = None
+            else:
+                telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
+        await self._without_orphans(kept)
+        positions = dict(self._reader.positions)
+        if positions != self._folded:
+            rows = [_row(each) for each in kept.values() if each is not None]
+            erased = [key for key, each in kept.items() if each is None]
+            await self._persist(lambda: self._fold(rows, erased, positions))
+        self._folded = positions
+
+    def _fold(
+        self,
+        rows: Sequence[contract.Passage],
+        erased: Sequence[str],
+        positions: Mapping[int, int],
+    ) -> None:
+        self._database.open()  # a server may have been away meanwhile
+        self._database.fold(rows, erased, positions)
+
+    async def _without_orphans(self, kept: dict[str, acts.Passage | None]) -> None:
+        """Erase passages of files that are in no store any more: a process wrote them that did not
+        know yet, or their erasure was cut short. A file is in the log before its passages are, so
+        one that is not known when all was read is gone."""
+        unknown = {key: each for key, each in kept.items() if each and not self._belongs(each)}
+        if not unknown:
+            return
+        partitions = sorted({acts.partition(each.by) for each in unknown.values()})
+        await retry_until(
+            lambda: self._stores.caught_up(partitions), on=log.LogUnavailable, pause_s=log.RETRY_S
+        )
+        for key, each in unknown.items():
+            if not self._belongs(each):
+                kept[key] = None
+                with contextlib.suppress(log.AppendFailed):  # whoever reads it next tries again
+                    await self._append(each.id, key, None)
+
+    def _belongs(self, passage: acts.Passage) -> bool:
+        store = self._stores.at_once(passage.id)
+        return store is not None and store.owner == passage.by and passage.attachment in store.files
+
+    async def _asked(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _now(self, call: Callable[[], T]) -> T:
+        try:
+            return await self._asked(call)
+        except contract.Unavailable as error:
+            raise errors.unavailable("The vector database does not answer.") from error
+
+    async def _persist(self, call: Callable[[], T]) -> T:
+        """Call until the database answers."""
+        return await retry_until(
+            lambda: self._asked(call), on=contract.Unavailable, pause_s=RETRY_S, failed=_away
+        )
+
+
+def _away(error: Exception) -> None:
+    telemetry.log(telemetry.Action.WAITING, part="vector database", reason=str(error))
+
+
+def _where(store: acts.Store, attachments: Sequence[str]) -> contract.Where:
+    return contract.Where(acts.scope(store.owner), store.id, attachments)
+
+
+def _row(passage: acts.Passage) -> contract.Passage:
+    return contract.Passage(
+        passage.key,
+        acts.scope(passage.by),
+        passage.id,
+        passage.attachment,
+        passage.number,
+        passage.text,
+        passage.model,
+        passage.vector,
+    )

@@ -1,0 +1,261 @@
+"""Vector stores as the log says, and what is done to them.
+
+Every gateway knows `llm.vector_stores` whole: which stores there are, and which files they have. An
+answer holds all that the log held when it was asked for. The passages of files are elsewhere
+(`gateway.retrieval.passages`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.parsing import vector_stores_api
+from tailrace import log, telemetry
+from tailrace.delivery.whole_topic import WholeTopic
+from tailrace.log import interfaces
+from tailrace.protocol import errors, ids, records, topics
+from tailrace.protocol import vector_stores as acts
+
+MAX_STORES: Final = 500  # of one owner
+USED_EVERY_S: Final = 600  # a use is written down so often at most
+RANDOM_BYTES: Final = 15
+
+
+class VectorStores:
+    """Reads and changes the stores of their owners.
+
+    Attributes:
+        name: of this process, another one in each.
+        changed: set when records were folded; whoever waits for it clears it.
+        told: when this process last read of each file, by attachment (seconds of `monotonic`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: bytes,
+        reader: interfaces.TailReader,
+        offsets: interfaces.OffsetQueries,
+        writer: interfaces.RecordWriter,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`incarnation`: the tag of the log."""
+        self.name = name
+        self.changed = asyncio.Event()
+        self.told: dict[str, float] = {}
+        self._incarnation = incarnation
+        self._reader = reader
+        self._writer = writer
+        self._clock = clock
+        self._monotonic = monotonic
+        self._topic = WholeTopic(topics.VECTOR_STORES, reader, offsets, self._take)
+        self._stores = acts.Stores()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all was read that the log held when this process began."""
+        return self._topic.ready
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            await self._topic.run()
+        finally:
+            await self._reader.stop()
+
+    def known(self) -> Iterable[acts.Store]:
+        """All stores as far as they were read, those that are being erased too."""
+        return list(self._stores)
+
+    def at_once(self, name: str) -> acts.Store | None:
+        """A store as far as it was read, whoever's it is."""
+        return self._stores.find(name)
+
+    async def create(self, owner: records.Owner, asked: vector_stores_api.Asked) -> acts.Store:
+        """A new store without files.
+
+        Raises:
+            errors.ApiError: 400, the owner has as many as one may have.
+            log.LogUnavailable, log.AppendFailed
+        """
+        await self.caught_up([acts.partition(owner)])
+        if len(self._stores.of(owner)) >= MAX_STORES:
+            raise errors.vector_store_full(MAX_STORES, "vector stores")
+        address = ids.Address(self._incarnation, acts.partition(owner), 0)
+        name = ids.mint(address, os.urandom(ids.RANDOM_BYTES), acts.PREFIX)
+        await self.append(acts.Made(name, owner, int(self._clock())), _changed(name, owner, asked))
+        return await self.find(name, owner)
+
+    async def find(self, name: str, owner: records.Owner) -> acts.Store:
+        """The owner's store.
+
+        Raises:
+            errors.ApiError: 404, there is none of this name that is the owner's.
+            log.LogUnavailable
+        """
+        if acts.named(name) is None:
+            raise errors.vector_store_not_found(name)
+        await self.caught_up([acts.partition(owner)])
+        found = self._stores.find(name)
+        if found is None or found.owner != owner or found.leaving:
+            raise errors.vector_store_not_found(name)
+        return found
+
+    async def all_of(self, owner: records.Owner) -> list[acts.Store]:
+        """The owner's stores, oldest first. Raises log.LogUnavailable."""
+        await self.caught_up([acts.partition(owner)])
+        return self._stores.of(owner)
+
+    async def change(self, store: acts.Store, asked: vector_stores_api.Asked) -> acts.Store:
+        """Call it something else. Raises like `create`."""
+        await self.append(_changed(store.id, store.owner, asked, store))
+        return await self.find(store.id, store.owner)
+
+    async def used(self, store: acts.Store) -> None:
+        """Write down that it was used, where that matters. Raises log.AppendFailed."""
+        now = int(self._clock())
+        if store.days and now - store.used >= USED_EVERY_S:
+            await self.append(acts.Used(store.id, store.owner, now))
+
+    async def attach(
+        self,
+        store: acts.Store,
+        upload: records.Upload,
+        addition: vector_stores_api.Addition,
+        batch: str = "",
+    ) -> acts.File:
+        """Add a file. It is in the log when this returns, and its passages come later. A file that
+        is in the store already stays, unless it is added in another way.
+
+        Raises:
+            errors.ApiError: 400, the store has as many as one may have.
+            log.LogUnavailable, log.AppendFailed
+        """
+        before = store.present.get(upload.id)
+        chunking = addition.chunking
+        if before is not None:
+            same = (before.act.size, before.act.overlap) == (chunking.size, chunking.overlap)
+            if same and before.status in ("in_progress", "completed") and not batch:
+                if before.attributes != addition.attributes:
+                    return await self.describe(store, before, addition.attributes)
+                return before
+            await self.detach(store, before)
+        if len(store.files) >= acts.MAX_FILES:
+            raise errors.vector_store_full(acts.MAX_FILES, "files in a vector store")
+        act = acts.Attached(
+            id=store.id,
+            by=store.owner,
+            attachment=acts.FILE_PREFIX + secrets.token_urlsafe(RANDOM_BYTES),
+            file=upload.id,
+            filename=upload.filename,
+            sha256=upload.sha256,
+            place=upload.file,
+            created=int(self._clock()),
+            gateway=self.name,
+            size=chunking.size,
+            overlap=chunking.overlap,
+            attributes=addition.attributes,
+            batch=batch,
+        )
+        await self.append(act)
+        now = await self.find(store.id, store.owner)
+        mine = now.files.get(act.attachment)
+        if (mine is None or mine.detached) and upload.id in now.present:
+            # Somebody else has added it just before. What was added here is being erased.
+            if mine is not None:
+                await self.detach(now, mine)
+            return await self.attach(now, upload, addition, batch)
+        return mine or acts.File(act, act.attributes)
+
+    async def describe(
+        self, store: acts.Store, file: acts.File, attributes: dict[str, acts.Value]
+    ) -> acts.File:
+        """Give a file other attributes. Raises like `find`, and log.AppendFailed."""
+        await self.append(acts.Described(store.id, store.owner, file.act.attachment, attributes))
+        now = await self.find(store.id, store.owner)
+        return now.files.get(file.act.attachment, file)
+
+    async def detach(self, store: acts.Store, file: acts.File) -> None:
+        """Take a file out. What it has in the log is erased after this. Raises log.AppendFailed,
+        log.LogUnavailable."""
+        await self.append(acts.Detached(store.id, store.owner, file.act.attachment))
+        await self.caught_up([acts.partition(store.owner)])
+
+    async def delete(self, store: acts.Store) -> None:
+        """Delete a store with its files. Raises like `detach`."""
+        await self.append(acts.Leaving(store.id, store.owner))
+        await self.caught_up([acts.partition(store.owner)])
+
+    async def progress(self, store: acts.Store, file: acts.File, **now: object) -> None:
+        """Say how far the passages of a file are; what is not named stays. Raises
+        log.AppendFailed."""
+        before = file.progress or acts.Progress(
+            store.id, store.owner, file.act.attachment, self.name
+        )
+        await self.append(msgspec.structs.replace(before, gateway=self.name, **now))
+
+    async def erase(self, owner: records.Owner, keys: Sequence[str]) -> None:
+        """Append tombstones, in this order. Raises log.AppendFailed."""
+        for key in keys:
+            await self._writer.append(topics.VECTOR_STORES, acts.partition(owner), key, None)
+
+    async def append(self, *given: acts.Act) -> None:
+        """Append acts of one owner, one after the other. Raises log.AppendFailed."""
+        for act in given:
+            await self._writer.append(
+                topics.VECTOR_STORES,
+                acts.partition(act.by),
+                acts.key(act),
+                acts.encode(act),
+                telemetry.trace_headers(),
+            )
+
+    async def caught_up(self, partitions: Sequence[int]) -> None:
+        """Wait until everything was read that these partitions hold now.
+
+        Raises:
+            log.LogUnavailable
+        """
+        await self._topic.caught_up(partitions)
+
+    async def _take(self, batch: list[log.Record]) -> None:
+        for each in batch:
+            act = acts.act_of(each.key, each.value)
+            if act is not None:
+                self._stores.apply(act)
+                if isinstance(act, acts.Attached | acts.Progress):
+                    self.told[act.attachment] = self._monotonic()
+            elif each.value is None and not each.forged:
+                self._stores.erase(each.key)
+                self.told.pop((each.key or b"").decode(errors="replace").rpartition(":")[2], None)
+            else:
+                telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
+        if batch:
+            self.changed.set()
+
+
+def _changed(
+    name: str,
+    owner: records.Owner,
+    asked: vector_stores_api.Asked,
+    before: acts.Store | None = None,
+) -> acts.Changed:
+    """What a store is called: as asked, and as before where nothing is said."""
+    return acts.Changed(
+        name,
+        owner,
+        asked.name if asked.name is not None else before.name if before else "",
+        asked.description
+        if asked.description is not None
+        else (before.description if before else ""),
+        asked.metadata if asked.metadata is not None else before.metadata if before else {},
+        asked.days if asked.days is not None else before.days if before else 0,
+    )

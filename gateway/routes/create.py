@@ -1,0 +1,391 @@
+"""The HTTP routes that create responses, in both dialects.
+
+Routes take the raw request: `gateway.parsing` validates, so that no error shape of the framework
+ever shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.answers import chat_completions, compactions, embeddings, failures, text_completions
+from gateway.files import files
+from gateway.parsing import (
+    auto_model,
+    chat_api,
+    command,
+    completions_api,
+    embeddings_api,
+    responses_api,
+)
+from gateway.requests import choices, submission, withdrawals
+from gateway.responses import response_stream
+from gateway.routes import large_bodies, request_body
+from tailrace import log, settings, telemetry
+from tailrace.auth.principal import CredentialScope, Principal
+from tailrace.delivery import kept_bytes
+from tailrace.protocol import errors, events, records, seals
+from tailrace.web import access, drain, encoded_json, error_mapping, event_stream, write_deadline
+
+INPUT: Final = "input"
+Parse = Callable[[dict[str, Any], settings.Catalog], command.Create]
+GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
+
+E = TypeVar("E")
+T = TypeVar("T")
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Followed(event_stream.Source[E_co], Protocol[E_co]):
+    """What a connection follows: a context manager that lets go of it."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """For the answer."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    async def to_end(self) -> None:
+        """Take all events."""
+
+    def release(self) -> None:
+        """Let go of it."""
+
+
+class CreateRoutes:
+    """`POST` of responses, completions and embeddings."""
+
+    def __init__(
+        self,
+        config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
+        gate: access.Access,
+        submit: submission.Submission,
+        withdrawn: withdrawals.Withdrawals,
+        draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
+        kept: kept_bytes.KeptBytes,
+        large: large_bodies.LargeBodies,
+        kept_files: files.Files,
+        seal_keys: seals.Keys | None,
+    ) -> None:
+        """`seal_keys`: None to seal nothing."""
+        self._kept = kept
+        self._large = large
+        self._files = kept_files
+        self._seal_keys = seal_keys
+        self._config = config
+        searches = config.searches
+        self._parse = functools.partial(responses_api.parse, searches=searches)
+        self._parse_count = functools.partial(responses_api.parse_count, searches=searches)
+        self._pools = pools
+        self._gate = gate
+        self._submit = submit
+        self._withdrawn = withdrawn
+        self._draining = draining
+        self._checks = checks
+
+    def in_front_of(self, app: ASGIApp) -> ASGIApp:
+        """`app` with these routes in front of it, unless spans are exported.
+
+        Between them and the server a framework's layers take a tenth of a request's cost, and a
+        call each for every event. The layers make the spans, so with spans `app` has the routes.
+        """
+        if telemetry.exporting():
+            return app
+        hot = {
+            "/v1/responses": self.create,
+            "/v1/chat/completions": self.chat,
+            "/v1/completions": self.text,
+            "/v1/embeddings": self.embeddings,
+        }
+
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+            handler = (
+                hot.get(scope["path"])
+                if scope["type"] == "http" and scope["method"] == "POST"
+                else None
+            )
+            if handler is None:
+                await app(scope, receive, send)
+                return
+            try:
+                response = await handler(Request(scope, receive, send))
+            except errors.ApiError as error:
+                response = error_mapping.error_response(error)
+            await response(scope, receive, send)
+
+        return dispatch
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/responses`."""
+        principal, create, stream = await self._created(request, auto_model.reading(self._parse))
+        if create.stream:
+            return self._body_of(principal, stream, events.Event.sse)
+        if create.background:
+            with stream:
+                return encoded_json.EncodedJSON(
+                    stream.subscription.response, headers=stream.headers
+                )
+        await self._whole(principal, stream, request)
+        if stream.final is not None and (wrong := failures.wrong_request(stream.final, INPUT)):
+            raise wrong
+        return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
+
+    async def count(self, request: Request) -> Response:
+        """`POST /v1/responses/input_tokens`: counted here, or by a worker where this process has no
+        tokenizer of the model."""
+        headers: dict[str, str] = {}
+
+        async def submit(
+            create: command.Create, principal: Principal
+        ) -> int | response_stream.ResponseStream:
+            headers.update(create.headers)
+            tokens = await self._submit.count(create, principal)
+            return await self._submit.submit(create, principal) if tokens is None else tokens
+
+        principal, tokens = await self._asked(
+            request, auto_model.reading(self._parse_count), submit
+        )
+        if not isinstance(tokens, int):
+            stream = tokens
+            await self._whole(principal, stream, request)
+            headers.update(stream.headers)
+            final = stream.final
+            assert final is not None
+            if final["status"] != "completed":
+                raise failures.error_of(final, INPUT)
+            tokens = final["usage"]["input_tokens"]
+        return encoded_json.EncodedJSON(
+            {"object": "response.input_tokens", "input_tokens": tokens}, headers=headers
+        )
+
+    async def compact(self, request: Request) -> Response:
+        """`POST /v1/responses/compact`."""
+        keys = compactions.check(request.url.path, self._seal_keys)
+        principal, _, stream = await self._created(
+            request, auto_model.reading(responses_api.parse_compact)
+        )
+        asked = records.decode_request(stream.request)
+        await self._whole(principal, stream, request)
+        final = stream.final
+        assert final is not None
+        if final["status"] not in ("completed", "incomplete"):
+            raise failures.error_of(final, INPUT)
+        if asked is None:
+            raise errors.server_error()
+        owner = access.owner_of(principal)
+        # Without the question for the summary.
+        try:
+            said = await self._files.whole(owner, asked.messages[:-1])
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(stream.rid, error) from error
+        body = compactions.body(final, said, owner, keys)
+        return encoded_json.EncodedJSON(body, headers=stream.headers)
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            create = chat_api.parse(body, catalog)
+            choice = records.Choice(secrets.token_hex(GROUP_BYTES), count=create.choices)
+            return dataclasses.replace(create, choice=choice)
+
+        principal, create, chosen = await self._chosen(request, parse)
+        if create.stream:
+            body = chat_completions.Stream(
+                chosen.echoes,
+                include_usage=create.usage_in_stream,
+                logprobs=create.sampling.logprobs is not None,
+            )
+            if len(chosen.streams) == 1:  # nothing to be merged
+                return self._body_of(principal, chosen.streams[0], body.of)
+            return self._body_of(principal, chosen, body.of_choice)
+        await self._whole(principal, chosen, request)
+        whole = chat_completions.completion(chosen.finals)
+        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+
+    async def text(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        asked: list[completions_api.Asked] = []
+
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            asked.append(completions_api.parse(body, catalog))
+            return asked[0].creates[0]
+
+        def prompts(first: command.Create) -> list[command.Create]:
+            key, digest = first.idempotency_key, first.body_digest
+            return [
+                dataclasses.replace(each, idempotency_key=key, body_digest=digest)
+                for each in asked[0].creates
+            ]
+
+        principal, create, chosen = await self._chosen(request, parse, prompts)
+        texts, echo = asked[0].prompts, asked[0].echo
+        if create.stream:
+            body = text_completions.Stream(
+                chosen.echoes,
+                texts,
+                include_usage=create.usage_in_stream,
+                logprobs=create.sampling.logprobs is not None,
+                echo=echo,
+            )
+            return self._body_of(principal, chosen, body.of_choice)
+        await self._whole(principal, chosen, request)
+        whole = text_completions.completion(chosen.finals, texts, echo=echo)
+        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+
+    async def embeddings(self, request: Request) -> Response:
+        """`POST /v1/embeddings`."""
+        asked: list[embeddings_api.Asked] = []
+
+        def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
+            asked.append(embeddings_api.parse(body, catalog))
+            return asked[0].creates[0]
+
+        def parts(first: command.Create) -> list[command.Create]:
+            key, digest = first.idempotency_key, first.body_digest
+            return [
+                dataclasses.replace(each, idempotency_key=key, body_digest=digest)
+                for each in asked[0].creates
+            ]
+
+        principal, _, chosen = await self._chosen(request, parse, parts)
+        await self._whole(principal, chosen, request)
+        finals = [stream.final for stream in chosen.streams if stream.final is not None]
+        embeddings.check(finals)
+        vectors = [stream.subscription.vectors for stream in chosen.streams]
+        pieces = []
+        for piece in embeddings.body(finals, vectors, asked[0].encoding):
+            pieces.append(piece)
+            await asyncio.sleep(0)  # others have their turn in between
+        return Response(b"".join(pieces), media_type="application/json", headers=chosen.headers)
+
+    def _body_of(
+        self,
+        principal: Principal,
+        stream: Followed[E],
+        encode: Callable[[E], bytes],
+    ) -> Response:
+        return event_stream.EventStream(
+            stream,
+            self._gate.room.counted(principal, stream.release),
+            self._draining,
+            self._checks,
+            self._gate.admitted,
+            principal,
+            encode=encode,
+            headers=stream.headers,
+            clock=self._gate.clock,
+            later=self._gate.later,
+        )
+
+    async def _created(
+        self, request: Request, parse: Parse
+    ) -> tuple[Principal, command.Create, response_stream.ResponseStream]:
+        """Parse and submit."""
+        principal, create, chosen = await self._chosen(request, parse)
+        return principal, create, chosen.streams[0]
+
+    async def _chosen(
+        self,
+        request: Request,
+        parse: Parse,
+        prompts: Callable[[command.Create], Sequence[command.Create]] = lambda create: (create,),
+    ) -> tuple[Principal, command.Create, choices.Choices]:
+        """Parse and submit, where there may be several choices, or several prompts."""
+
+        async def submit(
+            create: command.Create, principal: Principal
+        ) -> tuple[command.Create, choices.Choices]:
+            asked = choices.split(create, prompts(create))
+            chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
+            for headers in (chosen.headers, chosen.streams[0].headers):
+                headers.update(create.headers)
+            return create.submitted, chosen
+
+        principal, (create, chosen) = await self._asked(request, parse, submit)
+        return principal, create, chosen
+
+    async def _asked(
+        self,
+        request: Request,
+        parse: Parse,
+        submit: Callable[[command.Create, Principal], Awaitable[T]],
+    ) -> tuple[Principal, T]:
+        """Parse and submit."""
+        principal = await self._gate.principal(request, CredentialScope.CREATE)
+        # What the submission makes of it counts from then on.
+        with self._kept.account(principal.key) as account:
+            body = await request_body.arrived(
+                request,
+                self._config.max_http_bytes,
+                account,
+                for_images=request_body.IMAGES_BYTES,
+            )
+            large = len(body) > request_body.LARGE_BYTES
+            turn = self._large.turn() if large else contextlib.nullcontext()
+            key = request.headers.get("idempotency-key")
+            async with turn:
+                create = await request_body.parsed(
+                    body,
+                    lambda given: command.with_key(parse(given, self._pools.catalog), key, given),
+                )
+                return principal, await submit(create, principal)
+
+    async def _whole(
+        self,
+        principal: Principal,
+        stream: Followed[Any],
+        request: Request,
+    ) -> None:
+        """Wait for the end, until the client leaves, its credential is revoked or this process
+        drains.
+
+        Raises:
+            errors.ApiError: the log lost the response, 401, or 503 when the response goes on
+                without this request.
+        """
+        with stream, self._gate.admitted.revoked(principal) as revoked:
+            tasks = [
+                asyncio.ensure_future(t)
+                for t in (
+                    stream.to_end(),
+                    event_stream.gone(request.receive),
+                    self._draining.wait(),
+                    revoked,
+                )
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if tasks[0].done():
+                    tasks[0].result()
+            except log.HistoryLost as error:
+                raise errors.history_lost(stream.rid) from error
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        self._gate.permit(principal)
+        if not stream.ended:
+            raise errors.unavailable(
+                f"This instance is shutting down; the response goes on as {stream.rid}."
+            )

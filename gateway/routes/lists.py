@@ -1,0 +1,133 @@
+"""Lists of stored responses and chat completions, and the metadata of a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.answers import chat_completions
+from gateway.parsing import chat_api, json_body, shared_fields
+from gateway.routes import completions as completion_routes
+from gateway.routes import request_body
+from gateway.routes.responses import limit_of
+from tailrace import log, telemetry
+from tailrace.archive import fold, reader
+from tailrace.auth.principal import CredentialScope
+from tailrace.delivery import archived
+from tailrace.log import interfaces
+from tailrace.protocol import errors, history, records, topics
+from tailrace.web import access, encoded_json, error_mapping
+
+MAX_BODY_BYTES: Final = 64 * 1024
+_PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
+_METADATA: Final = "metadata["
+
+Response_ = dict[str, Any]
+Shown = Callable[[Sequence[Response_]], dict[str, Any]]
+"""From the Response objects of a completion's choices to what a list shows of it."""
+
+
+class ListRoutes:
+    """Lists what the archive has of its owner."""
+
+    def __init__(
+        self,
+        gate: access.Access,
+        archive: archived.Archived,
+        writer: interfaces.RecordWriter,
+        completions: completion_routes.CompletionRoutes,
+    ) -> None:
+        self._gate = gate
+        self._archive = archive
+        self._writer = writer
+        self._completions = completions
+
+    async def chats(self, request: Request) -> Response:
+        """`GET /v1/chat/completions`."""
+        after = request.query_params.get("after")
+        if after is not None:
+            rids = chat_completions.response_ids(after, chat_api.MAX_CHOICES)
+            after = rids[0] if rids else after
+        return await self._listed(request, fold.CHAT, after, chat_completions.completion)
+
+    async def responses(self, request: Request) -> Response:
+        """`GET /v1/responses`; an extension."""
+        after = request.query_params.get("after")
+        return await self._listed(request, fold.RESPONSE, after, lambda group: group[0])
+
+    async def update(self, request: Request) -> Response:
+        """`POST /v1/chat/completions/{id}`: other metadata."""
+        name, owner = await self._completions.addressed(request, CredentialScope.CREATE)
+        body = json_body.decode(await request_body.arrived(request, MAX_BODY_BYTES))
+        for field in body:
+            if field != "metadata":
+                raise errors.unsupported_parameter(field, "Only 'metadata' can be changed.")
+        if "metadata" not in body:
+            raise errors.missing_required_parameter("metadata")
+        metadata = shared_fields.metadata(body) or {}
+        shown = await self._completions.completed(name, owner)
+        rid = chat_completions.response_ids(name, chat_api.MAX_CHOICES)[0]
+        try:
+            await self._writer.append(
+                topics.HISTORY,
+                history.partition(rid, _PARTITIONS),
+                history.metadata_key(rid),
+                records.encode(records.Metadata(rid, owner, metadata)),
+                telemetry.trace_headers(),
+            )
+        except log.LogUnavailable as error:
+            raise errors.unavailable(
+                "The log does not answer. Whether it holds the change is unknown."
+            ) from error
+        return encoded_json.EncodedJSON({**shown, "metadata": metadata})
+
+    async def _listed(
+        self, request: Request, kind: str, after: str | None, shown: Shown
+    ) -> Response:
+        self._gate.check_origin(request)
+        owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
+        query = request.query_params
+        wanted = reader.Wanted(
+            owner.key,
+            kind,
+            model=query.get("model"),
+            metadata=_metadata(query),
+            newest_first=_newest_first(query.get("order")),
+            after=after,
+            limit=limit_of(query.get("limit")),
+        )
+        try:
+            found = await self._archive.listed(wanted)
+        except reader.UnknownPlace as error:
+            raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(None, error) from error
+        page = [shown(group) for group in found[: wanted.limit]]
+        body = {
+            "object": "list",
+            "data": page,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
+            "has_more": len(found) > wanted.limit,
+        }
+        return encoded_json.EncodedJSON(body)
+
+
+def _metadata(query: QueryParams) -> dict[str, str]:
+    """`metadata[name]=value`, as SDKs write a mapping into a query."""
+    found = {
+        name[len(_METADATA) : -1]: value
+        for name, value in query.multi_items()
+        if name.startswith(_METADATA) and name.endswith("]")
+    }
+    return shared_fields.metadata({"metadata": found}) or {}
+
+
+def _newest_first(order: str | None) -> bool:
+    if order not in (None, "asc", "desc"):
+        raise errors.invalid_value("order", "Invalid 'order': expected 'asc' or 'desc'.")
+    return order == "desc"

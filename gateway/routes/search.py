@@ -1,0 +1,85 @@
+"""The search over a principal's own conversations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.load import rate_limits
+from gateway.routes import conversations as conversation_routes
+from gateway.routes.responses import limit_of
+from tailrace.archive import reader
+from tailrace.auth.principal import CredentialScope
+from tailrace.delivery import archived
+from tailrace.protocol import conversations, errors, ids
+from tailrace.web import access, encoded_json, error_mapping
+
+MAX_CHARACTERS: Final = 256  # of what is searched for
+
+
+class SearchRoutes:
+    """An extension: conversations by the words of their titles and of what was said in them."""
+
+    def __init__(
+        self, gate: access.Access, archive: archived.Archived, rates: rate_limits.RateLimiter
+    ) -> None:
+        self._gate = gate
+        self._archive = archive
+        self._rates = rates
+
+    async def search(self, request: Request) -> Response:
+        """`GET /v1/conversations/search`: that in which something happened last comes first."""
+        self._gate.check_origin(request)
+        owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
+        query = request.query_params
+        asked, limit = _asked(query.get("q")), limit_of(query.get("limit"))
+        after = _after(query.get("after"))
+        self._archive.require("searches")
+        await self._rates.charge_request(owner.key)  # it costs more than another look-up
+        try:
+            found = await self._archive.search(owner, asked, after, limit)
+        except reader.UnknownPlace as error:
+            raise _no_such_place() from error
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(None, error) from error
+        body = {
+            "object": "list",
+            "data": [_shown(match) for match in found[:limit]],
+            "has_more": len(found) > limit,
+        }
+        return encoded_json.EncodedJSON(body)
+
+
+def _asked(text: str | None) -> str:
+    if not text:
+        raise errors.missing_required_parameter("q")
+    if len(text) > MAX_CHARACTERS:
+        raise errors.invalid_value(
+            "q", f"Invalid 'q': expected at most {MAX_CHARACTERS} characters."
+        )
+    return text
+
+
+def _after(name: str | None) -> str | None:
+    if name is not None:
+        try:
+            ids.parse(name, conversations.PARTITIONS, conversations.PREFIX)
+        except ids.InvalidId as error:
+            raise _no_such_place() from error
+    return name
+
+
+def _no_such_place() -> errors.ApiError:
+    return errors.invalid_value("after", "Invalid 'after': no such conversation.")
+
+
+def _shown(match: reader.Match) -> dict[str, Any]:
+    return {
+        "object": "conversation.match",
+        "conversation": conversation_routes.as_shown(match.conversation),
+        "response_id": match.response,
+        "snippet": match.snippet,
+        "ranges": match.ranges,
+    }

@@ -1,0 +1,55 @@
+"""What a request for each model may hold, as `GET /config.json` tells the page (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.parsing import model_choice
+from gateway.requests import requirements
+from tailrace.protocol import errors, images, records
+from tailrace.settings.catalog import AUTO, Catalog
+from tailrace.settings.shapes import Pool
+
+Beats = Sequence[Mapping[str, Any]]
+_IMAGES: Final = frozenset({"images"})
+
+
+def by_model(
+    catalog: Catalog, workers: Callable[[str], Beats], newest: int
+) -> dict[str, dict[str, Any]]:
+    """By every name that requests may give as `model`.
+
+    Args:
+        workers: the heartbeats of a pool, by its name.
+        newest: the newest record version that may be written.
+
+    Returns: `images` (None while no worker of the pool tells), `files` (texts), and the largest
+        `max_output_tokens`.
+    """
+
+    def of(pool: Pool) -> dict[str, Any]:
+        beats = workers(pool.name)
+        return {
+            "images": newest >= records.VERSION_2 and requirements.takes_images(beats),
+            "files": not requirements.embed_only(beats),
+            "max_output_tokens": pool.longest_answer,
+        }
+
+    found = {name: of(pool) for pool in catalog.pools for name in (*pool.answers, *pool.aliases)}
+    return {**found, AUTO: _auto(catalog, found)} if catalog.rules else found
+
+
+def _auto(catalog: Catalog, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Of the model that answers one image, and of all that may answer."""
+    ruled = [found[rule.model] for rule in catalog.rules]
+    try:
+        _, seeing = model_choice.by_rules(catalog, images.MAX_TOKENS_GUESS, _IMAGES)
+        seen = found[seeing]["images"]
+    except errors.ApiError:
+        seen = False
+    return {
+        "images": seen,
+        "files": any(each["files"] for each in ruled),
+        "max_output_tokens": max(each["max_output_tokens"] for each in ruled),
+    }

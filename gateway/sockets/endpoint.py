@@ -1,0 +1,135 @@
+"""`WS /v1/responses`: accepts sockets, counts them, and runs one `Connection` for each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gateway.requests import submission
+from gateway.responses import response_operations, response_stream
+from gateway.sockets import connection, lanes
+from tailrace import settings, telemetry
+from tailrace.auth.principal import CredentialScope, Principal
+from tailrace.delivery import kept_bytes
+from tailrace.protocol import errors
+from tailrace.web import access, drain, error_mapping, write_deadline
+
+
+class Sockets:
+    """Accepts sockets.
+
+    Attributes:
+        _open: all open connections.
+    """
+
+    def __init__(
+        self,
+        config: settings.GatewaySettings,
+        pools: settings.CurrentPools,
+        gate: access.Access,
+        submit: submission.Submission,
+        operations: response_operations.ResponseOperations,
+        draining: drain.Draining,
+        checks: write_deadline.DeadlineChecks,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        kept: kept_bytes.KeptBytes,
+    ) -> None:
+        self._config = config
+        self._pools = pools
+        self._kept = kept
+        self._gate = gate
+        self._submit = submit
+        self._operations = operations
+        self._draining = draining
+        self._checks = checks
+        self._spawn = spawn
+        self._open: set[connection.Connection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One handshake and, if it is accepted, one connection."""
+        try:
+            self._gate.check_origin(socket)
+            if self._submit.refusing:
+                raise errors.unavailable("This instance is shutting down; connect again.")
+            principal = await self._gate.principal(socket, CredentialScope.CREATE)
+            self._gate.room.check_room(principal)
+            resumed = await self._resumed(socket, principal)
+        except errors.ApiError as error:
+            telemetry.log(telemetry.Action.SOCKET_REFUSED, status=error.status, code=error.code)
+            await socket.send_denial_response(error_mapping.error_response(error))
+            return
+        with resumed[1] if resumed is not None else contextlib.nullcontext():
+            try:
+                await socket.accept(
+                    subprotocol=access.SUBPROTOCOL
+                    if access.SUBPROTOCOL in access.offered(socket)
+                    else None
+                )
+            except (WebSocketDisconnect, RuntimeError):
+                return  # the client left during the handshake
+            await self._run(socket, principal, resumed)
+
+    async def _run(
+        self,
+        socket: WebSocket,
+        principal: Principal,
+        resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None,
+    ) -> None:
+        account = self._kept.account(principal.key)
+        accepted = connection.Connection(
+            socket,
+            principal,
+            self._config,
+            self._pools,
+            self._submit,
+            self._operations,
+            self._gate,
+            self._spawn,
+            account,
+            own_protocol=access.SUBPROTOCOL in access.offered(socket),
+            origin=socket.headers.get("origin"),
+        )
+        self._open.add(accepted)
+        self._checks.add(accepted)
+        self._gate.admitted.add(accepted)
+        self._gate.room.enter(principal)
+        telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
+        telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
+        try:
+            with account:
+                await accepted.run(self._draining, resumed)
+        finally:
+            self._open.discard(accepted)
+            self._checks.discard(accepted)
+            self._gate.admitted.discard(accepted)
+            self._gate.room.leave(principal)
+            telemetry.OPEN_SOCKETS.labels(kind="responses").dec()
+
+    def leave(self) -> None:
+        """Close idle sockets now, and the others when their responses have ended."""
+        for accepted in list(self._open):
+            accepted.leave(lanes.Leaving.DRAIN)
+
+    async def _resumed(
+        self, socket: WebSocket, principal: Principal
+    ) -> tuple[lanes.Lane, response_stream.ResponseStream] | None:
+        """The lane and the rest of a response that lost its socket.
+
+        The client names it: `?resume=resp_…&starting_after=N[&stream_id=…]`.
+        """
+        query = socket.query_params
+        rid = query.get("resume")
+        if rid is None:
+            return None
+        after = error_mapping.cursor(query.get("starting_after"))
+        lane = lanes.lane_of(query.get("stream_id"))
+        try:
+            return lane, await self._submit.streams.follow(rid, access.owner_of(principal), after)
+        except error_mapping.DELIVERY_ERRORS as error:
+            raise error_mapping.api_error(rid, error) from error

@@ -1,0 +1,131 @@
+"""How far a worker reads ahead, and what it keeps."""
+
+from __future__ import annotations
+
+from worker.queue import read_ahead
+from worker.queue.commit_tracker import Tracker
+from worker.queue.read_ahead import Aside, Kept, Key, Room, SetAside
+
+FLOOD, ALICE = Key("t", "flood"), Key("t", "alice")
+
+
+def places(tracker: Tracker, *offsets: int, size: int = 10, partition: int = 0) -> list[Aside]:
+    return [Aside(f"r{offset}", partition, offset, size, 10.0, tracker) for offset in offsets]
+
+
+def set_aside(key: Key, *requests: Aside, into: SetAside | None = None) -> SetAside:
+    found = SetAside() if into is None else into
+    for request in requests:
+        found.add(key, request)
+    return found
+
+
+def test_each_principal_and_class_may_have_so_many_and_others_are_not_touched() -> None:
+    room = Room.of(2, [Kept(FLOOD, 10)] * 2)
+    assert not room.admits(FLOOD, 1)
+    assert room.admits(ALICE, 1)
+    assert room.admits(Key("other class", "flood"), 1)
+    assert (room.total, room.total_bytes) == (2, 20)
+
+
+def test_the_first_request_of_a_principal_is_kept_however_large_and_the_next_by_its_bytes() -> None:
+    room = Room(10)
+    assert room.admits(FLOOD, 2 * read_ahead.ALL_BYTES)
+    room.take(FLOOD, read_ahead.FLOW_BYTES)
+    assert not room.admits(FLOOD, 1)
+    room.take(Key("t", "many"), read_ahead.ALL_BYTES - read_ahead.FLOW_BYTES)
+    assert room.admits(ALICE, 1)
+    room.take(ALICE, 1)
+    assert not room.admits(ALICE, 1)
+
+
+def test_all_together_are_bounded_by_count() -> None:
+    room = Room.of(10_000, [Kept(Key("t", str(n % 7)), 1) for n in range(read_ahead.MAX_KEPT)])
+    assert not room.admits(Key("t", "1"), 1)
+    assert room.admits(ALICE, 1)
+
+
+def test_batch_requests_leave_room_for_interactive_ones() -> None:
+    batch = [Key("llm.requests.default.batch", str(n % 7)) for n in range(read_ahead.MAX_KEPT // 2)]
+    urgent = Key("llm.requests.default.interactive", "1")
+    room = Room.of(10_000, [Kept(key, 1) for key in (*batch, urgent)])
+    assert not room.admits(batch[0], 1)
+    assert room.admits(urgent, 1)
+    half = Kept(batch[1], read_ahead.ALL_BYTES // 2)
+    room = Room.of(10_000, [Kept(batch[0], 1), half, Kept(urgent, 1)])
+    assert not room.admits(batch[0], 1)
+    assert room.admits(urgent, 1)
+
+
+def test_nothing_is_due_while_its_principal_has_no_room_for_a_quarter() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 5, 6, 7))
+    assert aside.due(Room.of(8, [Kept(FLOOD, 1)] * 7)) is None
+    assert len(aside) == 3
+    due = aside.due(Room.of(8, [Kept(FLOOD, 1)] * 6))
+    assert due is not None
+    assert [place.offset for place in due.requests] == [5, 6]
+    assert (len(aside), FLOOD in aside) == (1, True)
+
+
+def test_who_has_fewest_in_memory_is_due_first() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 1))
+    set_aside(ALICE, *places(Tracker(), 9), into=aside)
+    due = aside.due(Room.of(8, [Kept(FLOOD, 1)]))
+    assert due is not None
+    assert due.key == ALICE
+
+
+def test_one_read_is_of_one_partition_and_of_a_bounded_stretch() -> None:
+    tracker = Tracker()
+    aside = set_aside(
+        FLOOD,
+        *places(tracker, 1, 2, 2 + read_ahead.MAX_SPAN),
+        *places(tracker, 0, partition=1),
+        *places(tracker, 3 + read_ahead.MAX_SPAN),
+    )
+    taken = []
+    while (due := aside.due(Room(100))) is not None:
+        taken.append((due.partition, [place.offset for place in due.requests]))
+    assert taken == [
+        (0, [1, 2]),
+        (0, [2 + read_ahead.MAX_SPAN]),
+        (1, [0]),
+        (0, [3 + read_ahead.MAX_SPAN]),
+    ]
+    assert (len(aside), FLOOD in aside) == (0, False)
+
+
+def test_no_more_is_read_again_than_there_are_bytes_for() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, size=read_ahead.FLOW_BYTES // 2))
+    room = Room(100)
+    due = aside.due(room)
+    assert due is not None
+    assert len(due.requests) == 2
+    assert aside.due(room) is None
+
+
+def test_what_could_not_be_read_stands_in_front_again() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, 4))
+    due = aside.due(Room(2))
+    assert due is not None
+    aside.put_back(due.key, due.requests)
+    aside.put_back(due.key, [])
+    again = aside.due(Room(4))
+    assert again is not None
+    assert [place.offset for place in again.requests] == [1, 2, 3, 4]
+
+
+def test_what_belongs_to_an_assignment_that_ended_is_forgotten() -> None:
+    ended, holds = Tracker(), Tracker()
+    aside = set_aside(FLOOD, *places(ended, 1, 2), *places(holds, 3))
+    set_aside(ALICE, *places(ended, 4), into=aside)
+    ended.valid = False
+    aside.drop_revoked()
+    assert (len(aside), FLOOD in aside, ALICE in aside) == (1, True, False)
+
+
+def test_ids_and_costs_of_what_waits_of_a_topic_by_principal() -> None:
+    aside = set_aside(FLOOD, *places(Tracker(), 7, 8))
+    set_aside(Key("other", "flood"), *places(Tracker(), 9), into=aside)
+    found = {principal: list(waiting) for principal, waiting in aside.waiting("t").items()}
+    assert found == {"flood": [("r7", 10.0), ("r8", 10.0)]}

@@ -1,0 +1,282 @@
+"""What the tail knows: the folds of one partition's responses.
+
+A fold here may begin in the middle of the partition. It may call a response NEW only if it began at
+or below the lower bound in the response's id. Everything else must be read back
+(`worker.log.tail`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from tailrace import telemetry
+from tailrace.protocol import fold, history, records
+from worker.log import finished
+
+# What a worker's tail may take, in bytes; above it the oldest that are not held are forgotten.
+MAX_BYTES = 32 << 20
+# Measured: an entry without tokens, a token of it, and what an ended response takes beside its
+# packed fold.
+ENTRY_BYTES = 2_400
+TOKEN_BYTES = 40
+ENDED_BYTES = 300
+
+
+@dataclass(slots=True)
+class Entry:
+    """One response as the tail knows it.
+
+    Attributes:
+        complete: every record of the response at or above this offset was applied to `fold`.
+        begun: offset of the first record read, -1 before.
+        fold: the response under the reader rule.
+        first: offset of the first record that took effect, -1 before.
+        touched: broker time in ms of the last record read, whatever became of it; 0 before.
+        streams: that one was a frame.
+        seen: fencing tokens of the CLAIMs read so far, and whether any copy of them took effect.
+        holds: number of callers that need this entry; it is forgotten only at 0.
+        counted: bytes that its partition has counted for it.
+        delayed: records that came while the response is read back; None otherwise.
+        draft: what `llm.history` will keep of it; None where nobody asked for it before its first
+            claim, or memory was short. Then it is read back (`Tail.draft`).
+        listener: called at every change of ownership or phase; set while the response is served
+            here, None otherwise.
+        _changed: set and dropped at every change; None while no reader waits.
+    """
+
+    complete: int
+    begun: int = -1
+    fold: fold.Fold = field(default_factory=lambda: fold.Fold(keep_ids=True))
+    first: int = -1
+    touched: int = 0
+    streams: bool = False
+    seen: dict[str, bool] = field(default_factory=dict)
+    holds: int = 0
+    counted: int = 0
+    delayed: list[tuple[records.TokenRecord, int, int]] | None = None
+    draft: history.Draft | None = None
+    listener: Callable[[], None] | None = None
+    _changed: asyncio.Event | None = None
+
+    @property
+    def size(self) -> int:
+        """What it takes, in bytes, by estimate."""
+        kept = self.draft.size if self.draft is not None else 0
+        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + len(self.fold.text) + kept
+
+    def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
+        """Apply one record; wakes waiters when ownership or phase may have changed."""
+        if self.delayed is not None:
+            self.delayed.append((record, offset, timestamp))
+            return
+        if self.begun < 0:
+            self.begun = offset
+        self.touched, self.streams = timestamp, isinstance(record, records.Tok)
+        outcome = self.fold.apply(record, offset, timestamp)
+        if outcome is fold.Ignored.SEEN:
+            return
+        if isinstance(outcome, fold.Ignored):
+            telemetry.IGNORED_RECORDS.labels(reason=outcome.value).inc()
+        elif self.draft is not None:
+            self.draft.add(record, timestamp)
+        if isinstance(outcome, fold.Claimed | fold.Ended) and self.first < 0:
+            self.first = offset
+        if isinstance(record, records.Claim):
+            # A second copy of a claim has no effect; that says nothing about the first.
+            took_effect = isinstance(outcome, fold.Claimed)
+            self.seen[record.own] = self.seen.get(record.own, False) or took_effect
+        if (
+            isinstance(record, records.Cancel)
+            and record.failed != "expired"
+            and record.by == self.fold.principal
+        ):
+            self.complete = 0  # DONE, whatever lies before: the fold need not begin any earlier
+        if not isinstance(outcome, fold.Accepted):
+            self._drop_unneeded(outcome)
+            self.wake()
+
+    def _drop_unneeded(self, outcome: object) -> None:
+        """A worker reads the public data in the request, and ids only to go on."""
+        if isinstance(outcome, fold.Claimed) and self.fold.first is outcome.claim:
+            self.fold.first = msgspec.structs.replace(outcome.claim, echo={})
+        elif isinstance(outcome, fold.Ended):
+            self.fold.ids, self.fold.text = [], bytearray()
+
+    def wake(self) -> None:
+        """Let all waiters and the listener look again."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+        if self.listener is not None:
+            self.listener()
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Return at the next change, or when the time is over."""
+        event = self._changed = self._changed or asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+
+    def replace(self, complete: Entry) -> None:
+        """Put what was read back in the place of what the tail had."""
+        if self.fold.principal is not None:
+            complete.fold.belongs_to(self.fold.principal)
+        self.complete, self.begun = complete.complete, complete.begun
+        self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
+        self.touched, self.streams = complete.touched, complete.streams
+        self.draft = complete.draft
+
+
+class _Ended(NamedTuple):
+    """An entry whose response has ended and that no reader holds."""
+
+    complete: int
+    begun: int
+    first: int
+    packed: bytes
+
+    @property
+    def size(self) -> int:
+        return ENDED_BYTES + len(self.packed)
+
+
+@dataclass(slots=True)
+class Partition:
+    """The tail's state of one partition.
+
+    Attributes:
+        start: every response whose records all lie at or above it is known here.
+        position: everything in [start, position) was applied.
+        target: end offset known when the partition was opened; decisions wait until it was read.
+        fresh: nothing was read since `follow`. A fetch for an earlier following may still bring
+            records from elsewhere, which must not be applied.
+        entries: by response id, in order of their first record; without those in `ended`.
+        ended: responses that have ended, oldest end first.
+        size: bytes of all entries, by estimate.
+        caught_up: set once `target` was read.
+    """
+
+    start: int
+    position: int
+    target: int
+    fresh: bool = True
+    entries: dict[str, Entry] = field(default_factory=dict)
+    ended: dict[str, _Ended] = field(default_factory=dict)
+    size: int = 0
+    caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def entry(self, rid: str) -> Entry:
+        """The entry of a response. A response without one has no record at or above `start`, so a
+        new entry is complete from there."""
+        found = self.entries.get(rid)
+        if found is None:
+            found = self.entries[rid] = self._unpacked(rid) or Entry(self.start)
+            self._count(found, found.size)
+        return found
+
+    def end_reason(self, rid: str) -> str | None:
+        """Why a response ended; None where it has not, or is not known."""
+        packed = self.ended.get(rid)
+        if packed is not None:
+            state = finished.unpack(rid, packed.packed)
+        elif (entry := self.entries.get(rid)) is not None:
+            state = entry.fold
+        else:
+            return None
+        return state.ended.reason if state.ended is not None else None
+
+    def release(self, rid: str) -> None:
+        """A caller needs the entry no longer."""
+        entry = self.entries[rid]
+        entry.holds -= 1
+        self._pack_ended(rid, entry)
+
+    def _pack_ended(self, rid: str, entry: Entry) -> None:
+        if entry.holds or entry.delayed is not None or entry.fold.phase is not fold.Phase.DONE:
+            return
+        self._count(self.entries.pop(rid), 0)
+        packed = _Ended(entry.complete, entry.begun, entry.first, finished.pack(entry.fold))
+        self.ended[rid] = packed
+        self.size += packed.size
+
+    def _unpacked(self, rid: str) -> Entry | None:
+        packed = self.ended.pop(rid, None)
+        if packed is None:
+            return None
+        self.size -= packed.size
+        state = finished.unpack(rid, packed.packed)
+        seen = {own: True for own, _ in state.claims}
+        return Entry(packed.complete, packed.begun, state, packed.first, seen=seen)
+
+    def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
+        """Apply one record to its response."""
+        entry = self.entry(record.rid)
+        entry.apply(record, offset, timestamp)
+        self._count(entry, entry.size)
+        self._pack_ended(record.rid, entry)
+
+    def _count(self, entry: Entry, size: int) -> None:
+        self.size += size - entry.counted
+        entry.counted = size
+
+    def expects(self, offset: int) -> bool:
+        """Whether a record at `offset` belongs to the present following."""
+        return not self.fresh or offset == self.position
+
+    def extend_target(self, end: int) -> None:
+        """Decisions wait until `end` was read."""
+        self.target = max(self.target, end)
+        self.caught_up.clear()
+
+    def reach_back(self, start: int) -> None:
+        """Fold again from `start`, which lies before what was folded so far. Responses that are
+        held keep what they have: records that their folds had already have no effect (R1)."""
+        self.entries = {
+            rid: each
+            for rid, each in self.entries.items()
+            if each.holds or each.delayed is not None
+        }
+        self.ended = {}
+        self.size = sum(each.counted for each in self.entries.values())
+        self.start = self.position = start
+        self.fresh = True
+
+    def check_caught_up(self) -> None:
+        """Let decisions go on once `target` was read."""
+        if not self.caught_up.is_set() and self.position >= self.target:
+            self.caught_up.set()
+
+    def restart(self, offset: int) -> None:
+        """Go on at `offset`: the log no longer holds what lies before it."""
+        self.start = self.position = offset
+        self.fresh = True
+        for entry in self.entries.values():
+            entry.complete = offset
+        self.ended = {rid: each._replace(complete=offset) for rid, each in self.ended.items()}
+
+    def forget(self, max_bytes: int) -> None:
+        """Forget the oldest entries that are not held, until the others fit into `max_bytes`, and
+        then drafts of those that are. What is asked for again is read back."""
+        while self.ended and self.size > max_bytes:
+            oldest = self.ended.pop(next(iter(self.ended)))
+            self.size -= oldest.size
+            self.start = max(self.start, oldest.begun + 1)
+        if self.size <= max_bytes:
+            return
+        for rid, entry in list(self.entries.items()):
+            if self.size <= max_bytes:
+                return
+            if not entry.holds:
+                self._count(self.entries.pop(rid), 0)
+                self.start = max(self.start, entry.begun + 1)
+        for entry in self.entries.values():
+            if self.size <= max_bytes:
+                return
+            entry.draft = None
+            self._count(entry, entry.size)

@@ -1,0 +1,85 @@
+"""Tells gateways, by way of Redis, which beginnings of conversations this worker's engine holds.
+Best effort: Redis may be away, and requests are placed without it then."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tailrace import telemetry
+from tailrace.store.prefixes import PREFIX_TTL_S, Prefixes
+from tailrace.store.redis_store import StoreUnavailable
+from worker.prefixes.held_prefixes import HeldPrefixes
+
+TELL_S: Final = 1.0
+MAX_AT_ONCE: Final = 1_000  # digests of one telling; the others follow with the next ones
+# What did not change is told again after this, before it expires in Redis.
+REFRESH_S: Final = PREFIX_TTL_S / 3
+
+
+class PrefixTeller:
+    """Tells changes once a second.
+
+    Attributes:
+        _told: tokens and when they were told, by digest (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        store: Prefixes,
+        held: HeldPrefixes,
+        *,
+        pool: str,
+        incarnation: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._held = held
+        self._pool = pool
+        self._incarnation = incarnation
+        self._monotonic = monotonic
+        self._told: dict[str, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        while True:
+            try:
+                await self.tell()
+            except Exception as error:  # a defect here must not end the worker
+                telemetry.log(telemetry.Action.TASK_FAILED, part="prefix-teller", exc_info=error)
+            await asyncio.sleep(TELL_S)
+
+    async def tell(self) -> None:
+        """Tell once what changed; nothing if nothing did."""
+        now = self._monotonic()
+        held = self._held.table(now)
+        telemetry.HELD_PREFIXES.set(len(held))
+        if self._held.blocks is not None:
+            telemetry.CACHED_BLOCKS.set(len(self._held.blocks))
+        gone = ((digest, 0) for digest in self._told.keys() - held.keys())
+        due = (
+            (digest, tokens)
+            for digest, tokens in held.items()
+            if self._due(self._told.get(digest), tokens, now)
+        )
+        changes = dict(itertools.islice(itertools.chain(gone, due), MAX_AT_ONCE))
+        if not changes:
+            return
+        try:
+            await self._store.tell(self._pool, self._incarnation, changes)
+        except StoreUnavailable:
+            # What Redis has of all this is not known: it may have been emptied, or have taken it.
+            self._told = dict.fromkeys((*self._told, *changes), (0, -math.inf))
+            return
+        for digest, tokens in changes.items():
+            if tokens:
+                self._told[digest] = tokens, now
+            else:
+                self._told.pop(digest, None)
+
+    def _due(self, told: tuple[int, float] | None, tokens: int, now: float) -> bool:
+        return told is None or told[0] != tokens or now - told[1] >= REFRESH_S

@@ -1,0 +1,113 @@
+"""What a worker has to do, and how long requests would wait at it: measured, and written as members
+of its heartbeat (`tailrace.store.workers`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tailrace.fair_queue import waits_of
+from tailrace.protocol import topics
+from tailrace.store.workers import MAX_FIGURE
+from worker.queue import waits
+from worker.queue.read_ahead import Unserved
+from worker.queue.slots import STARTED, Slots
+from worker.queue.workload import Totals, Workload
+
+# Of the time, for how long requests would wait: with 2,000 principals it takes long.
+MOST_TIME: Final = 0.05
+
+_AT_ONCE: Final = 0.0, 0.0
+
+
+class Load:
+    """Of one worker.
+
+    Attributes:
+        _waited: requests waited for a slot at the last measurement.
+        _waits: how long new requests would wait, as it was last computed.
+        _due: when it is computed again (`clock`).
+    """
+
+    def __init__(self, work: Workload, clock: Callable[[], float] = time.monotonic) -> None:
+        """`work` keeps the measurements."""
+        self._work = work
+        self._clock = clock
+        self._waited = False
+        self._waits: waits.Waits | None = None
+        self._due = 0.0
+
+    def measure(self, slots: Slots, made: int, seconds: float) -> None:
+        """Account for the seconds since the last call. `made`: tokens since the worker's start."""
+        totals = Totals(made, *slots.begun)
+        queued = slots.queued > 0
+        self._work.measure(
+            totals,
+            seconds,
+            waited=queued and self._waited,
+            running=slots.running,
+            interactive=slots.interactive,
+            holds=slots.holds,
+        )
+        slots.holds.clear()
+        slots.demand.measure(seconds)
+        self._waited = queued
+
+    def told(self, slots: Slots | None, unserved: Sequence[Unserved]) -> dict[str, Any]:
+        """The work that lies ahead, in tokens that the engine will make, and how long new requests
+        would wait.
+
+        Args:
+            slots: None until the engine is ready.
+            unserved: what was not taken, by class.
+        """
+        work, running, waiting = self._work, 0.0, [0.0] * len(topics.CLASSES)
+        pausable = 0, 0.0
+        if slots is not None:
+            running = slots.running_asked * work.part / 2  # on average half of it is done
+            for rank, left in enumerate(unserved):
+                asked = slots.asked(rank) + sum(left.aside.values())
+                waiting[rank] = asked * work.part + left.unread * work.each
+            waiting[0] += slots.asked(STARTED) * work.part
+            pausable = slots.making_way
+        return {
+            "running_tokens": round(running),
+            "pausable": pausable[0],
+            "pausable_tokens": round(pausable[1] * work.part / 2),
+            "waiting_tokens": [round(tokens) for tokens in waiting],
+            "request_tokens": round(work.each, 1),
+            "drain_rate": round(work.rate, 1),
+            **self._told(slots, waiting, unserved),
+        }
+
+    def _told(
+        self, slots: Slots | None, waiting: Sequence[float], unserved: Sequence[Unserved]
+    ) -> dict[str, list[str] | list[float]]:
+        """How long new requests would wait: of each class, of known principals and of others.
+        Nothing while it is not known."""
+        if slots is not None:
+            self._work.look_ahead(sum(waiting), slots.ages, slots.stopped_ages)
+        if slots is None or not any(waiting):
+            return _members({}, _AT_ONCE)
+        if not self._work.starts.rate:
+            return _members({}, ())
+        began = self._clock()
+        if began >= self._due or self._waits is None:
+            self._waits = waits.of_new(slots, self._work, unserved, waiting)
+            self._due = began + (self._clock() - began) / MOST_TIME
+        return _members(self._waits.known, self._waits.others)
+
+
+def _members(
+    known: Mapping[str, tuple[float, float]], others: Sequence[float]
+) -> dict[str, list[str] | list[float]]:
+    def seconds(each: Iterable[float]) -> list[float]:
+        return [round(min(wait_s, MAX_FIGURE), 2) for wait_s in each]
+
+    return {
+        "waits_of": [waits_of(name) for name in known],
+        "interactive_waits_s": seconds(interactive for interactive, _ in known.values()),
+        "batch_waits_s": seconds(batch for _, batch in known.values()),
+        "waits_s": seconds(others),
+    }

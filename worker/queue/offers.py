@@ -1,0 +1,216 @@
+"""Which waiting requests a worker offers to idle workers, and which of these an idle worker takes
+(pure; docs/design/turns.md, Stealing)."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from tailrace.protocol import ids
+from worker.queue.starts import Starts
+
+MAX_OFFERED: Final = 64
+MAX_FIGURE: Final = 1e9
+
+# (rank, partition, offset)
+At = tuple[int, int, int]
+
+_Figure = Annotated[float, msgspec.Meta(ge=0, le=MAX_FIGURE)]
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A request that waits.
+
+    Attributes:
+        rank: of its priority class.
+        offset: in the request topic of its class.
+        flow: number of its principal within the offer.
+        wait_s: until it would start, by estimate.
+        tokens: that it will take, by estimate.
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=0, le=9)]
+    partition: Annotated[int, msgspec.Meta(ge=0, le=ids.MAX_PARTITION)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    flow: Annotated[int, msgspec.Meta(ge=0)]
+    wait_s: _Figure
+    tokens: _Figure
+
+    @property
+    def at(self) -> At:
+        """Where it lies."""
+        return self.rank, self.partition, self.offset
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What one worker offers.
+
+    Attributes:
+        like: digest of what the worker serves; only an equal worker takes from it.
+        length: tokens of its model's context; a worker with a shorter one takes nothing from it.
+        pace: tokens per second of one response there; 0 where it was not measured.
+    """
+
+    like: Annotated[str, msgspec.Meta(max_length=64)]
+    length: Annotated[int, msgspec.Meta(ge=0)]
+    pace: _Figure
+    places: Annotated[list[Place], msgspec.Meta(max_length=MAX_OFFERED)]
+
+
+class Waiting(NamedTuple):
+    """A request that waits for a slot and that no worker has claimed."""
+
+    rank: int
+    principal: str
+    asked: float
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a worker has measured of itself (`worker.queue.workload`).
+
+    Attributes:
+        part: of what a request asks for, the part that is made.
+        each: tokens that one request makes.
+        starts: when what waits begins; None before any waited.
+    """
+
+    part: float
+    each: float
+    starts: Starts | None
+
+    def wait_s(self, ahead: float) -> float:
+        """Until a request starts that waits behind others that ask for `ahead` tokens. 0 while
+        nothing was measured."""
+        if self.starts is None:
+            return 0.0
+        if not self.starts.rate:
+            return math.inf
+        return self.starts.seconds(ahead * self.part + self.each)
+
+
+def to_offer(
+    waiting: Sequence[Waiting], before: float, speed: Speed, after_s: float
+) -> list[Place]:
+    """Places of the requests that will wait for longer than `after_s`, at most MAX_OFFERED.
+
+    Lower ranks come first. Within a rank principals take turns, and of each one those come first
+    that would start last. When a request starts is estimated as if principals had equal shares.
+
+    Args:
+        waiting: the requests of each principal in their order.
+        before: what is ahead of all of them, in tokens that were asked for.
+    """
+    flows = {name: n for n, name in enumerate(dict.fromkeys(each.principal for each in waiting))}
+    places: list[Place] = []
+    for rank in sorted({each.rank for each in waiting}):
+        queues: dict[str, list[Waiting]] = defaultdict(list)
+        for each in waiting:
+            if each.rank == rank:
+                queues[each.principal].append(each)
+        turn = _Turn([[each.asked for each in queue] for queue in queues.values()], before)
+        late = [
+            _late(queue, flows[name], turn, speed, after_s, MAX_OFFERED - len(places))
+            for name, queue in queues.items()
+        ]
+        for row in itertools.zip_longest(*late):
+            found = [place for place in row if place is not None]
+            places += sorted(found, key=lambda place: -place.wait_s)
+        if len(places) >= MAX_OFFERED:
+            return places[:MAX_OFFERED]
+        before = turn.behind
+    return places
+
+
+class _Turn:
+    """What is ahead of a request of one rank, in tokens that were asked for.
+
+    Attributes:
+        behind: what is ahead of the next rank.
+    """
+
+    def __init__(self, costs: Sequence[Sequence[float]], before: float) -> None:
+        self._totals = sorted(map(sum, costs))
+        self._sums = [0.0, *itertools.accumulate(self._totals)]
+        self._before = before
+        self.behind = before + self._sums[-1]
+
+    def ahead(self, own: float, cost: float, total: float) -> float:
+        """Of a request that costs `cost`, behind `own` of its principal, which has `total`."""
+        until = own + cost / 2  # principals that have as much go first half of the time
+        less = bisect.bisect_left(self._totals, until)
+        everyone = self._sums[less] + until * (len(self._totals) - less)
+        return self._before + own + everyone - min(total, until)
+
+
+def _late(
+    queue: Sequence[Waiting], flow: int, turn: _Turn, speed: Speed, after_s: float, most: int
+) -> list[Place]:
+    """One principal's requests that wait for longer than `after_s`, the last one first."""
+    total = own = sum(each.asked for each in queue)
+    found: list[Place] = []
+    for each in itertools.islice(reversed(queue), most):
+        own -= each.asked
+        wait_s = speed.wait_s(turn.ahead(own, each.asked, total))
+        if wait_s <= after_s:
+            break
+        tokens = min(each.asked * speed.part, MAX_FIGURE)
+        place = Place(each.rank, each.partition, each.offset, flow, min(wait_s, MAX_FIGURE), tokens)
+        found.append(place)
+    return found
+
+
+def to_take(
+    offers: Mapping[str, Offer],
+    *,
+    like: str,
+    length: int,
+    pace: float,
+    free: int,
+    tried: Collection[At],
+    below: Callable[[int], int],
+) -> list[Place]:
+    """At most `free` of the offered places, those of lower ranks first, principals in turn.
+
+    Args:
+        offers: by worker, without the own one.
+        like, length, pace: of this worker (see `Offer`).
+        tried: places that were taken before.
+        below: a random number below its argument.
+    """
+    flows: dict[tuple[int, str, int], list[Place]] = defaultdict(list)
+    for name, offer in offers.items():
+        if offer.like != like or offer.length > length:
+            continue
+        for place in offer.places:
+            if place.at not in tried and _pays(place, offer.pace, pace):
+                flows[place.rank, name, place.flow].append(place)
+    taken: list[Place] = []
+    for rank in sorted({rank for rank, _, _ in flows}):
+        queues = [queue for (of, _, _), queue in flows.items() if of == rank]
+        while queues and len(taken) < free:
+            turns = _shuffled(queues, below)[: free - len(taken)]
+            taken += [queue.pop(below(len(queue))) for queue in turns]
+            queues = [queue for queue in queues if queue]
+    return taken
+
+
+def _pays(place: Place, there: float, here: float) -> bool:
+    """Whether it does not end later here than there. True while either pace is unknown."""
+    if not there or not here:
+        return True
+    return place.tokens / here <= place.wait_s + place.tokens / there
+
+
+def _shuffled(queues: Sequence[list[Place]], below: Callable[[int], int]) -> list[list[Place]]:
+    left = list(queues)
+    return [left.pop(below(len(left))) for _ in range(len(left))]

@@ -1,0 +1,194 @@
+"""How far a worker reads ahead of its engine, so that one principal hides no other (pure).
+
+Requests lie in a partition in the order in which they were sent. A worker that took only what its
+engine can run would never see what lies behind one principal's flood. So it reads on, and keeps of
+each principal (and class) only as much as the engine could run. What is more than that is *set
+aside*: only its offset is remembered, and it is read again when its principal has room.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tailrace.protocol import topics
+from worker.queue.commit_tracker import Tracker
+
+# Record bytes that are kept in memory: of one principal and class, and in all.
+FLOW_BYTES: Final = 8 << 20
+ALL_BYTES: Final = 32 << 20
+# Requests kept in memory, in all; batch requests up to a half of it, and of the bytes.
+MAX_KEPT: Final = 2_000
+# Offsets set aside, in all (250 bytes each); above it nothing more is read, and batch requests no
+# more above the second one, so that interactive ones behind them are seen.
+MAX_ASIDE: Final = 20_000
+MAX_BATCH_ASIDE: Final = 10_000
+# Offsets that one read covers when requests are read again.
+MAX_SPAN: Final = 500
+
+
+class Key(NamedTuple):
+    """One principal's requests of one class."""
+
+    topic: str
+    principal: str
+
+
+class Kept(NamedTuple):
+    """A request that is in memory and has, or will want, an engine slot."""
+
+    key: Key
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A request of which only id and place are known, what it asks for in tokens, and under which
+    assignment it was read."""
+
+    rid: str
+    partition: int
+    offset: int
+    size: int
+    asked: float
+    tracker: Tracker
+
+
+class Unserved(NamedTuple):
+    """Requests of one topic that were not taken. `aside`: what those that were set aside ask for,
+    in tokens, by principal; `unread`: number of those that were not even read."""
+
+    aside: Mapping[str, float]
+    unread: int
+
+
+@dataclass(slots=True)
+class Room:
+    """How much is in memory now.
+
+    Attributes:
+        each: most requests of one principal and class.
+        counts, sizes: requests and record bytes in memory, by principal and class.
+        total, total_bytes: their sums.
+    """
+
+    each: int
+    counts: Counter[Key] = field(default_factory=Counter)
+    sizes: Counter[Key] = field(default_factory=Counter)
+    total: int = 0
+    total_bytes: int = 0
+
+    @classmethod
+    def of(cls, each: int, kept: Iterable[Kept]) -> Room:
+        """What `kept` leaves."""
+        room = cls(each)
+        for one in kept:
+            room.take(one.key, one.size)
+        return room
+
+    def admits(self, key: Key, size: int) -> bool:
+        """Whether one more request may be kept. The first one of a principal always may."""
+        count, part = self.counts[key], 0.5 if topics.class_of(key.topic) == "batch" else 1.0
+        return count == 0 or (
+            count < self.each
+            and self.sizes[key] + size <= FLOW_BYTES
+            and self.total < part * MAX_KEPT
+            and self.total_bytes + size <= part * ALL_BYTES
+        )
+
+    def take(self, key: Key, size: int) -> None:
+        """One more is kept."""
+        self.counts[key] += 1
+        self.sizes[key] += size
+        self.total += 1
+        self.total_bytes += size
+
+
+class Due(NamedTuple):
+    """Requests of one principal to be read again, from one partition, oldest first."""
+
+    key: Key
+    partition: int
+    requests: list[Aside]
+
+
+class SetAside:
+    """What was read and not kept, by principal and class, oldest first."""
+
+    def __init__(self) -> None:
+        self._places: dict[Key, collections.deque[Aside]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether something of the key waits here; then its later requests do, too."""
+        return key in self._places
+
+    def add(self, key: Key, place: Aside) -> None:
+        """Behind the others of its key."""
+        self._places.setdefault(key, collections.deque()).append(place)
+        self._length += 1
+
+    def asked(self, topic: str) -> dict[str, float]:
+        """What the requests of a topic ask for, in tokens, by principal."""
+        return {
+            key.principal: sum(place.asked for place in places)
+            for key, places in self._places.items()
+            if key.topic == topic
+        }
+
+    def waiting(self, topic: str) -> dict[str, Iterator[tuple[str, float]]]:
+        """Ids of the requests of a topic and what they ask for, by principal, oldest first."""
+        return {
+            key.principal: ((place.rid, place.asked) for place in places)
+            for key, places in self._places.items()
+            if key.topic == topic
+        }
+
+    def drop_revoked(self) -> None:
+        """Forget what belongs to assignments that ended: the present owner reads it."""
+        for key, places in list(self._places.items()):
+            held = collections.deque(each for each in places if each.tracker.valid)
+            self._length -= len(places) - len(held)
+            if held:
+                self._places[key] = held
+            else:
+                del self._places[key]
+
+    def due(self, room: Room) -> Due | None:
+        """What to read again now, of the principal that has the fewest in memory; None while none
+        has room for a quarter of what it may have. It moves from here into `room`."""
+        few = room.each - room.each // 4
+        roomy = [
+            key
+            for key, places in self._places.items()
+            if room.counts[key] <= few and room.admits(key, places[0].size)
+        ]
+        if not roomy:
+            return None
+        key = min(roomy, key=lambda each: room.counts[each])
+        places = self._places[key]
+        first, taken = places[0], []
+        while (
+            places
+            and places[0].partition == first.partition
+            and places[0].offset < first.offset + MAX_SPAN
+            and room.admits(key, places[0].size)
+        ):
+            room.take(key, places[0].size)
+            taken.append(places.popleft())
+        self._length -= len(taken)
+        if not places:
+            del self._places[key]
+        return Due(key, first.partition, taken)
+
+    def put_back(self, key: Key, requests: Sequence[Aside]) -> None:
+        """They could not be read or kept: in front of the others of their key."""
+        if requests:
+            self._places.setdefault(key, collections.deque()).extendleft(reversed(requests))
+            self._length += len(requests)

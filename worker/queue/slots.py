@@ -1,0 +1,574 @@
+"""Which response may use the engine next.
+
+At most `capacity` responses run at once. Responses that had begun elsewhere go before all others,
+interactive requests before batch requests, and requests of one class in the order of
+`tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
+waits, one principal has at most its share of the slots (`worker.queue.shares`): principals with
+less go first. While batch requests wait, they get at least their share of all tokens, so that
+interactive requests cannot starve them.
+
+A response that runs can be pausable: its holder is asked to give the slot back and to queue again.
+A batch response makes way for an interactive request, and a response of a principal with more than
+its share for a request, of its class or a better one, of a principal with less. Not asked is one
+that got its slot before interactive requests, as a part of the share of batch requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from tailrace.fair_queue import NOBODY, FairQueue, Flow, tenant_of
+from tailrace.protocol import topics
+from worker.queue.demand import Demand
+from worker.queue.shares import Shares
+
+KEPT_HOLDS: Final = 10_000
+# A response keeps a slot for so long before it makes way for another principal: each time it costs
+# a claim and what the engine's cache has lost of its prompt. Longest-running ones go first, so only
+# those that wait while all answers of others are new wait for it.
+MIN_RUN_S: Final = 1.0
+
+STARTED: Final = -1
+"""Rank of a response that another owner had begun: its reader waits in the middle of the text."""
+BATCH: Final = topics.CLASSES.index("batch")
+
+
+class Turn(asyncio.Future[None]):
+    """A request's turn; done when its slot is granted.
+
+    Attributes:
+        rank: class of the request, 0 first.
+        flow: whose request it is.
+        cost: tokens that it may take.
+        charge: tokens that it is expected to take, by which turns are decided
+            (`worker.queue.demand`).
+        rid: id of the response.
+        batch: its request is of the class batch, whatever its rank.
+        pausable: its holder can give the slot back before the response has ended.
+        make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
+            asked.
+        shared: it got its slot before requests of a better class that waited.
+        again: its response had a slot before, and made way.
+        since: when it got its slot (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        flow: Flow,
+        cost: float,
+        rid: str,
+        *,
+        batch: bool,
+        pausable: bool,
+        again: bool,
+    ) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.rank = rank
+        self.batch = batch
+        self.flow = flow
+        self.cost = cost
+        self.charge = cost
+        self.rid = rid
+        self.pausable = pausable
+        self.make_way: Callable[[], None] | None = None
+        self.shared = False
+        self.again = again
+        self.since = 0.0
+
+
+class _Parts(NamedTuple):
+    """How long a response held slots, in seconds, and how many tokens it took in that time."""
+
+    seconds: float
+    used: float
+
+
+class Slots:
+    """A pool of slots.
+
+    Attributes:
+        capacity: number of slots.
+        bound: slots that may be in use now. Those in use above it are not taken away.
+        running: slots in use.
+        running_asked: what their requests asked for.
+        ended, ended_asked: requests that used a slot and do not go on, and what they asked for.
+        holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
+            them; `Heartbeat.measure` takes them away.
+        batch_share: part of all tokens that batch requests get at least while they wait.
+        demand: what requests are expected to take.
+        _share: slots that one principal may have at most while another one waits.
+        _shares: what each of those that hold a slot or wait may have of them.
+        _limit: slots that one principal may ever have.
+        _batch_credit: tokens that waiting batch requests may take for that before others; below 0
+            after a request that took more. 0 while none waits.
+        _held: slots in use by principal.
+        _running: turns that hold a slot.
+        _pausable: turns of pausable responses that hold a slot, the oldest first; interactive
+            ones and batch ones.
+        _asked: those of them that were asked to make way.
+        _look: when it is looked again whom to ask; None unless one had run for too short a time.
+        _paused: the parts so far of responses that made way, by id, the last KEPT_HOLDS.
+        _stopped: turns that wait of those responses.
+        _waiting: turns that wait, by rank, by their charges.
+        _waiting_asked: what they ask for, by rank.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        share: float = 1.0,
+        limit: float = 1.0,
+        batch_share: float = 0.0,
+        weight: Callable[[str], float] = lambda _tenant: 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`share` and `limit` are parts of the capacity, of one principal; `batch_share` is that
+        of all batch requests, below 1; `weight` is that of a tenant."""
+        self.capacity = self.bound = capacity
+        self.running = 0
+        self.running_asked = 0.0
+        self.ended = 0
+        self.ended_asked = 0.0
+        self.holds: deque[float] = deque(maxlen=KEPT_HOLDS)
+        self._monotonic = monotonic
+        self._share = max(1, int(capacity * min(share, limit)))
+        self._limit = max(1, int(capacity * limit))
+        self.batch_share = batch_share
+        self._batch_credit = 0.0
+        self._weight = weight
+        self._shares = Shares(weight)
+        self._held: Counter[Flow] = Counter()
+        self._running: set[Turn] = set()
+        self._pausable: tuple[dict[Turn, None], dict[Turn, None]] = ({}, {})
+        self._asked: set[Turn] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._paused: dict[str, _Parts] = {}
+        self._stopped: set[Turn] = set()
+        self._waiting: dict[int, FairQueue[Turn]] = {}
+        self._waiting_asked: dict[int, float] = defaultdict(float)
+        self.demand = Demand()
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that wait for a slot."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def begun(self) -> tuple[float, float]:
+        """How many requests have begun here, and what they asked for. One that has not ended counts
+        by half, because on average it is half done."""
+        stopped_asked = sum(turn.cost for turn in self._stopped)
+        return (
+            self.ended + (self.running + len(self._stopped)) / 2,
+            self.ended_asked + (self.running_asked + stopped_asked) / 2,
+        )
+
+    @property
+    def ages(self) -> list[float]:
+        """For how many seconds each response that has a slot has had one."""
+        return [self._parts(turn).seconds for turn in self._running]
+
+    @property
+    def stopped_ages(self) -> list[float]:
+        """For how many seconds each response had a slot that made way and waits."""
+        return [self._before(turn).seconds for turn in self._stopped]
+
+    def asked(self, rank: int) -> float:
+        """What the waiting requests of a rank ask for, in tokens."""
+        return self._waiting_asked[rank] if self._waiting.get(rank) else 0.0
+
+    def charged(self, rank: int) -> float:
+        """What the waiting requests of a rank are expected to take, in tokens."""
+        return self._waiting[rank].cost if rank in self._waiting else 0.0
+
+    def times(self, rank: int, aside: Mapping[str, float], part: float) -> float:
+        """What the waiting requests of a rank will make, over what they are charged with: charges
+        have prompts in them. Where none waits, that of all requests.
+
+        Args:
+            aside: what those ask for that wait elsewhere, by principal.
+            part: of what all of them ask for, that which they will make.
+        """
+        charged = sum(self.demand.expected(name, asked) for name, asked in aside.items())
+        charged += self.charged(rank)
+        asked = self.asked(rank) + sum(aside.values())
+        if not (asked > 0 and charged > 0):  # sums of an empty queue are 0 but for rounding
+            return part / self.demand.part
+        return part * asked / charged
+
+    def ahead(
+        self, rank: int, aside: Mapping[str, float], part: float, most: int, asks: float
+    ) -> tuple[float, dict[str, float]]:
+        """What goes before a new request of a rank, in tokens that will be made: before one of a
+        new tenant, and by name of the busiest `most` principals. `asks`: `times` of
+        `FairQueue.ahead`.
+
+        Args:
+            aside, part: as of `times`.
+        """
+        times = self.times(rank, aside, part)
+        charged = {name: self.demand.expected(name, asked) for name, asked in aside.items()}
+        new, known = self._queue(rank).ahead(most, charged, asks)
+        return times * new, {name: times * cost for name, cost in known.items()}
+
+    @property
+    def interactive(self) -> float:
+        """The part of the slots in which interactive requests run."""
+        return sum(turn.rank < BATCH for turn in self._running) / max(1, self.bound)
+
+    @property
+    def making_way(self) -> tuple[int, float]:
+        """How many responses that run would make way for requests of a better class, now or soon,
+        and what they asked for."""
+        turns = [turn for turn in self._pausable[True] if not turn.shared]
+        return len(turns), sum(turn.cost for turn in turns)
+
+    @property
+    def given_to_new(self) -> int:
+        """How many slots a new principal would be given by those with more than their shares."""
+        pausable = itertools.chain(*self._pausable)
+        turns = Counter(turn.flow for turn in pausable if not turn.shared)
+        return sum(
+            max(0, min(count, self._held[flow] - self._share_of(flow, new=1)))
+            for flow, count in turns.items()
+        )
+
+    def order(
+        self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
+    ) -> Iterator[tuple[str, Flow, float, int]]:
+        """Ids, flows, charges and ranks of the requests that wait, in the order in which they get
+        their slots if nothing else comes. The share of the slots that one principal may have is
+        not looked at.
+
+        Args:
+            behind: gives the requests of a rank that wait elsewhere, behind those of the same
+                principal, and what they ask for.
+        """
+        ranks = {
+            rank: self._waiting[rank].order(_named, self._charged(behind(rank)))
+            for rank in sorted(self._waiting)
+        }
+        batch, credit = ranks.pop(BATCH, iter(())), self._batch_credit
+        waiting = self._waiting.get(BATCH)
+        each = waiting.cost / len(waiting) if waiting else math.inf
+        for rank, others in ranks.items():
+            for (rid, flow), cost in others:
+                while rank != STARTED and credit >= each:
+                    if (found := next(batch, None)) is None:
+                        break
+                    yield *found[0], found[1], BATCH
+                    credit -= found[1]
+                yield rid, flow, cost, rank
+                credit += cost * self.batch_share / (1 - self.batch_share)
+        for (rid, flow), cost in batch:
+            yield rid, flow, cost, BATCH
+
+    def _charged(
+        self, behind: Mapping[str, Iterable[tuple[str, float]]]
+    ) -> dict[str, Iterator[tuple[tuple[str, Flow], float]]]:
+        def charged(principal: str) -> Iterator[tuple[tuple[str, Flow], float]]:
+            flow = Flow(tenant_of(principal), principal)
+            for rid, asked in behind[principal]:
+                yield (rid, flow), self.demand.expected(principal, asked)
+
+        return {principal: charged(principal) for principal in behind}
+
+    def acquire(
+        self,
+        rank: int,
+        flow: Flow = NOBODY,
+        cost: float = 1.0,
+        rid: str = "",
+        *,
+        first: bool = False,
+        batch: bool = False,
+        pausable: bool = False,
+        again: bool = False,
+    ) -> Turn:
+        """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
+        done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
+
+        Args:
+            batch: the request is of the class batch; implied by that rank.
+            pausable: `may_make_way` will be called.
+            again: the response had a slot before, and made way.
+        """
+        batch = batch or rank == BATCH
+        turn = Turn(rank, flow, cost, rid, batch=batch, pausable=pausable, again=again)
+        turn.charge = self.demand.expected(flow.principal, cost)
+        if again:
+            self._stopped.add(turn)
+        self._shares.add(flow)
+        self._queue(rank).push(flow, turn, turn.charge, first=first)
+        self._waiting_asked[rank] += cost
+        self._admit()
+        self._ask()
+        return turn
+
+    def may_make_way(self, turn: Turn, make_way: Callable[[], None]) -> None:
+        """The holder of a slot can give it back from now on. `make_way` is called at most once,
+        perhaps at once, and only for pausable responses."""
+        if turn in self._pausable[turn.batch] and turn not in self._asked:
+            turn.make_way = make_way
+            self._ask()
+
+    def restrict(self, bound: int) -> None:
+        """Let at most `bound` slots be in use from now on."""
+        self.bound = bound
+        self._admit()
+
+    def release(self, turn: Turn, used: float | None = None, *, paused: bool = False) -> None:
+        """Give the slot of a turn back.
+
+        Args:
+            used: tokens that it took, where that is known.
+            paused: its response will go on later.
+        """
+        self.running -= 1
+        self._running.discard(turn)
+        self._pausable[turn.batch].pop(turn, None)
+        self._asked.discard(turn)
+        self.running_asked = self.running_asked - turn.cost if self.running else 0.0
+        if used:
+            self._note_parts(turn, used, paused=paused)
+        self._held[turn.flow] -= 1
+        if not self._held[turn.flow]:
+            del self._held[turn.flow]
+        if used is not None:
+            more = used - turn.charge
+            due = more if paused or not used else self.demand.due(turn.flow.principal, more)
+            self._queue(turn.rank).settle(turn.flow, due)
+        self._shares.remove(turn.flow)
+        self._admit()
+        self._ask()
+
+    def _note_parts(self, turn: Turn, used: float, *, paused: bool) -> None:
+        """A response that used so much gives its slot back. All its parts count as one."""
+        parts = self._parts(turn, used)
+        self._paused.pop(turn.rid, None)
+        if not paused:
+            self.ended += 1
+            self.ended_asked += turn.cost
+            self.holds.append(parts.seconds)
+            self.demand.ended(turn.flow.principal, turn.cost, parts.used)
+            return
+        self._paused[turn.rid] = parts
+        if len(self._paused) > KEPT_HOLDS:
+            del self._paused[next(iter(self._paused))]
+
+    def _parts(self, turn: Turn, used: float = 0.0) -> _Parts:
+        """With the part that has its slot now, of which so much is used."""
+        before = self._before(turn)
+        return _Parts(before.seconds + self._monotonic() - turn.since, before.used + used)
+
+    def _before(self, turn: Turn) -> _Parts:
+        return self._paused.get(turn.rid, _Parts(0.0, 0.0))
+
+    def withdraw(self, turn: Turn) -> None:
+        """Give up waiting; a slot that was granted already is given back."""
+        if self._queue(turn.rank).remove(turn.flow, turn):
+            self._stopped.discard(turn)
+            self._waiting_asked[turn.rank] -= turn.cost
+            self._shares.remove(turn.flow)
+            turn.cancel()
+        elif turn.done() and not turn.cancelled():
+            self.release(turn, used=0)
+
+    def _queue(self, rank: int) -> FairQueue[Turn]:
+        found = self._waiting.get(rank)
+        if found is None:
+            found = self._waiting[rank] = FairQueue(self._weight)
+        return found
+
+    def _admit(self) -> None:
+        while self.running < min(self.capacity, self.bound) and (turn := self._next()) is not None:
+            self.running += 1
+            self._running.add(turn)
+            self._stopped.discard(turn)
+            turn.since = self._monotonic()
+            self.running_asked += turn.cost
+            self._held[turn.flow] += 1
+            self._account(turn)
+            if turn.pausable:
+                self._pausable[turn.batch][turn] = None
+            turn.set_result(None)
+
+    def _ask(self) -> None:
+        """Ask responses to make way: batch ones for requests of a better class, as many as wait,
+        and those of principals with more than their share for principals with less."""
+        if self.running != min(self.capacity, self.bound):
+            return  # a slot is free, or none comes free when one of them makes way
+        limit = self._below(self._limit)
+        better = sum(
+            queue.count(None if rank == STARTED else limit)
+            for rank, queue in self._waiting.items()
+            if rank < BATCH
+        )
+        interactive, batch = self._pausable
+        self._ask_up_to(better, batch, lambda _turn: True)
+        if self._shares.several and (over := self._over_share()):
+            gives = self._giving(over)
+            self._ask_up_to(self._due(STARTED, 0), interactive, gives)
+            self._ask_up_to(better + self._due(BATCH), batch, gives)
+
+    def _ask_up_to(self, most: int, turns: Collection[Turn], which: Callable[[Turn], bool]) -> None:
+        """Ask until `most` slots are coming free. The oldest first: a long answer will hold its
+        slot for longest."""
+        for turn in list(turns) if len(self._asked) < most else ():
+            if turn.make_way is not None and not turn.shared and which(turn):
+                make_way, turn.make_way = turn.make_way, None
+                self._asked.add(turn)
+                make_way()
+                if len(self._asked) >= most:
+                    return
+
+    def _over_share(self) -> dict[Flow, int]:
+        """How many slots each principal has above its share, without those it was asked for."""
+        asked = Counter(turn.flow for turn in self._asked)
+        return {
+            flow: more
+            for flow, count in self._held.items()
+            if count > 1 and (more := count - asked[flow] - self._share_of(flow)) > 0
+        }
+
+    def _due(self, *ranks: int) -> int:
+        """How many requests of these ranks wait of principals with less than their share, up to
+        that."""
+        waiting = Counter[Flow]()
+        for rank in ranks:
+            waiting.update(self._queue(rank).flows())
+        return sum(
+            max(0, min(count, self._share_of(flow) - self._held[flow]))
+            for flow, count in waiting.items()
+        )
+
+    def _giving(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
+        """Whether a turn is one that its principal gives back; counts it in `over`."""
+        now = self._monotonic()
+
+        def gives(turn: Turn) -> bool:
+            if not over.get(turn.flow):
+                return False
+            early_s = turn.since + MIN_RUN_S - now
+            if early_s > 0:
+                self._ask_in(early_s)
+                return False
+            over[turn.flow] -= 1
+            return True
+
+        return gives
+
+    def _ask_in(self, seconds: float) -> None:
+        def look() -> None:
+            self._look = None
+            self._ask()
+
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(seconds, look)
+
+    def _share_of(self, flow: Flow, new: int = 0) -> int:
+        slots = min(self.capacity, self.bound)
+        return min(self._share, self._shares.of(flow, slots, new))
+
+    def _next(self) -> Turn | None:
+        """Whose turn it is: in each class first among those below their share, then among all."""
+        for rank, eligible in self._lines():
+            found = self._waiting[rank].pop(eligible) if rank in self._waiting else None
+            if found is not None:
+                self._waiting_asked[rank] -= found[1].cost
+                return found[1]
+        return None
+
+    def _lines(self) -> Iterator[tuple[int, Callable[[Flow], bool] | None]]:
+        """The ranks, and which of their flows, in the order in which they are served now. What had
+        begun goes before a class, but for those of the class that have less than their share."""
+        ranks = [rank for rank in self._ranks() if rank != STARTED] or [STARTED]
+        for most in dict.fromkeys((self._share, self._limit)):
+            for rank in ranks:
+                if self._shares.several:
+                    yield STARTED, self._has_less
+                    yield rank, self._has_less
+                yield STARTED, None
+                yield rank, None if rank == STARTED else self._below(most)
+
+    def _has_less(self, flow: Flow) -> bool:
+        """Whether a principal has less than its share."""
+        held = self._held.get(flow, 0)
+        return not held or held < self._share_of(flow)  # the share is one slot at least
+
+    def _ranks(self) -> list[int]:
+        """The ranks in the order in which they are served now."""
+        ranks = sorted(self._waiting)
+        waiting = self._waiting.get(BATCH)
+        if waiting and self._batch_credit * len(waiting) >= waiting.cost > 0:  # for one of them
+            ranks.remove(BATCH)
+            ranks.insert(ranks[0] == STARTED, BATCH)
+        return ranks
+
+    def _account(self, turn: Turn) -> None:
+        """A slot was granted: batch requests that wait get their part of what others take."""
+        if turn.rank == BATCH:
+            overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
+            turn.shared = overtook
+            left = self._batch_credit - turn.charge
+            self._batch_credit = left if overtook else max(0.0, left)
+        elif self._waiting.get(BATCH):
+            self._batch_credit += turn.charge * self.batch_share / (1 - self.batch_share)
+        if not self._waiting.get(BATCH):
+            self._batch_credit = 0.0
+
+    def _below(self, most: int) -> Callable[[Flow], bool] | None:
+        if most >= self.capacity:
+            return None
+        return lambda flow: self._held[flow] < most
+
+
+def _named(turn: Turn) -> tuple[str, Flow]:
+    return turn.rid, turn.flow
+
+
+class HeldSlots:
+    """The slots that one response holds, at most one of each pool.
+
+    Attributes:
+        _turns: the turn by which a slot is held, by pool; empty after `release`.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[Slots, Turn] = {}
+
+    def __contains__(self, pool: Slots) -> bool:
+        return pool in self._turns
+
+    def turn(self, pool: Slots) -> Turn | None:
+        """The turn by which a slot of the pool is held."""
+        return self._turns.get(pool)
+
+    async def acquire(
+        self, pool: Slots, turn: Turn, wait: Callable[[Turn], Awaitable[None]]
+    ) -> None:
+        """Hold the slot of `turn`, a turn of `pool`. `wait` returns when the turn is done, or when
+        the slot is no longer wanted; then the turn is withdrawn."""
+        try:
+            await wait(turn)
+        except asyncio.CancelledError:
+            pool.withdraw(turn)
+            raise
+        if turn.done():
+            self._turns[pool] = turn
+        else:
+            pool.withdraw(turn)
+
+    def release(self, used: float | None = None, *, paused: bool = False) -> None:
+        """Give all slots back. `used`, `paused`: as of `Slots.release`."""
+        while self._turns:
+            pool, turn = self._turns.popitem()
+            pool.release(turn, used, paused=paused)

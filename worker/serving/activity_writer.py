@@ -1,0 +1,55 @@
+"""Writes `llm.activity`: that responses began and ended, for the feeds of their owners."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace import log
+from tailrace.log import interfaces
+from tailrace.protocol import activity, fold, records, topics
+from worker.log.appends import append_surely
+
+
+class ActivityWriter:
+    """Writes the notices of one worker."""
+
+    def __init__(self, writer: interfaces.RecordWriter) -> None:
+        self._writer = writer
+        self._sent: set[asyncio.Future[log.Appended]] = set()
+
+    def started(self, request: records.Request) -> None:
+        """This worker begins with a response. Nothing waits for it: a notice that is lost is made
+        up for by the end's."""
+        notice = activity.started(request)
+        if notice is None:
+            return
+        sent = asyncio.ensure_future(
+            self._writer.append(
+                topics.ACTIVITY,
+                activity.partition(request.owner),
+                request.rid,
+                activity.encode(notice),
+            )
+        )
+        self._sent.add(sent)
+        sent.add_done_callback(self._done)
+
+    async def finished(self, request: records.Request, state: fold.Fold) -> None:
+        """Write what is due about a response that is DONE."""
+        assert state.ended is not None
+        if state.first is not None and state.first.owner != request.owner:
+            return  # a forged claim; no reader shows it
+        notice = activity.ended(request, state.ended)
+        if notice is not None:
+            await append_surely(
+                self._writer,
+                topics.ACTIVITY,
+                activity.partition(request.owner),
+                request.rid,
+                activity.encode(notice),
+            )
+
+    def _done(self, sent: asyncio.Future[log.Appended]) -> None:
+        self._sent.discard(sent)
+        if not sent.cancelled():
+            sent.exception()

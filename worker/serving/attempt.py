@@ -1,0 +1,235 @@
+"""Input and output of one attempt: the engine's steps come in, TOK frames and one END go out.
+
+`worker.text.generation` decides what to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Callable
+
+from tailrace import log, telemetry
+from tailrace.log import interfaces
+from tailrace.protocol import records, topics
+from tailrace.protocol.broker_clock import BrokerClock
+from worker.engines import base
+from worker.serving.stall_detector import StallDetector
+from worker.text import flush_scheduler, generation
+
+STALL_CHECK_S = 1.0
+# A check that comes so late says that this process stood still, not that the engine was silent.
+STOOD_STILL_S = 3 * STALL_CHECK_S
+# Tokens that an answer makes at least before it may be paused (again), so that it gets on. More
+# would keep interactive requests waiting at an engine with few slots and a slow pace.
+PAUSABLE_AFTER = 4
+ABORT_S = 5.0  # how long the engine may take to let go of an attempt
+
+_PREFILL_SECONDS = telemetry.STAGE_SECONDS.labels(stage="prefill")
+_DECODE_SECONDS = telemetry.STAGE_SECONDS.labels(stage="decode")
+_APPEND_SECONDS = telemetry.STAGE_SECONDS.labels(stage="append")
+
+
+class Stop(enum.Enum):
+    """Why an attempt was interrupted."""
+
+    OVER = "over"  # the fold says DONE, or another worker owns the response (log rule W6)
+    APPEND_FAILED = "append_failed"  # its fencing token writes nothing more (W4)
+    DRAIN = "drain"  # the worker leaves
+    PAUSED = "paused"  # it makes way for another response
+    STALLED = "stalled"  # the engine was silent for too long
+
+
+class Attempt:
+    """Runs one `Generation` in the engine and writes its records.
+
+    `interrupt` may be called at any time and any number of times; the first reason counts.
+
+    Attributes:
+        generation: what the engine's output becomes.
+        stopped: why the attempt was interrupted; None while it was not.
+        cached_tokens: prompt tokens the engine found in its cache; 0 before it said so.
+        usage: the engine's own count; None if the engine gives none.
+        _reader: the task that reads the engine; None outside `run`.
+        _began: when the engine was asked.
+        _last_step: when the engine last made a step.
+        _pending_since: when the engine made the first token that waits for a frame; 0 before any.
+        _sent: frames were sent before. The first frame goes out at once.
+    """
+
+    def __init__(
+        self,
+        made: generation.Generation,
+        partition: int,
+        writer: interfaces.RecordWriter,
+        scheduler: flush_scheduler.FlushScheduler,
+        broker_clock: BrokerClock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.generation = made
+        self.stopped: Stop | None = None
+        self.cached_tokens = 0
+        self.usage: records.Usage | None = None
+        self._partition = partition
+        self._writer = writer
+        self._scheduler = scheduler
+        self._clock = broker_clock
+        self._monotonic = monotonic
+        self._reader: asyncio.Task[None] | None = None
+        self._began = self._last_step = 0.0
+        self._pending_since = 0.0
+        self._sent = False
+
+    @property
+    def useless(self) -> bool:
+        """Nothing it could still write would have an effect, or may be written."""
+        return self.stopped in (Stop.OVER, Stop.APPEND_FAILED)
+
+    @property
+    def stalled(self) -> bool:
+        """The engine was silent for too long."""
+        return self.stopped is Stop.STALLED
+
+    def interrupted(self) -> bool:
+        """Whether it was interrupted. May be asked in any thread."""
+        return self.stopped is not None
+
+    async def run(
+        self,
+        engine: base.Engine,
+        job: base.GenerationInput,
+        stall_detector: StallDetector,
+        progressed: Callable[[], None],
+        *,
+        last: bool = False,
+    ) -> None:
+        """Read the engine until the generation is over or interrupted; writes frames on the way.
+        `progressed` is called once, when it has made PAUSABLE_AFTER tokens. `last`: no attempt that
+        counts is left.
+
+        Raises:
+            EngineError: the engine failed, or was silent for too long.
+        """
+        if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
+            return
+        self._began = self._last_step = checked = self._monotonic()
+        self._reader = asyncio.create_task(self._read(engine, job, stall_detector, progressed))
+        try:
+            while not self._reader.done() and self.stopped is None:
+                await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
+                now = self._monotonic()
+                if now - checked > STOOD_STILL_S:
+                    self._last_step = now
+                checked = now
+                if stall_detector.stalled(self._last_step, now):
+                    self.interrupt(Stop.STALLED)
+            await asyncio.wait((self._reader,), timeout=ABORT_S)
+        finally:
+            self._reader.cancel()  # has an effect only when this task itself is cancelled
+        self._raise_failure(self._reader)
+        if self.stalled:
+            if stall_detector.give_up(self.generation.rid, self._monotonic(), last=last):
+                raise base.EngineDead("the engine hangs")
+            raise base.Transient("the engine said nothing for too long")
+
+    def _raise_failure(self, reader: asyncio.Task[None]) -> None:
+        if not reader.done():
+            raise base.EngineDead("the engine does not stop when told to")
+        if (
+            not reader.cancelled()
+            and (error := reader.exception()) is not None
+            and self.stopped is None
+        ):
+            raise error
+
+    def interrupt(self, reason: Stop) -> None:
+        """Stop; the engine is told at once."""
+        if self.stopped is None:
+            self.stopped = reason
+            if self._reader is not None:
+                self._reader.cancel()
+
+    def begin_with(self, made: generation.Generation) -> None:
+        """Write frames of `made` from now on; those that it has already at once."""
+        self.generation = made
+        if made.pending:
+            self._pending_since = self._monotonic()
+            self.flush()
+
+    def write(
+        self, record: records.TokenRecord, headers: log.Headers = ()
+    ) -> asyncio.Future[log.Appended]:
+        """Append a record of this attempt. A failed append interrupts the attempt."""
+        started = self._monotonic()
+        sent = self._writer.append(
+            topics.TOKENS, self._partition, record.rid, records.encode(record), headers
+        )
+        sent.add_done_callback(lambda done: self._written(done, started))
+        return sent
+
+    def flush(self) -> None:
+        """Write what is pending; nothing once the attempt is useless."""
+        self._scheduler.cancel(self.flush)
+        if not self.useless:
+            if self.generation.pending:
+                _DECODE_SECONDS.observe(self._monotonic() - self._pending_since)
+            for frame in self.generation.frames(time.time() * 1000):
+                self.write(frame)
+                telemetry.FRAMES.inc()
+                telemetry.FRAME_TOKENS.observe(len(frame.ids))
+
+    def _written(self, sent: asyncio.Future[log.Appended], started: float) -> None:
+        if sent.cancelled():
+            return
+        if sent.exception() is not None:
+            self.interrupt(Stop.APPEND_FAILED)
+            return
+        now = self._monotonic()
+        self._clock.acknowledged(sent.result().timestamp, now)
+        self._scheduler.acknowledged(now - started)
+        _APPEND_SECONDS.observe(now - started)
+
+    async def _read(
+        self,
+        engine: base.Engine,
+        job: base.GenerationInput,
+        stall_detector: StallDetector,
+        progressed: Callable[[], None],
+    ) -> None:
+        # Where ids are characters their number says about how many tokens they are.
+        per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
+        left = PAUSABLE_AFTER
+
+        def on_step(step: base.Step) -> bool:
+            if self.stopped is not None:
+                return False
+            self._last_step = self._monotonic()
+            self._on_step(step)
+            stall_detector.record_output(len(step.ids) / per_token, self._last_step)
+            nonlocal left
+            if 0 < left <= len(step.ids):
+                progressed()
+            left -= len(step.ids)
+            return self.generation.phase is generation.Phase.RUNNING
+
+        await engine.generate(job, on_step)
+        if self.generation.phase is generation.Phase.RUNNING and self.stopped is None:
+            raise base.Transient("the engine ended without an end")
+
+    def _on_step(self, step: base.Step) -> None:
+        if step.cached_tokens is not None:
+            self.cached_tokens = step.cached_tokens
+        self.usage = step.usage or self.usage
+        waiting = self.generation.pending
+        self.generation.push(step.ids, step.finish, step.logprobs, step.vectors)
+        if not self.generation.pending:
+            return
+        if not waiting:
+            self._pending_since = self._last_step
+        if not self._sent:
+            self._sent = True
+            _PREFILL_SECONDS.observe(self._last_step - self._began)
+            self.flush()
+        else:
+            self._scheduler.schedule(self.flush)

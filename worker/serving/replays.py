@@ -1,0 +1,68 @@
+"""What former owners wrote is read again before a worker goes on behind it.
+
+A parser may take milliseconds for an id, and more the longer the answer is. So long answers are
+read in a thread, a few at a time, and none for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from worker.engines import base
+from worker.text import generation, visible
+
+AT_ONCE_IDS = 64  # so few are read on the event loop
+THREADS = 2
+LONGEST_S = 60.0
+
+
+class Replays:
+    """Reads accepted ids again. Each worker has one."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(THREADS)
+
+    async def run(
+        self,
+        made: generation.Generation,
+        accepted: visible.Accepted,
+        interrupted: Callable[[], bool],
+        copied: Sequence[int] = (),
+    ) -> None:
+        """Let `made` go on behind `accepted`, and behind `copied`, which is to be written. Returns
+        early once `interrupted` says so; `made` is of no use then.
+
+        Raises:
+            NotResumable: it takes too long.
+            Diverged, ParserFailed: see `Generation.resume`.
+        """
+        if len(accepted.ids) + len(copied) <= AT_ONCE_IDS:
+            made.resume(accepted)
+            made.copy(copied)
+            return
+        cancelled = False
+        async with self._places:
+            give_up = time.monotonic() + LONGEST_S
+
+            def go_on() -> bool:
+                if time.monotonic() > give_up:
+                    raise base.NotResumable
+                return not (cancelled or interrupted())
+
+            try:
+                await asyncio.to_thread(_read, made, accepted, copied, go_on)
+            finally:
+                cancelled = True
+
+
+def _read(
+    made: generation.Generation,
+    accepted: visible.Accepted,
+    copied: Sequence[int],
+    go_on: visible.GoOn,
+) -> None:
+    made.resume(accepted, go_on)
+    if go_on():
+        made.copy(copied, go_on)

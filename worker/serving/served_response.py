@@ -1,0 +1,199 @@
+"""One response as this worker serves it: what outlives a single claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tailrace.fair_queue import Flow, flow_of
+from tailrace.protocol import fold, records
+from worker.queue.delivery import Delivery
+from worker.queue.slots import HeldSlots, Turn
+from worker.text.messages import characters
+
+APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
+MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
+# Times that it makes way for others, at other workers too. Each costs one of `takeover.MAX_CLAIMS`,
+# of which the other half is left for workers that are lost.
+MAX_PAUSES = 8
+MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
+CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
+RETRY_S = 0.5  # pause before the second attempt; doubled each time
+
+
+def asked(request: records.Request) -> float:
+    """Tokens that a request may take: its prompt, estimated, and its longest answer."""
+    said = characters(request.messages, request.tools)
+    if request.embed is not None:
+        said += request.embed.characters
+    if request.fork is not None:
+        said += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
+    return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+
+
+@dataclass(slots=True)
+class ServedResponse:
+    """A response with its request.
+
+    Attributes:
+        deliveries: where its request was read, oldest first; all are finished together.
+        held_slots: slots it holds; empty between attempts.
+        held_trial: the place of a trial (`takeover`); empty unless it is in one.
+        wants_slot: it has an engine slot or will want one. False while another worker owns the
+            response, and after its END was written.
+        orphaned: model, tokenizer and parser that began it, while it waits for a worker that has
+            these; else None.
+        turn: by which it waits for an engine slot while no worker has claimed it; None otherwise.
+        fencing_tokens: every token this process has claimed it with.
+        abandoned: those of them that write nothing more.
+        prompt_ids: None before the prompt was encoded.
+        dropped: how many messages the prompt lacks (log rule §21).
+        inputs: what is to be embedded, as ids; empty for every other request.
+        copied: ids that it begins with (log rule §19), once they were looked for.
+        engine_failures: attempts that failed in the engine.
+        engine_busy: times that the engine took nothing.
+        paused_until: local time in seconds; it waits as what it is until then, and before all
+            others from then on. 0 if it never made way here.
+        looked_up: when a former answer was last looked for (monotonic).
+    """
+
+    request: records.Request
+    deliveries: list[Delivery]
+    held_slots: HeldSlots = field(default_factory=HeldSlots)
+    held_trial: HeldSlots = field(default_factory=HeldSlots)
+    wants_slot: bool = True
+    orphaned: tuple[str, str, str] | None = None
+    turn: Turn | None = None
+    fencing_tokens: set[str] = field(default_factory=set)
+    abandoned: set[str] = field(default_factory=set)
+    prompt_ids: Sequence[int] | None = None
+    dropped: int = 0
+    inputs: Sequence[Sequence[int]] = ()
+    copied: Sequence[int] | None = None
+    engine_failures: int = 0
+    engine_busy: int = 0
+    paused_until: float = 0.0
+    looked_up: float = -math.inf
+
+    @property
+    def rid(self) -> str:
+        """The response's id."""
+        return self.request.rid
+
+    @property
+    def flow(self) -> Flow:
+        """Whose request it is."""
+        return flow_of(self.request.owner)
+
+    @property
+    def rank(self) -> int:
+        """Rank of its priority class: 0 is served first."""
+        return self.deliveries[0].rank
+
+    @property
+    def asked(self) -> float:
+        """See `asked`."""
+        return asked(self.request)
+
+    @property
+    def partition(self) -> int:
+        """The partition of all its records."""
+        return self.deliveries[0].partition
+
+    @property
+    def expires_ms(self) -> float:
+        """Broker time after which its generation is not started any more."""
+        return self.deliveries[0].timestamp + self.request.ttl_ms
+
+    @property
+    def asked_ms(self) -> int:
+        """Broker time of its request in ms; 0 where no delivery says it."""
+        return min((each.asked_ms for each in self.deliveries if each.asked_ms), default=0)
+
+    @property
+    def answered_ms(self) -> float:
+        """Broker time by which its gateway has told its client what became of the request."""
+        return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)
+
+    @property
+    def repeats(self) -> str:
+        """The response whose request has the same idempotency key and lies before this one; empty:
+        none is known."""
+        return self.deliveries[-1].repeats
+
+    @property
+    def assigned(self) -> bool:
+        """Whether an assignment that delivered its request still holds."""
+        return any(delivery.tracker.valid for delivery in self.deliveries)
+
+    @property
+    def stolen(self) -> bool:
+        """Whether no assignment delivered its request (log rule P10)."""
+        return all(delivery.stolen for delivery in self.deliveries)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether it is stolen because the assigned worker has another model."""
+        return self.stolen and any(delivery.handed_over for delivery in self.deliveries)
+
+    @property
+    def continues(self) -> bool:
+        """Whether a gateway asked this pool to continue another model's text (log rule §25)."""
+        return any(delivery.continues for delivery in self.deliveries)
+
+    @property
+    def hedged(self) -> bool:
+        """Whether it is stolen because the first token of its owner is late."""
+        return self.stolen and any(delivery.hedged for delivery in self.deliveries)
+
+    @property
+    def patient(self) -> bool:
+        """Whether it waits for a slot. A stolen one that had not begun starts at once or never."""
+        return not self.stolen or self.handed_over
+
+    def begun_at(self, token_offset: int) -> None:
+        """Its first effective record lies at `token_offset`; commits must name it."""
+        for delivery in self.deliveries:
+            delivery.tracker.claimed(delivery.offset, token_offset)
+
+    def finish(self) -> None:
+        """Nothing is left to do: its offsets may be committed."""
+        for delivery in self.deliveries:
+            delivery.tracker.finish(delivery.offset)
+
+    def release_slots(self, used: float | None = None, *, paused: bool = False) -> None:
+        """Give back all that an attempt held. `used`, `paused`: as of `Slots.release`."""
+        self.held_trial.release()
+        self.held_slots.release(used, paused=paused)
+
+    def retry_pause_s(self) -> float | None:
+        """Count a failure of the engine. Returns the pause before the next attempt, or None when
+        no attempt is left."""
+        self.engine_failures += 1
+        if self.engine_failures > MAX_ENGINE_RETRIES:
+            return None
+        return float(RETRY_S * 2 ** (self.engine_failures - 1))
+
+    def may_wait(self, until_ms: float) -> bool:
+        """Count that the engine took nothing. Returns whether to ask it again at `until_ms`, a
+        broker time."""
+        self.engine_busy += 1
+        return self.engine_busy <= MAX_BUSY and until_ms <= self.expires_ms
+
+    def usage(
+        self,
+        output_tokens: int,
+        reasoning_tokens: int,
+        cached_tokens: int,
+        state: fold.Fold,
+        copied: int = 0,
+        given: int = 0,
+    ) -> records.Usage:
+        """Token counts, counted by ids. A claim that only closes has not encoded the prompt, and
+        one that continues another model's text another one; a claim before it has said its length.
+        `copied` ids are input. `given`: length of the prompt of a former answer."""
+        prompt = given or state.prompt
+        if self.prompt_ids is not None and not state.former:
+            prompt = len(self.prompt_ids) + copied
+        return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

@@ -1,0 +1,432 @@
+"""Serving one response, from its request to DONE in the log (log rule W1–W7).
+
+    look at the fold -> wait | claim -> (barrier) -> generate -> END -> look again …
+
+The loop ends when the fold says DONE. Every way out of a claim leads back to the fold, which alone
+says what is true. A `Serving` lives as long as this worker deals with the response; redeliveries
+of the same request join it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Sequence
+
+from tailrace import log, telemetry
+from tailrace.protocol import fold, history, ids, records, topics
+from tailrace.retry import retry_until
+from worker.engines import base
+from worker.log.appends import append_surely
+from worker.log.tail_state import Entry
+from worker.queue import slots
+from worker.queue.delivery import Delivery
+from worker.queue.read_ahead import Kept, Key
+from worker.serving import claim_plan, takeover, truncation, warming
+from worker.serving.attempt import Stop
+from worker.serving.claim_plan import ClaimPlan, Ending
+from worker.serving.claim_runner import ClaimRunner, pausable
+from worker.serving.outcome import Outcome, record_done, record_lost
+from worker.serving.served_response import ServedResponse
+from worker.serving.worker_context import WorkerContext
+
+UNAVAILABLE_S = 0.5
+# Longest wait when only time decides: what is known of the broker's clock may improve in between.
+LOOK_AGAIN_S = 2.0
+# A gateway that appended a repeated key withdraws it in milliseconds; this covers a slow one.
+REPEATED_S = 10.0
+# A request that waited for so long may have an answer by now that it did not have before.
+ANSWER_S = 1.0
+
+
+class Serving:
+    """Serves one response.
+
+    Attributes:
+        kept: what its request takes of the worker's memory.
+        response: the response; its deliveries are finished when serving ends with DONE or LOST.
+        _claim: the claim that is being carried out; None between claims.
+        _entry: what the tail knows of the response; None outside `run`.
+        _since: when this worker began to deal with it (monotonic).
+    """
+
+    def __init__(
+        self, context: WorkerContext, request: records.Request, delivery: Delivery
+    ) -> None:
+        self.response = ServedResponse(request, [delivery])
+        self.kept = Kept(Key(delivery.topic, request.owner.key), delivery.size)
+        self._context = context
+        self._claim: ClaimRunner | None = None
+        self._entry: Entry | None = None
+        self._since = context.monotonic()
+
+    def join(self, delivery: Delivery) -> None:
+        """Add a redelivery of the same request, under a new assignment."""
+        self.response.deliveries.append(delivery)
+
+    def interrupt(self, reason: Stop) -> None:
+        """Stop a running attempt. A response that waits looks at the fold again."""
+        if self._claim is not None:
+            self._claim.interrupt(reason)
+        elif self._entry is not None:
+            self._entry.wake()
+
+    async def run(self) -> Outcome:
+        """Serve until the response is DONE, lost, or no longer this worker's to serve.
+
+        Raises:
+            LogChanged: the log under this worker is another one.
+            LogUnavailable: it cannot be said whether the response belongs to another log.
+        """
+        response = self.response
+        if ids.parse(response.rid).incarnation != self._context.identity.tag:
+            # If this worker's own log is gone, the request is for workers that know the new one.
+            await self._context.identity.check()
+            return record_lost(response, "another log")
+        parent = telemetry.trace_context(response.deliveries[0].headers)
+        with (
+            telemetry.span("serve", parent, response=response.rid),
+            self._context.tail.hold(
+                response.partition,
+                response.rid,
+                response.request.owner,
+                keep=history.stored(response.request),
+            ) as entry,
+        ):
+            self._entry = entry
+            entry.listener = lambda: self._on_change(entry)
+            try:
+                outcome = await self._serve(entry)
+                if response.hedged:
+                    _note_hedged(response, entry.fold)
+                elif response.stolen:
+                    _note_stolen(response, entry.fold)
+                return outcome
+            finally:
+                self._entry = entry.listener = None
+                response.release_slots()
+
+    async def _serve(self, entry: Entry) -> Outcome:
+        response, context = self.response, self._context
+        while True:
+            try:
+                await retry_until(
+                    lambda: context.tail.known(response.partition, response.rid),
+                    on=log.LogUnavailable,
+                    pause_s=UNAVAILABLE_S,
+                )
+            except log.HistoryLost:
+                if context.leaving or not response.assigned:
+                    return Outcome.LEFT
+                await self._end_lost(entry)  # then it is known
+                continue
+            self._on_change(entry)
+            own = response.fencing_tokens
+            if response.hedged and not own:
+                hedge = await self._hedge(entry)
+                if hedge is not None:
+                    await self._carry_out(hedge, entry)
+                elif response.hedged:
+                    return Outcome.LEFT
+                continue
+            decision = self._decide(entry.fold)
+            if response.stolen and not takeover.may_steal(
+                entry.fold, decision, own, handed_over=response.handed_over
+            ):
+                return Outcome.LEFT
+            if isinstance(decision, takeover.Finished):
+                return await record_done(response, entry, context)
+            if context.leaving or not (response.assigned or response.stolen):
+                return Outcome.LEFT
+            if isinstance(decision, takeover.Wait | takeover.HandOver):
+                response.release_slots(used=0)
+                response.wants_slot = False
+                handing = isinstance(decision, takeover.HandOver)
+                response.orphaned = entry.fold.model if handing else None
+                await entry.changed(min(decision.ms / 1000, LOOK_AGAIN_S))
+                response.wants_slot, response.orphaned = True, None
+                continue
+            plan = await self._plan(decision, entry)
+            if plan is not None:
+                await self._carry_out(plan, entry)
+            elif not response.patient and context.engine_slots not in response.held_slots:
+                return Outcome.LEFT
+
+    async def _end_lost(self, entry: Entry) -> None:
+        """Wait for the owner of a response whose beginning the log has lost, if one writes, then
+        end it (log rule R5). A takeover cannot: nobody knows what was accepted."""
+        response, context = self.response, self._context
+        response.release_slots(used=0)
+        response.wants_slot = False
+        bound, since_ms = ids.parse(response.rid).offset, context.broker_now_ms()
+        while entry.complete > bound and response.assigned and not context.leaving:
+            grace_ms = takeover.GRACE_MS if entry.streams else takeover.PREFILL_GRACE_MS
+            left_ms = max(entry.touched, since_ms) + grace_ms - context.broker_now_ms()
+            if left_ms <= 0:
+                await self._append_lost()
+                since_ms, left_ms = context.broker_now_ms(), grace_ms  # for the tail to read it
+            await entry.changed(min(left_ms / 1000, LOOK_AGAIN_S))
+
+    async def _append_lost(self) -> None:
+        response = self.response
+        telemetry.log(
+            telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason="history lost"
+        )
+        owner, echo = response.request.owner, response.request.echo
+        record = records.Cancel(response.rid, owner, echo, failed="history_lost")
+        place = (topics.TOKENS, response.partition, response.rid)
+        await append_surely(self._context.writer, *place, records.encode(record))
+
+    def _decide(self, state: fold.Fold) -> takeover.Decision:
+        now_ms = self._context.broker_now_ms()
+        withheld_ms = self._repeated_ms()
+        if now_ms > self.response.answered_ms:
+            # An answer that was due while the log was away may have been "unknown".
+            withheld_ms = max(withheld_ms, self._context.settling_ms())
+        return takeover.decide(
+            state,
+            self._context.claimant(self.response),
+            now_ms=now_ms,
+            expires_ms=self.response.expires_ms,
+            withheld_ms=withheld_ms,
+        )
+
+    def _repeated_ms(self) -> float:
+        """How long its gateway may still take to withdraw it, because an earlier request with its
+        idempotency key stands."""
+        response, context = self.response, self._context
+        if not response.repeats or context.tail.withdrawn(response.partition, response.repeats):
+            return 0.0
+        return max(0.0, (REPEATED_S - (context.monotonic() - self._since)) * 1000)
+
+    async def _hedge(self, entry: Entry) -> ClaimPlan | None:
+        """Try to be faster than the owner (log rule §26): the claim by which the response goes on
+        here, once this worker's engine has made a first token and the log still has none. None
+        where it stays the owner's."""
+        response, context = self.response, self._context
+        if not warming.may(context, response, entry.fold):
+            return None
+        held, pool = response.held_slots, context.engine_slots
+        await self._acquire_slot(held, pool, response.rank, entry, None)
+        if pool not in held:
+            return None
+        try:
+            await self._encode(entry.fold)
+            if not await warming.first_token(context, response, entry):
+                return None
+        except Exception as error:  # the owner may do better
+            verdict = base.classify(error)
+            telemetry.log(
+                telemetry.Action.TASK_FAILED,
+                response=response.rid,
+                verdict=verdict.value,
+                exc_info=error,
+            )
+            if verdict is base.Verdict.DIE:
+                context.engine.dead.set()
+            return None
+        assert response.prompt_ids is not None
+        return ClaimPlan(entry.fold.owner, response.prompt_ids, hedged=True)
+
+    def _on_change(self, entry: Entry) -> None:
+        """Ownership or phase changed: tell the trackers and the running claim."""
+        if entry.first >= 0:
+            self.response.begun_at(entry.first)
+        if self._claim is not None:
+            self._claim.check_ownership()
+
+    async def _plan(
+        self, decision: takeover.Claim | takeover.Close, entry: Entry
+    ) -> ClaimPlan | None:
+        """What the claim is for; None when the fold must be looked at again first."""
+        ending = claim_plan.immediate_end(decision)
+        if ending is not None:
+            return ClaimPlan(decision.prev, ending=ending)
+        assert isinstance(decision, takeover.Claim)
+        response, context = self.response, self._context
+        # It needs no slot, and is written also where all are taken.
+        if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
+            return ClaimPlan(None, response.prompt_ids or (), given=given)
+        paused = context.monotonic() < response.paused_until
+        rank = response.rank if decision.prev is None or paused else slots.STARTED
+        wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
+        if wanted and (decision.last or decision.alone):
+            wanted.insert(0, (response.held_trial, context.trials))
+        else:
+            response.held_trial.release()
+        for held, pool in wanted:
+            if pool not in held:
+                await self._acquire_slot(held, pool, rank, entry, decision.prev)
+                return None  # waiting takes time in which everything may change
+        # Only now, so that one principal's long prompts keep no other one waiting.
+        try:
+            await self._encode(entry.fold, continues=decision.continues)
+        except base.Refused as error:
+            ending = Ending("failed", (error.code, error.message))
+            return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
+        except base.EngineError:
+            response.release_slots(used=0)
+            pause_s = response.retry_pause_s()
+            if pause_s is None:
+                ending = claim_plan.ENGINE_FAILED
+                return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
+            await asyncio.sleep(pause_s)
+            return None
+        if decision.continues or (decision.prev is not None and entry.fold.former):
+            return ClaimPlan(
+                decision.prev,
+                last=decision.last,
+                alone=decision.alone,
+                continues=decision.continues,
+            )
+        assert response.prompt_ids is not None
+        if not response.request.generate:
+            return ClaimPlan(decision.prev, response.prompt_ids, ending=claim_plan.WARM_UP)
+        return ClaimPlan(
+            decision.prev,
+            response.prompt_ids,
+            response.inputs,
+            last=decision.last,
+            alone=decision.alone,
+            copied=self._copied(entry.fold),
+        )
+
+    async def _former_answer(self, state: fold.Fold) -> claim_plan.Given | None:
+        response, context = self.response, self._context
+        now = context.monotonic()
+        if now - response.looked_up < ANSWER_S:
+            return None
+        response.looked_up = now
+        if response.request.model not in context.models:
+            return None
+        found = await context.answers.find(response.request, context.engine)
+        if found is None:
+            return None
+        if context.engine.parser_name(response.request):
+            try:
+                await self._encode(state)  # a parser reads the prompt too
+            except base.EngineError:
+                return None  # the usual way says what is wrong
+        prompt = response.prompt_ids
+        if response.dropped or (prompt is not None and len(prompt) != found.prompt_tokens):
+            return None
+        return claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
+
+    async def _encode(self, state: fold.Fold, *, continues: bool = False) -> None:
+        """Encode the prompt once, and look up what a fork begins with if it is to be written. What
+        follows another model's text has another prompt, which is encoded behind the barrier.
+
+        Raises:
+            EngineError: the prompt cannot be served, or the engine failed.
+        """
+        response, context = self.response, self._context
+        if response.request.model not in context.models | context.stands_in_for:
+            raise base.Refused(
+                "model_not_found", f"The model `{response.request.model}` is not served here."
+            )
+        base.check_features(response.request, context.engine.features, context.not_offered)
+        if continues or state.former:
+            return
+        said = state.first.dropped if state.first is not None else None
+        if response.prompt_ids is None or said not in (None, response.dropped):
+            with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
+                if response.request.embed is None:
+                    whole = await context.whole(response.request)
+                    prompt = await truncation.encode(context.engine, whole, said)
+                    response.prompt_ids, response.dropped = prompt
+                else:
+                    response.inputs = await context.engine.encode_inputs(response.request)
+                    response.prompt_ids = list(itertools.chain(*response.inputs))
+        if response.request.fork is not None and _lacks_beginning(state):
+            if response.copied is None:
+                response.copied = await context.forks.beginning(response.request, context.engine)
+            length = len(response.prompt_ids) + len(response.copied)
+            base.check_length(length, context.engine.max_model_len)
+
+    def _copied(self, state: fold.Fold) -> Sequence[int] | None:
+        return self.response.copied if _lacks_beginning(state) else None
+
+    async def _acquire_slot(
+        self,
+        held: slots.HeldSlots,
+        pool: slots.Slots,
+        rank: int,
+        entry: Entry,
+        prev: str | None,
+    ) -> None:
+        """Wait for a slot in which to replace `prev`, or until the response is over, another worker
+        has claimed it, or this worker leaves. A stolen response does not wait, unless it had
+        begun: its reader waits in the middle of the text. A paused one waits with its class, until
+        its pause is over."""
+
+        async def wait(turn: slots.Turn) -> None:
+            while (
+                not turn.done()
+                and (until is None or self._context.monotonic() < until)
+                and response.patient
+                and entry.fold.owner == prev
+                and entry.fold.phase is not fold.Phase.DONE
+                and not self._context.leaving
+                and not self._expired(entry.fold)
+            ):
+                left_s = math.inf if until is None else until - self._context.monotonic()
+                changed = asyncio.ensure_future(entry.changed(max(0.0, min(1.0, left_s))))
+                await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+
+        response = self.response
+        paused = prev is not None and rank != slots.STARTED
+        until = response.paused_until if paused else None
+        turn = pool.acquire(
+            *(rank, response.flow, response.asked, response.rid),
+            first=paused,
+            batch=response.rank == slots.BATCH,
+            pausable=pausable(self._context, response, entry.fold),
+            again=response.paused_until > 0,
+        )
+        if prev is None and not turn.done():
+            response.turn = turn
+        try:
+            with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
+                await held.acquire(pool, turn, wait)
+        finally:
+            response.turn = None
+
+    def _expired(self, state: fold.Fold) -> bool:
+        """Whether it may no longer be started. Then it is ended, and needs no slot for that."""
+        return state.owner is None and self._context.broker_now_ms() > self.response.expires_ms
+
+    async def _carry_out(self, plan: ClaimPlan, entry: Entry) -> None:
+        self._claim = claim = ClaimRunner(self._context, self.response, plan, entry)
+        try:
+            await claim.run()
+        finally:
+            self._claim = None
+            self.response.release_slots(claim.used, paused=claim.paused)
+
+
+def _lacks_beginning(state: fold.Fold) -> bool:
+    """Whether the log has not all yet of what a fork begins with. If it has, that counts, whatever
+    became of the source."""
+    return state.next == 0 or state.next < state.copied
+
+
+def _note_hedged(response: ServedResponse, state: fold.Fold) -> None:
+    """Count what became of a response whose first token was late elsewhere."""
+    if any(own in response.fencing_tokens for own, _ in state.claims):
+        outcome = "won"
+    else:
+        begun = state.next or len(state.claims) > 1 or state.phase is fold.Phase.DONE
+        outcome = "lost" if begun else "left"
+    telemetry.HEDGED.labels(outcome=outcome).inc()
+    telemetry.log(telemetry.Action.RESPONSE_HEDGED, response=response.rid, outcome=outcome)
+
+
+def _note_stolen(response: ServedResponse, state: fold.Fold) -> None:
+    """Count what became of a request that this worker stole."""
+    if any(own in response.fencing_tokens for own, _ in state.claims):
+        outcome = "claimed"
+    else:
+        outcome = "lost_race" if response.fencing_tokens else "left"
+    telemetry.STOLEN.labels(outcome=outcome).inc()

@@ -1,0 +1,138 @@
+"""Offers running responses of another model revision to the workers that have it, and continues
+what others offer (log rule P10; docs/design/revisions.md). Best effort: Redis may be away."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+
+from tailrace import telemetry
+from tailrace.protocol import ids, topics
+from tailrace.store.offers import Offers
+from worker.group.foreign_requests import ForeignRequests
+from worker.serving.served_response import ServedResponse
+from worker.serving.servings import Servings
+from worker.serving.worker_context import WorkerContext
+from worker.sharing import offering
+
+# For so long a response is not taken again. An offer that is stale already may be read for longer;
+# then the fold says that there is nothing to do.
+TRIED_S: Final = 1.0
+MAX_OFFERED: Final = 256
+
+# (rank, partition, offset)
+At = tuple[int, int, int]
+
+
+class Orphan(msgspec.Struct, frozen=True, array_like=True):
+    """A response that had begun and has no owner any more.
+
+    Attributes:
+        rank: of its priority class.
+        offset: of its request, in the topic of its class.
+        model: digest of the model that began it (`digest`).
+    """
+
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=len(topics.CLASSES))]
+    partition: Annotated[int, msgspec.Meta(ge=0, le=ids.MAX_PARTITION)]
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    model: Annotated[str, msgspec.Meta(max_length=32)]
+
+    @property
+    def at(self) -> At:
+        """Where its request lies."""
+        return self.rank, self.partition, self.offset
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What one worker offers."""
+
+    orphans: Annotated[list[Orphan], msgspec.Meta(max_length=MAX_OFFERED)]
+
+
+def digest(model_rev: str, tokenizer_digest: str) -> str:
+    """Names a model in offers."""
+    return hashlib.sha256(f"{model_rev}\0{tokenizer_digest}".encode()).hexdigest()[:32]
+
+
+class HandingOver:
+    """Both sides of it, for one worker.
+
+    Attributes:
+        _tried: where the requests of responses lie that were taken lately, with when they may be
+            taken again (monotonic seconds).
+    """
+
+    def __init__(
+        self,
+        store: Offers[Handover],
+        context: WorkerContext,
+        servings: Servings,
+        foreign: ForeignRequests,
+        *,
+        pool: str,
+        name: str,
+        well: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`well`: whether the engine serves what it is given."""
+        self._offers = offering.Offering(store, pool, name)
+        self._context = context
+        self._servings = servings
+        self._foreign = foreign
+        self._pool = pool
+        self._well = well
+        self._tried: dict[At, float] = {}
+
+    async def run(self) -> None:
+        """Offer and take until cancelled."""
+        await offering.rounds(self.step, "handing over")
+
+    async def step(self) -> None:
+        """One round.
+
+        Raises:
+            StoreUnavailable, LogUnavailable, HistoryLost
+        """
+        await self._offer()
+        # Only a worker of another model offers anything.
+        engine = self._context.engine
+        mine = engine.model_rev, engine.tokenizer_digest
+        if any(other != mine for other in self._context.others()) and self._room() > 0:
+            await self._take(digest(*mine))
+
+    async def _offer(self) -> None:
+        responses = [] if self._context.leaving else self._servings.orphaned[:MAX_OFFERED]
+        orphans = [orphan for each in responses if (orphan := self._orphan(each)) is not None]
+        telemetry.ORPHANED.set(len(orphans))
+        await self._offers.tell(Handover(orphans) if orphans else None)
+
+    def _orphan(self, response: ServedResponse) -> Orphan | None:
+        delivery, model = response.deliveries[-1], response.orphaned
+        if model is None:
+            return None
+        return Orphan(delivery.rank, delivery.partition, delivery.offset, digest(*model[:2]))
+
+    def _room(self) -> int:
+        """How many more responses may be taken: as many as the engine runs at once. Those without a
+        slot wait for one before all requests that had not begun."""
+        if self._context.leaving or not self._well():
+            return 0
+        return self._context.engine_slots.bound - self._servings.handed_over
+
+    async def _take(self, model: str) -> None:
+        offered = await self._offers.of_others()
+        now = self._context.monotonic()
+        self._tried = {at: until for at, until in self._tried.items() if until > now}
+        found: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for offer in offered.values():
+            for each in offer.orphans:
+                if each.model == model and each.at not in self._tried:
+                    self._tried[each.at] = now + TRIED_S
+                    topic = topics.requests(self._pool, topics.CLASSES[each.rank])
+                    found[topic, each.partition].append(each.offset)
+        for (topic, partition), wanted in found.items():
+            await self._foreign.serve(topic, partition, wanted, self._room, handed_over=True)

@@ -1,0 +1,66 @@
+"""Takes responses whose first token is late at another worker of the pool, while this one is idle
+(log rule §26; docs/design/hedging.md). Best effort: Redis may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.protocol import topics
+from tailrace.store.offers import Late, Offers
+from worker.group.foreign_requests import ForeignRequests
+from worker.group.request_consumer import RequestConsumer
+from worker.serving.servings import Servings
+from worker.sharing import offering
+
+EVERY_S: Final = 0.1
+
+
+class Hedging:
+    """Takes what gateways offer, for one worker."""
+
+    def __init__(
+        self,
+        store: Offers[Late],
+        servings: Servings,
+        consumer: RequestConsumer,
+        foreign: ForeignRequests,
+        *,
+        pool: str,
+        wanted: Callable[[], bool],
+        well: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`wanted`: whether the pool hedges. `well`: whether the engine serves what it is given."""
+        self._store = store
+        self._servings = servings
+        self._consumer = consumer
+        self._foreign = foreign
+        self._pool = pool
+        self._wanted = wanted
+        self._well = well
+
+    async def run(self) -> None:
+        """Take until cancelled."""
+        await offering.rounds(self.step, "hedging", EVERY_S)
+
+    async def step(self) -> None:
+        """One round.
+
+        Raises:
+            StoreUnavailable, LogUnavailable, HistoryLost
+        """
+        if not self._wanted() or not self._room():
+            return
+        topic = topics.requests(self._pool, "interactive")
+        for rid, late in (await self._store.all_of(self._pool)).items():
+            if not self._room():
+                return
+            if late.partition in self._consumer.partitions or self._servings.serves(rid):
+                continue
+            # Whoever takes the offer back has it: one worker is enough.
+            if await self._store.withdraw(self._pool, rid):
+                at = [late.offset]
+                await self._foreign.serve(topic, late.partition, at, self._room, hedged=True)
+
+    def _room(self) -> int:
+        return self._foreign.room if self._well() else 0

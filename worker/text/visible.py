@@ -1,0 +1,282 @@
+"""What readers see of the ids of a response: text, and marks in it (pure; log rule §16).
+
+V is all visible text of a response, M all its marks. Both are functions of the ids. What is written
+to the log is taken away, so a `Visible` holds what the log does not have yet.
+
+Text that may become part of a stop string is withheld. Stop strings are looked for within one
+message; reasoning and calls have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from tailrace.protocol import fold, ids, records
+from worker.text.item_parser import ItemParser, Piece
+from worker.text.stop_strings import StopStrings
+
+Marks = tuple[records.Mark, ...]
+
+GoOn = Callable[[], bool]
+"""Whether to go on; asked now and then by what may take long."""
+
+
+class ParserFailed(Exception):
+    """The parser cannot read what the model wrote, and no other attempt could."""
+
+
+class Diverged(Exception):
+    """The log holds other text or marks than the accepted ids make here."""
+
+
+class Accepted(NamedTuple):
+    """What the log has of a response that is taken over; see `fold.Fold`. Where another model had
+    begun it, only of the present segment (log rule §25), which has `before` ids before it."""
+
+    ids: Sequence[int] = ()
+    text_length: int = 0
+    mark_count: int = 0
+    last_mark: records.Mark | None = None
+    reasoning: int = 0
+    h: str = fold.H0
+    before: int = 0
+
+    @classmethod
+    def by(cls, state: fold.Fold) -> Accepted:
+        """As `state` has it now."""
+        before = state.before
+        return cls(
+            tuple(state.ids[before.ids :]),
+            state.text_length - before.characters,
+            state.mark_count,
+            state.last_mark,
+            state.reasoning,
+            state.h,
+            before.ids,
+        )
+
+
+class Detokenizer(Protocol):
+    """Ids to text, incrementally; never returns half a character."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Text that these ids complete, possibly empty."""
+
+    def flush(self) -> str:
+        """Text that is still held; an incomplete character becomes U+FFFD."""
+
+
+class Visible(Protocol):
+    """See the module's docstring.
+
+    Attributes:
+        over: the response is complete; nothing that follows would be visible.
+        reasoning: number of ids that belong to reasoning items and were not copied.
+    """
+
+    over: bool
+    reasoning: int
+
+    def push(self, token: int) -> None:
+        """The next id.
+
+        Raises:
+            ParserFailed: the id was not read.
+        """
+
+    def finish(self) -> None:
+        """There are no more ids: what was withheld is visible.
+
+        Raises:
+            ParserFailed: a second call says what can be said without the parser.
+        """
+
+    def take(self, first: int) -> tuple[str, Marks]:
+        """Text and marks of the next record, whose first id is number `first`."""
+
+    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+        """Read the ids that the log has. What it has of their text and marks is not taken again.
+        When `go_on` says no, this object is of no use any more.
+
+        Raises:
+            Diverged, ParserFailed: the response cannot be continued.
+        """
+
+
+class Nothing:
+    """Readers see no more than the log has."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self.reasoning = 0
+
+    def push(self, token: int) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+    def take(self, first: int) -> tuple[str, Marks]:
+        return "", ()
+
+    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+        self.reasoning = accepted.reasoning
+
+
+class PlainText:
+    """All ids are one text without marks.
+
+    Attributes:
+        _text: what was not taken yet.
+    """
+
+    reasoning = 0
+
+    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = ()) -> None:
+        self.over = False
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(stop)
+        self._text = ""
+
+    def push(self, token: int) -> None:
+        self._text += self._stops.push(self._detokenizer.push((token,)))
+        self.over = self._stops.found
+
+    def finish(self) -> None:
+        if not self.over:
+            self._text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            self.over = self._stops.found
+
+    def take(self, first: int) -> tuple[str, Marks]:
+        text, self._text = self._text, ""
+        return text, ()
+
+    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+        """What former owners emitted holds no part of a stop string, so the search for stop strings
+        starts behind it."""
+        text = self._detokenizer.push(accepted.ids)
+        self._text = self._stops.push(text[accepted.text_length :])
+        self.over = self._stops.found
+
+
+class Items:
+    """Ids are items, by the engine's parser.
+
+    Attributes:
+        _text: of V, what was not taken yet.
+        _marks: of M, what was not taken yet. `at` counts from the beginning of `_text`, `ids` from
+            that of the response.
+        _open: the kind of the open item; None before the first one.
+        _begun: V or M is not empty.
+        _calls: number of calls so far.
+        _read: number of ids so far.
+        _failed: the parser is not asked any more.
+    """
+
+    def __init__(
+        self,
+        rid: str,
+        parser: ItemParser,
+        stop: Sequence[str] = (),
+        max_calls: int | None = None,
+        copied: int = 0,
+    ) -> None:
+        """`max_calls`: the response ends where a call more would begin. `copied`: so many ids at
+        the beginning were not generated, and do not count as reasoning."""
+        self.over = False
+        self.reasoning = 0
+        self._rid = rid
+        self._parser = parser
+        self._stops = StopStrings(stop)
+        self._max_calls = max_calls
+        self._copied = copied
+        self._text = ""
+        self._marks: list[records.Mark] = []
+        self._open: records.MarkKind | None = None
+        self._begun = False
+        self._calls = 0
+        self._read = 0
+        self._failed = False
+
+    def push(self, token: int) -> None:
+        self._add(self._ask(self._parser.push, token))
+        self._read += 1
+        if self._open == "r" and self._read > self._copied:
+            self.reasoning += 1
+
+    def finish(self) -> None:
+        if not (self.over or self._failed):
+            self._add(self._ask(self._parser.finish))
+        if not self.over:
+            self._write(self._stops.flush())
+
+    def take(self, first: int) -> tuple[str, Marks]:
+        text, self._text = self._text, ""
+        if not self._marks:
+            return text, ()
+        marks, self._marks = self._marks, []
+        return text, tuple(
+            msgspec.structs.replace(mark, ids=max(0, mark.ids - first)) for mark in marks
+        )
+
+    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+        for token in accepted.ids:
+            if self.over:
+                break
+            if not go_on():
+                return
+            self.push(token)
+        length, count = accepted.text_length, accepted.mark_count
+        if len(self._text) < length or len(self._marks) < count:
+            raise Diverged
+        if count and self._marks[count - 1] != accepted.last_mark:
+            raise Diverged
+        self._text = self._text[length:]
+        self._marks = [
+            msgspec.structs.replace(mark, at=max(0, mark.at - length))
+            for mark in self._marks[count:]
+        ]
+
+    def _ask(self, ask: Callable[..., Sequence[Piece]], *token: int) -> Sequence[Piece]:
+        try:
+            return ask(*token)
+        except Exception as error:  # of any type: parsers are not ours
+            self._failed = True
+            raise ParserFailed(f"{type(error).__name__}: {error}") from error
+
+    def _add(self, pieces: Sequence[Piece]) -> None:
+        for kind, text, name in pieces:
+            if name or (text and kind != self._open):
+                self._begin(kind, name)
+            if text and not self.over:
+                self._write(self._stops.push(text) if kind == "m" else text)
+                self.over = self._stops.found
+            if self.over:
+                return
+
+    def _begin(self, kind: records.MarkKind, name: str) -> None:
+        self._write(self._stops.flush())
+        call_id = ""
+        if kind in ("c", "x"):
+            if not name:
+                self._failed = True
+                raise ParserFailed("a call without a name")
+            if self._calls == self._max_calls:
+                self.over = True
+                return
+            call_id = ids.call_id(self._rid, self._calls)
+            self._calls += 1
+        self._open = kind
+        if kind == "m" and not self._begun:
+            return  # the message that needs no mark
+        self._marks.append(records.Mark(len(self._text), self._read, kind, name, call_id))
+        self._begun = True
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._text += text
+            self._begun = True
