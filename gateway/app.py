@@ -278,6 +278,27 @@ class Gateway:
             f"{config.name}/{os.urandom(4).hex()}",
         )
         self.canaries = canaries.Canaries(self.pools, self.workers, cached)
+        self.searching: tuple[runner.Part, ...] = ()
+        self.ingestion: ingestion.Ingestion | None = None
+        searching: file_search.Searching | None = None
+        if clients.vectors is not None:
+            database, store_reader, passage_reader = clients.vectors
+            stores = vector_stores.VectorStores(
+                f"{config.name}/{os.urandom(4).hex()}",
+                layout.tag,
+                store_reader,
+                clients.delivery.offsets,
+                self.writer,
+            )
+            kept_passages = passages.Passages(
+                database, stores, passage_reader, clients.delivery.offsets, self.writer
+            )
+            embed = embedder.Embedder(
+                config.vectors_model, self.pools, lambda: self.submission, withdrawn
+            )
+            searching = file_search.Searching(stores, kept_passages, embed, gate.clock)
+            self.searching = (stores, kept_passages)
+            self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
         builder = request_builder.RequestBuilder(
             self.delivery,
             cached,
@@ -287,6 +308,7 @@ class Gateway:
             config.records_version,
             seals.Keys(keys) if keys else None,
             uploaded=self.uploads,
+            searching=searching,
             canary=self.canaries,
             affinity=bool(config.prefix_affinity),
         )
@@ -324,26 +346,8 @@ class Gateway:
             self.spawn,
             self.delivery.kept,
         )
-        self.searching: tuple[runner.Part, ...] = ()
-        self.ingestion: ingestion.Ingestion | None = None
         vector_routes = None
-        if clients.vectors is not None:
-            database, store_reader, passage_reader = clients.vectors
-            stores = vector_stores.VectorStores(
-                f"{config.name}/{os.urandom(4).hex()}",
-                layout.tag,
-                store_reader,
-                clients.delivery.offsets,
-                self.writer,
-            )
-            kept_passages = passages.Passages(
-                database, stores, passage_reader, clients.delivery.offsets, self.writer
-            )
-            embed = embedder.Embedder(config.vectors_model, self.pools, self.submission, withdrawn)
-            searching = file_search.Searching(stores, kept_passages, embed, gate.clock)
-            builder.searching = searching
-            self.searching = (stores, kept_passages)
-            self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
+        if searching is not None:
             vector_routes = vector_store_routes.VectorStoreRoutes(
                 *(gate, stores, kept_passages, self.uploads, embed, searching),
                 *(rates, self.delivery.kept),

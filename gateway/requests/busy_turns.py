@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from gateway.parsing import command
-from gateway.responses import response_operations
+from gateway.responses import busy, response_operations
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records
 from tailrace.settings import shapes
@@ -19,28 +19,6 @@ MAX_WAITING: Final = 16  # of one principal
 LOOK_AGAIN_S: Final = 0.1  # for a request that is not in the log yet
 RETRY_AFTER_S: Final = 5.0
 _AFTER_ANY_EVENT: Final = 2**53
-CONVERSATION: Final = "conversation"
-
-
-class Busy(Exception):
-    """The turn that another one is to follow runs still.
-
-    Attributes:
-        rid: its response; it may not be in the log yet.
-        param: the field that named what the new turn is to follow.
-    """
-
-    def __init__(self, rid: str, param: str) -> None:
-        super().__init__(rid)
-        self.rid = rid
-        self.param = param
-
-    @property
-    def error(self) -> errors.ApiError:
-        """What a client is told that did not ask to wait."""
-        if self.param == CONVERSATION:
-            return errors.conversation_locked(self.param, self.rid)
-        return errors.invalid_value(self.param, f"Response '{self.rid}' is still in progress.")
 
 
 class BusyTurns:
@@ -78,7 +56,7 @@ class BusyTurns:
             if not inside:
                 del self._lines[name]
 
-    async def over(self, busy: Busy, how: shapes.IfBusy, owner: records.Owner) -> None:
+    async def over(self, found: busy.Busy, how: shapes.IfBusy, owner: records.Owner) -> None:
         """Return when the turn has ended, or is not there after all.
 
         Raises:
@@ -87,15 +65,15 @@ class BusyTurns:
             TimeoutError: it runs for too long.
         """
         if how == "reject":
-            raise busy.error
+            raise found.error
         if self._waiting[owner.key] >= MAX_WAITING:
             raise errors.rate_limit_exceeded(RETRY_AFTER_S)
         self._waiting[owner.key] += 1
         try:
             if how == "interrupt":
-                await self._operations.cancel(busy.rid, owner)
+                await self._operations.cancel(found.rid, owner)
             else:
-                await self._ended(busy.rid, owner)
+                await self._ended(found.rid, owner)
         except delivery.NotFound:
             await asyncio.sleep(LOOK_AGAIN_S)
         finally:

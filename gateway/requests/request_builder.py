@@ -14,10 +14,9 @@ from gateway import cache
 from gateway.files import passage_prompt, uploads
 from gateway.load import admission, backlog, canaries, placement, pool_workers, worker_registry
 from gateway.parsing import command, conversation, images, sampling
-from gateway.requests import forks, requirements
+from gateway.requests import forks, requirements, search_port
 from gateway.responses import context, references
-from gateway.retrieval import file_search
-from gateway.sockets import lanes
+from gateway.responses.remembered import Remembered
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -34,7 +33,6 @@ class RequestBuilder:
     """Builds request records.
 
     Attributes:
-        searching: searches files; None where there are no vector stores. Set once all is wired.
         _turn: counts placements, so that equally loaded partitions take turns.
     """
 
@@ -49,12 +47,14 @@ class RequestBuilder:
         seal_keys: seals.Keys | None = None,
         *,
         uploaded: uploads.Uploads,
+        searching: search_port.SearchPort | None = None,
         canary: canaries.Canaries | None = None,
         affinity: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing.
-        `canary`: None to weigh no revisions. `affinity`: go by what workers hold."""
+        `searching`: None where there are no vector stores. `canary`: None to weigh no revisions.
+        `affinity`: go by what workers hold."""
         self._delivery = deliver
         self._cache = cached
         self._running = running
@@ -66,7 +66,7 @@ class RequestBuilder:
         self._clock = clock
         self._references = references.References(deliver, seal_keys, uploaded)
         self._resolver = context.Resolver(deliver, cached, partitions)
-        self.searching: file_search.Searching | None = None
+        self._searching = searching
         self._turn = itertools.count()
         self._canaries = canary
         self._affinity = affinity
@@ -75,7 +75,7 @@ class RequestBuilder:
         self,
         create: command.Create,
         principal: Principal,
-        remembered: lanes.Remembered | None = None,
+        remembered: Remembered | None = None,
     ) -> context.History:
         """What comes before a request of no conversation. Raises like `build`."""
         owner = access.owner_of(principal)
@@ -85,7 +85,7 @@ class RequestBuilder:
         self,
         create: command.Create,
         principal: Principal,
-        remembered: lanes.Remembered | None = None,
+        remembered: Remembered | None = None,
         before: context.History | None = None,
     ) -> tuple[records.Request, int]:
         """The request record and its partition.
@@ -132,8 +132,8 @@ class RequestBuilder:
             raise errors.missing_required_parameter("input")
         images.check_count(messages, "input")
         searched: dict[str, Any] = {}
-        if create.search is not None and self.searching is not None:
-            found = await self.searching.prompted(create, create.search, messages, principal)
+        if create.search is not None and self._searching is not None:
+            found = await self._searching.prompted(create, create.search, messages, principal)
             if found is not None:
                 messages, searched = found.messages, passage_prompt.echoed(found.search)
         prefix = (

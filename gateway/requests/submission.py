@@ -37,14 +37,14 @@ from gateway.requests import (
     request_builder,
     request_writer,
     rerouting,
+    search_port,
     stream_keeper,
     token_counts,
     turns,
     withdrawals,
 )
-from gateway.responses import context, response_stream
-from gateway.retrieval import file_search
-from gateway.sockets import lanes
+from gateway.responses import busy, context, response_stream
+from gateway.responses.remembered import Remembered
 from tailrace import log, settings, telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -131,7 +131,7 @@ class Submission:
         self,
         create: command.Create,
         principal: Principal,
-        recall: Callable[[str], lanes.Remembered | None] = lambda _rid: None,
+        recall: Callable[[str], Remembered | None] = lambda _rid: None,
     ) -> response_stream.ResponseStream:
         """Take a request into the log.
 
@@ -169,7 +169,7 @@ class Submission:
                 request, partition = await self._builder.build(create, principal, before=before)
                 self._builder.dropped(partition, create, principal)
                 return await self._tokens.count(create, request)
-        except busy_turns.Busy:
+        except busy.Busy:
             return None  # as long as it runs, nobody knows what it will say
         except (log.LogUnavailable, TimeoutError) as error:
             raise errors.unavailable("The log cannot be read right now.") from error
@@ -180,21 +180,21 @@ class Submission:
         self,
         create: command.Create,
         principal: Principal,
-        recall: Callable[[str], lanes.Remembered | None],
+        recall: Callable[[str], Remembered | None],
     ) -> response_stream.ResponseStream:
         give_up = time.monotonic() + busy_turns.WAIT_S
         async with self._busy.line(create):
             while True:
                 try:
                     return await self._submit_once(create, principal, recall)
-                except busy_turns.Busy as error:
+                except busy.Busy as error:
                     earlier = await self._earlier(create, principal)
                     if earlier is not None:
                         return earlier
                     await self._wait(create, principal, error, give_up)
 
     async def _wait(
-        self, create: command.Create, principal: Principal, found: busy_turns.Busy, give_up: float
+        self, create: command.Create, principal: Principal, found: busy.Busy, give_up: float
     ) -> None:
         """Return when the turn that is to be followed has ended. Raises ApiError."""
         owner = access.owner_of(principal)
@@ -212,7 +212,7 @@ class Submission:
         self,
         create: command.Create,
         principal: Principal,
-        recall: Callable[[str], lanes.Remembered | None],
+        recall: Callable[[str], Remembered | None],
     ) -> response_stream.ResponseStream:
         """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
         started = time.monotonic()
@@ -257,7 +257,7 @@ class Submission:
                         charge, appended = await charged, earlier
                         return earlier
                     now = asyncio.get_running_loop().time()
-                    preparing.reschedule(now + file_search.DEADLINE_S + PREPARE_DEADLINE_S)
+                    preparing.reschedule(now + search_port.DEADLINE_S + PREPARE_DEADLINE_S)
                 request, partition = await self._builder.build(
                     create, principal, remembered, before
                 )

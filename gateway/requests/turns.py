@@ -10,14 +10,13 @@ from typing import Final
 from gateway.conversations import conversations
 from gateway.conversations import items as conversation_items
 from gateway.parsing import command, conversations_api
-from gateway.requests import busy_turns
-from gateway.responses import context
+from gateway.responses import busy, context
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, fold, ids, records
 
-PARAM: Final = busy_turns.CONVERSATION
+PARAM: Final = busy.CONVERSATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class Turns:
         act = tree.Turn(found.id, found.owner, rid, place.parent, place.branch, until)
         if not await self._known.add(found, act):
             now = await self._known.find(found.id, found.owner)
-            raise busy_turns.Busy(now.head or rid, PARAM)
+            raise busy.Busy(now.head or rid, PARAM)
 
     async def give_back(self, place: Place, rid: str, instead: str | None = None) -> None:
         """The response `rid` will not be: its request is not in the log and never will be, or it
@@ -145,10 +144,10 @@ class Turns:
             found = await self._delivery.find(rid, owner)
         except delivery.NotFound:
             if self._clock() * 1000 < at.until:
-                raise busy_turns.Busy(rid, PARAM) from None
+                raise busy.Busy(rid, PARAM) from None
             return False
         except log.HistoryLost:
             return False
         if found.phase is not fold.Phase.DONE:
-            raise busy_turns.Busy(rid, PARAM)
+            raise busy.Busy(rid, PARAM)
         return context.continuable(found.response) and not found.withdrawn

@@ -15,8 +15,8 @@ import msgspec
 
 from gateway import cache
 from gateway.parsing import conversation
-from gateway.requests import busy_turns
-from gateway.sockets import lanes
+from gateway.responses import busy
+from gateway.responses.remembered import Remembered
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, file_search, fold, ids, records
@@ -231,7 +231,7 @@ class Resolver:
         self._partitions = partitions
 
     async def resolve(
-        self, previous: str | None, owner: records.Owner, remembered: lanes.Remembered | None = None
+        self, previous: str | None, owner: records.Owner, remembered: Remembered | None = None
     ) -> History:
         """Return the messages that lead up to `previous`.
 
@@ -273,7 +273,7 @@ class Resolver:
             ):
                 raise errors.previous_response_not_found(previous)
             if found.phase is not fold.Phase.DONE:
-                raise busy_turns.Busy(previous, "previous_response_id")
+                raise busy.Busy(previous, "previous_response_id")
             request = await self._delivery.request_of(previous, owner)
         except (delivery.NotFound, log.HistoryLost) as error:
             raise errors.previous_response_not_found(previous) from error

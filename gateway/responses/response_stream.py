@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from gateway.load import rate_limits
 from gateway.responses import context
-from gateway.sockets import lanes
+from gateway.responses.remembered import Remembered
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
@@ -139,10 +139,10 @@ class ResponseStream:
         return self.final is not None or self.lost
 
     @property
-    def remembered(self) -> lanes.Remembered | None:
+    def remembered(self) -> Remembered | None:
         """What a continuation needs of the response; None unless it ended and can be continued."""
         messages = self.dialogue
-        return lanes.Remembered(self.rid, context.pack(messages)) if messages is not None else None
+        return Remembered(self.rid, context.pack(messages)) if messages is not None else None
 
     @property
     def dialogue(self) -> context.Messages | None:

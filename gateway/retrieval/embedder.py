@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway.answers import embeddings
 from gateway.parsing import command, embeddings_api
-from gateway.requests import choices, submission, withdrawals
+from gateway.requests import choices, withdrawals
+from gateway.requests.submission import Submission
 from tailrace import log, settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
@@ -24,12 +25,14 @@ class Embedder:
         self,
         model: str,
         pools: settings.CurrentPools,
-        submit: submission.Submission,
+        submission: Callable[[], Submission],
         withdrawn: withdrawals.Withdrawals,
     ) -> None:
+        """`submission` is called when there is something to embed: what submits requests is wired
+        later, with the search in files of these."""
         self.model = model
         self._pools = pools
-        self._submit = submit
+        self._submission = submission
         self._withdrawn = withdrawn
 
     @property
@@ -72,7 +75,7 @@ class Embedder:
             for each in embeddings_api.parse(body, self._pools.catalog).creates
         ]
         with await choices.submit(
-            self._submit, self._withdrawn, choices.split(asked[0], asked), principal
+            self._submission(), self._withdrawn, choices.split(asked[0], asked), principal
         ) as chosen:
             try:
                 await chosen.to_end()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gateway.files import passage_prompt
 from gateway.parsing import command, file_text, searches
 from gateway.parsing.file_search import FileSearch
+from gateway.requests import search_port
 from gateway.retrieval import embedder, passages, vector_stores
 from tailrace import log
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.protocol import vector_stores as acts
 from tailrace.web import access
-
-DEADLINE_S: Final = 30.0  # of a search for a request; the question may wait to be embedded
 
 
 class Searching:
@@ -78,18 +77,12 @@ class Searching:
         messages: Sequence[dict[str, Any]],
         principal: Principal,
     ) -> passage_prompt.Prompted | None:
-        """The messages with passages that were found for the last one of a user; None where there
-        is no question in them.
-
-        Raises:
-            errors.ApiError: 404, a store is not the owner's, or there is none; as of `hits`; 503,
-                the log or the database does not answer in time. Nothing of a request was written.
-        """
+        """As `SearchPort.prompted`."""
         question = passage_prompt.question(messages)
         if question is None:
             return None
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(search_port.DEADLINE_S):
                 owner = access.owner_of(principal)
                 stores = [await self._stores.find(name, owner) for name in asked.stores]
                 question = question[: self._longest]

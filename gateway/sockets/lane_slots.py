@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.responses.remembered import Remembered
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
 
@@ -23,15 +24,6 @@ RETRY_QUEUE_S: Final = 1.0
 
 Lane = str | None
 """Name of a lane; None is the default one, whose events carry no `stream_id`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """What a lane keeps of its last response: enough to continue it, also with `store: false`.
-    `state` is `context.pack` of the messages with its answer, without its instructions."""
-
-    rid: str
-    state: bytes
 
 
 @dataclass(slots=True)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.parsing import json_body
+from gateway.responses.remembered import Remembered
 from gateway.sockets import lane_slots
 from gateway.sockets.lane_slots import Lane as Lane
-from gateway.sockets.lane_slots import Remembered as Remembered
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
 from tailrace.web import auth_messages

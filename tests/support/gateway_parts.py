@@ -20,6 +20,7 @@ from gateway.requests import (
     idempotency_index,
     request_builder,
     request_writer,
+    search_port,
     stream_keeper,
     submission,
     token_counts,
@@ -83,6 +84,7 @@ class Parts:
     cancel_grace_s: float = 0.0
     records_version: int = records.VERSION_2
     clock: Callable[[], float] = time.time
+    searching: search_port.SearchPort | None = None
 
     def __post_init__(self) -> None:
         self.current = settings.CurrentPools(settings.Catalog(self.pools))
@@ -132,6 +134,7 @@ class Parts:
             self.records_version,
             self.seal_keys,
             uploaded=self.uploads,
+            searching=self.searching,
             canary=self.canaries,
         )
         self.breakers = breakers.Breakers(self.current, self.workers, self.cache, "this")

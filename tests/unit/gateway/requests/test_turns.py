@@ -12,6 +12,7 @@ import pytest
 
 from gateway.parsing import responses_api
 from gateway.requests import busy_turns
+from gateway.responses import busy
 from tailrace import log
 from tailrace.archive import database, migration, reader
 from tailrace.protocol import conversations, errors, fold, records, topics
@@ -145,7 +146,7 @@ async def test_a_turn_whose_request_never_came_locks_until_its_time_is_over(
         rid = await parts.delivery.mint(0)
         turn = conversations.Turn(name, OWNER, rid, None, until=int(now * 1000) + 10_000)
         await parts.conversations.append(turn)
-        with pytest.raises(busy_turns.Busy) as locked:
+        with pytest.raises(busy.Busy) as locked:
             await following(parts, name)
         assert locked.value.rid == rid
         now += 10.0

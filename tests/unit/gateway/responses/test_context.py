@@ -8,9 +8,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gateway.requests import busy_turns
-from gateway.responses import context
-from gateway.sockets import lanes
+from gateway.responses import busy, context
+from gateway.responses.remembered import Remembered
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
@@ -213,7 +212,7 @@ class TestResolve:
     async def test_connection_memory_answers_first_and_asks_nobody(self) -> None:
         known = Log(response())
         history = await resolver(known).resolve(
-            RID, ALICE, lanes.Remembered(RID, context.pack([user("mine")]))
+            RID, ALICE, Remembered(RID, context.pack([user("mine")]))
         )
         assert history == context.History([user("mine")], 3)
         assert known.asked == 0
@@ -257,7 +256,7 @@ class TestResolve:
         assert refused.value.code == "previous_response_not_found"
 
     async def test_one_that_still_runs_is_said_to_run(self) -> None:
-        with pytest.raises(busy_turns.Busy) as refused:
+        with pytest.raises(busy.Busy) as refused:
             await resolver(Log(response(status="in_progress"), fold.Phase.LIVE)).resolve(RID, ALICE)
         assert (refused.value.rid, refused.value.error.param) == (RID, "previous_response_id")
         assert "in progress" in refused.value.error.message

@@ -178,10 +178,9 @@ class Found:
 
 @pytest.mark.parametrize("cached", [True, False])
 async def test_turns_of_a_conversation_have_no_passages(
-    archive: reader.Reader, cached: bool, monkeypatch: pytest.MonkeyPatch
+    archive: reader.Reader, cached: bool
 ) -> None:
-    async with test_turns.talking(archive) as (parts, name):
-        monkeypatch.setattr(parts.builder, "searching", Found())
+    async with test_turns.talking(archive, searching=Found()) as (parts, name):
         tool = {"type": "file_search", "vector_store_ids": ["vs_1"]}
         body = {"input": LAKES, "conversation": name, "tools": [tool]}
         create = responses_api.parse(body, gateway_parts.CATALOG, searches=True)

@@ -11,8 +11,9 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
+from gateway.responses.remembered import Remembered
 from gateway.sockets import lane_slots, lanes
-from gateway.sockets.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Remembered, Reply
+from gateway.sockets.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Reply
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import close_codes, errors
 from tests.support import cases

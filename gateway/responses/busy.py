@@ -1,0 +1,30 @@
+"""The turn that another one is to follow runs still."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.protocol import errors
+
+CONVERSATION: Final = "conversation"
+
+
+class Busy(Exception):
+    """The turn that another one is to follow runs still.
+
+    Attributes:
+        rid: its response; it may not be in the log yet.
+        param: the field that named what the new turn is to follow.
+    """
+
+    def __init__(self, rid: str, param: str) -> None:
+        super().__init__(rid)
+        self.rid = rid
+        self.param = param
+
+    @property
+    def error(self) -> errors.ApiError:
+        """What a client is told that did not ask to wait."""
+        if self.param == CONVERSATION:
+            return errors.conversation_locked(self.param, self.rid)
+        return errors.invalid_value(self.param, f"Response '{self.rid}' is still in progress.")
