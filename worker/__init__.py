@@ -1,23 +1,18 @@
 """The worker: takes requests from the log, runs the engine, writes tokens to the log.
 
-    app               what a worker is made of, how it starts and leaves
-    connections       clients of the log and of Redis
-    worker_context    what all responses of a worker share
-    request_consumer  takes requests while the engine has room
-      membership      in the group: assignments and commits
-      assignment      the partitions of one rebalance, their offsets and commits
-      commit_tracker  which offset may be committed; pure
-    servings          the responses that are served now
-      serving         one response, from its request to DONE
-      cached_answers  former answers that are given again
-      takeover        what to do about a response, by its fold; pure
-      claim_plan      what a claim is for; pure
-      claim_runner    one claim, from CLAIM to END
-      attempt         the engine's steps in, frames out
-      generation      ids become frames and one END; pure
-      outcome         what is written about a response that is DONE
-    tail              folds of the token partitions; the barrier
-    engines           one file per engine
+Rooms, top to bottom; each imports rooms below it only:
+
+    app         what a worker is made of, how it starts and leaves
+    trials      what the engine takes, found before the worker joins
+    sharing     what the workers of a pool do for each other, by way of Redis
+    group       which requests are this worker's; commits
+    heartbeat   how this worker is
+    serving     one response, from its request to DONE (log rule W1 to W7)
+    engines     one file for each engine
+    prefixes    what the engine's prefix cache holds
+    log         folds of the token partitions
+    queue       whose turn is next; pure for the most part
+    text        ids become frames
 
 In: records of `llm.requests.*` and the engine's output. Out: records of `llm.tokens`, usage, audit
 and dead letters, and a heartbeat in Redis. The worker answers no client, and commits a request's

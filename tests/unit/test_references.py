@@ -353,4 +353,6 @@ def test_the_design_lists_every_import_contract_and_no_other() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     chapter = _document("docs/design.md").split("| contract | meaning |")[1].split("\n\n")[0]
     listed = re.findall(r"^\| (.*?) \| ", chapter.split("|---|---|\n")[1], re.MULTILINE)
-    assert listed == [each["name"] for each in contracts["contracts"]]
+    names = [each["name"] for each in contracts["contracts"]]
+    # What holds the files of one room is named by the room's contract.
+    assert listed == [name for name in names if not name.endswith(": files, top to bottom")]
