@@ -16,9 +16,7 @@ import fastapi
 from starlette.routing import WebSocketRoute
 
 from gateway import cache
-from gateway.conversations import conversations, share_links, turn_list
-from gateway.conversations import erasure as conversation_erasure
-from gateway.conversations import items as conversation_items
+from gateway.conversations import wiring as conversations_wiring
 from gateway.files import files, uploads
 from gateway.load import (
     breakers,
@@ -37,30 +35,16 @@ from gateway.requests import (
     request_builder,
     request_writer,
     stream_keeper,
-    submission,
     token_counts,
     turns,
     withdrawals,
 )
+from gateway.requests import wiring as requests_wiring
+from gateway.requests.submission import Submission
 from gateway.responses import context, references, response_operations
-from gateway.retrieval import embedder, file_search, ingestion, passages, vector_stores
-from gateway.routes import (
-    api,
-    create,
-    large_bodies,
-    lists,
-    not_offered,
-    page,
-    responses,
-    search,
-    session,
-)
-from gateway.routes import completions as completion_routes
-from gateway.routes import conversations as conversation_routes
-from gateway.routes import files as file_routes
-from gateway.routes import revocations as revocation_routes
-from gateway.routes import shares as share_routes
-from gateway.routes import vector_stores as vector_store_routes
+from gateway.retrieval import wiring as retrieval_wiring
+from gateway.routes import not_offered, page
+from gateway.routes import wiring as routes_wiring
 from gateway.sockets import endpoint
 from tailrace import admin, log, settings, telemetry
 from tailrace.archive import reader
@@ -110,7 +94,7 @@ class Clients:
     key_offsets: interfaces.OffsetQueries
     key_replays: interfaces.RangeReader
     uploads: interfaces.TailReader
-    vectors: tuple[contract.VectorDatabase, interfaces.TailReader, interfaces.TailReader] | None
+    vectors: retrieval_wiring.Clients | None
 
 
 def over_network(config: settings.GatewaySettings, layout: log.Layout) -> Clients:
@@ -208,9 +192,11 @@ class Gateway:
         sessions = session_cookie.SessionCookies(
             keys[0] if keys else os.urandom(session_cookie.MIN_KEY_BYTES)
         )
+        tickets = Tickets(self.redis)
+        seal_keys = seals.Keys(keys) if keys else None
         gate = access.Access(
             self.key_sets,
-            Tickets(self.redis),
+            tickets,
             self.revocations,
             admitted.Admitted(self.revocations),
             shares.OpenConnections(config.limits),
@@ -226,7 +212,6 @@ class Gateway:
             clients.delivery.offsets,
             self.delivery.archived,
         )
-        large = large_bodies.LargeBodies()
         self.uploads = uploads.Uploads(
             layout.tag,
             clients.uploads,
@@ -254,23 +239,12 @@ class Gateway:
             cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
         )
         resolver = context.Resolver(self.delivery, cached, layout.partitions)
-        resolved = references.References(
-            self.delivery, seals.Keys(keys) if keys else None, self.uploads
-        )
-        known = conversations.Conversations(
-            layout.tag,
-            self.delivery.archived,
-            clients.delivery.offsets,
-            clients.delivery.replays,
-            self.writer,
-        )
-        items = conversation_items.Items(self.delivery, operations, resolved)
-        in_turns = turn_list.ConversationTurns(self.delivery, operations, items)
-        self.share_links = share_links.ShareLinks(
-            *(known, items, self.delivery.archived),
+        resolved = references.References(self.delivery, seal_keys, self.uploads)
+        self.conversations = conversations_wiring.conversations_of(
+            *(layout.tag, self.delivery, clients.delivery, self.writer, operations, resolved),
             share_tokens.Tokens(keys) if keys else None,
         )
-        erasure = conversation_erasure.ConversationErasure(known, self.delivery, operations)
+        talks = self.conversations
         self.breakers = breakers.Breakers(
             self.pools,
             self.workers,
@@ -278,27 +252,12 @@ class Gateway:
             f"{config.name}/{os.urandom(4).hex()}",
         )
         self.canaries = canaries.Canaries(self.pools, self.workers, cached)
-        self.searching: tuple[runner.Part, ...] = ()
-        self.ingestion: ingestion.Ingestion | None = None
-        searching: file_search.Searching | None = None
+        self.retrieval: retrieval_wiring.Retrieval | None = None
         if clients.vectors is not None:
-            database, store_reader, passage_reader = clients.vectors
-            stores = vector_stores.VectorStores(
-                f"{config.name}/{os.urandom(4).hex()}",
-                layout.tag,
-                store_reader,
-                clients.delivery.offsets,
-                self.writer,
+            self.retrieval = retrieval_wiring.retrieval_of(
+                *(clients.vectors, config, layout.tag, clients.delivery.offsets, self.writer),
+                *(self.pools, self.uploads, withdrawn, lambda: self.submission, gate.clock),
             )
-            kept_passages = passages.Passages(
-                database, stores, passage_reader, clients.delivery.offsets, self.writer
-            )
-            embed = embedder.Embedder(
-                config.vectors_model, self.pools, lambda: self.submission, withdrawn
-            )
-            searching = file_search.Searching(stores, kept_passages, embed, gate.clock)
-            self.searching = (stores, kept_passages)
-            self.ingestion = ingestion.Ingestion(stores, kept_passages, self.uploads, embed)
         builder = request_builder.RequestBuilder(
             self.delivery,
             cached,
@@ -306,34 +265,36 @@ class Gateway:
             self.workers,
             layout.partitions,
             config.records_version,
-            seals.Keys(keys) if keys else None,
+            seal_keys,
             uploaded=self.uploads,
-            searching=searching,
+            searching=self.retrieval.searching if self.retrieval is not None else None,
             canary=self.canaries,
             affinity=bool(config.prefix_affinity),
         )
-        self.submission = submission.Submission(
-            self.pools,
-            config.limits,
-            builder,
-            request_writer.RequestWriter(self.delivery, self.writer),
-            rates,
-            idempotency.Idempotency(
-                cached, self.idempotency_index, streams, operations, withdrawn, self.spawn
-            ),
-            streams,
-            self.workers,
-            self.counts,
-            gate.permit,
-            withdrawn,
-            kept_files,
-            turns.Turns(known, items, self.delivery, resolver),
-            busy_turns.BusyTurns(self.delivery, operations),
-            self.token_counts,
-            self.breakers,
-            self.canaries,
-            hedging.Hedges(self.pools, cached),
-            self.spawn,
+        self.submission: Submission = requests_wiring.submission_of(
+            requests_wiring.Parts(
+                pools=self.pools,
+                limits=config.limits,
+                builder=builder,
+                writer=request_writer.RequestWriter(self.delivery, self.writer),
+                rates=rates,
+                keys=idempotency.Idempotency(
+                    cached, self.idempotency_index, streams, operations, withdrawn, self.spawn
+                ),
+                streams=streams,
+                workers=self.workers,
+                counts=self.counts,
+                permit=gate.permit,
+                withdrawals=withdrawn,
+                files=kept_files,
+                turns=turns.Turns(talks.known, talks.items, self.delivery, resolver),
+                busy=busy_turns.BusyTurns(self.delivery, operations),
+                tokens=self.token_counts,
+                breakers=self.breakers,
+                canaries=self.canaries,
+                hedges=hedging.Hedges(self.pools, cached),
+                spawn=self.spawn,
+            )
         )
         self.sockets = endpoint.Sockets(
             config,
@@ -346,58 +307,40 @@ class Gateway:
             self.spawn,
             self.delivery.kept,
         )
-        vector_routes = None
-        if searching is not None:
-            vector_routes = vector_store_routes.VectorStoreRoutes(
-                *(gate, stores, kept_passages, self.uploads, embed, searching),
-                *(rates, self.delivery.kept),
-            )
         reading = clients.delivery
         self.feeds = feed.Feeds(layout.tag, reading.feeds, reading.offsets, reading.replays)
         self.queries = query_routes.QueryRoutes(
             self.delivery, gate, self.draining, self.checks, self.feeds
         )
-        self.create_routes = create.CreateRoutes(
-            config,
-            self.pools,
-            gate,
-            self.submission,
-            withdrawn,
-            self.draining,
-            self.checks,
-            self.delivery.kept,
-            large,
-            kept_files,
-            seals.Keys(keys) if keys else None,
-        )
-        completions = completion_routes.CompletionRoutes(gate, self.delivery, operations)
-        self.api = api.Api(
-            config,
-            self.pools,
-            gate,
-            self.submission,
-            self.create_routes,
-            responses.ResponseRoutes(gate, operations),
-            completions,
-            lists.ListRoutes(gate, self.delivery.archived, self.writer, completions),
-            revocation_routes.RevocationRoutes(gate, self.revocations, self.writer),
-            conversation_routes.ConversationRoutes(
-                *(gate, known, items, in_turns, erasure, resolved, kept_files, rates),
-                self.delivery.kept,
-            ),
-            search.SearchRoutes(gate, self.delivery.archived, rates),
-            share_routes.ShareRoutes(gate, self.share_links, rates),
-            session.SessionRoutes(gate, sessions),
-            file_routes.FileRoutes(gate, self.delivery.kept, large, self.uploads),
-            vector_routes,
-            self.delivery,
-            self.redis,
-            self.workers,
-            self.breakers,
-            self.canaries,
-            (clients.uploads, *(clients.vectors[1:] if clients.vectors else ())),
-            version=_version(),
-            started=int(time.time()),
+        self.routes = routes_wiring.table_of(
+            routes_wiring.Parts(
+                config=config,
+                pools=self.pools,
+                gate=gate,
+                submission=self.submission,
+                withdrawals=withdrawn,
+                operations=operations,
+                references=resolved,
+                conversations=self.conversations,
+                retrieval=self.retrieval,
+                files=kept_files,
+                uploads=self.uploads,
+                rates=rates,
+                delivery=self.delivery,
+                writer=self.writer,
+                revocations=self.revocations,
+                sessions=sessions,
+                tickets=tickets,
+                redis=self.redis,
+                workers=self.workers,
+                breakers=self.breakers,
+                canaries=self.canaries,
+                tails=(clients.uploads, *(clients.vectors[1:] if clients.vectors else ())),
+                draining=self.draining,
+                checks=self.checks,
+                seal_keys=seal_keys,
+                version=_version(),
+            )
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -419,7 +362,7 @@ class Gateway:
             redirect_slashes=False,
             exception_handlers={**error_mapping.HANDLERS},
         )
-        app.include_router(self.api.router())
+        app.include_router(self.routes.router())
         app.router.routes.append(WebSocketRoute("/v1/responses", self.sockets.serve))
         app.router.routes.extend(self.queries.routes())
         app.router.routes.extend(not_offered.routes())
@@ -435,7 +378,7 @@ class Gateway:
             settings.Misconfigured: the admin address is taken.
         """
         config = self._config
-        application = self.queries.in_front_of(self.create_routes.in_front_of(self.application()))
+        application = self.queries.in_front_of(self.routes.create.in_front_of(self.application()))
         http_server = server.make(
             middleware.OuterMiddleware(application, config.origins),
             config,
@@ -445,18 +388,22 @@ class Gateway:
         parts: list[runner.Part] = [
             *(self.delivery, self.revocations, self.writer, self.workers, self.counts),
             *(self.key_sets, self.uploads, self.feeds, self.token_counts, self.pools),
-            *(self.breakers, self.canaries, self.submission.rerouting, self.expiry),
-            *(self.submission.hedges, *self.searching),
+            *(self.breakers, self.canaries, self.submission.following.rerouting, self.expiry),
+            *(self.submission.following.hedges, *(self.retrieval.parts if self.retrieval else ())),
         ]
         if config.admin_port:
-            parts.append(admin.AdminServer(config.host, config.admin_port, self.api.readiness))
+            parts.append(
+                admin.AdminServer(config.host, config.admin_port, self.routes.health.readiness)
+            )
         gc_tuning.freeze()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
                 serving = tasks.create_task(http_server.serve(sockets=[bound]))
                 background = [tasks.create_task(part.run()) for part in parts]
-                ingesting = [tasks.create_task(self.ingestion.run())] if self.ingestion else []
+                ingesting = (
+                    [tasks.create_task(self.retrieval.ingestion.run())] if self.retrieval else []
+                )
                 telemetry.log(
                     telemetry.Action.SERVICE_STARTED,
                     port=config.port,
@@ -493,9 +440,9 @@ class Gateway:
             sockets=len(self.sockets),
             running=len(self.submission.streams.running),
         )
-        self.submission.leaving = True
+        self.submission.intake.leaving = True
         await _until(hurry, self._config.accept_s)
-        self.submission.refusing = True
+        self.submission.intake.refusing = True
         self.sockets.leave()
         await drain.until_zero(
             lambda: 0 if hurry.is_set() else self.submission.streams.active_streams,

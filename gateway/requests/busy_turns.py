@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Final
 
 from gateway.parsing import command
 from gateway.responses import busy, response_operations
+from tailrace import log
+from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records
 from tailrace.settings import shapes
+from tailrace.web import access
 
 WAIT_S: Final = 600.0
 MAX_WAITING: Final = 16  # of one principal
@@ -55,6 +59,25 @@ class BusyTurns:
             inside.pop()
             if not inside:
                 del self._lines[name]
+
+    async def wait(
+        self, found: busy.Busy, how: shapes.IfBusy, principal: Principal, give_up: float
+    ) -> None:
+        """Return when the turn that is to be followed has ended. `give_up`: seconds of the
+        monotonic clock.
+
+        Raises:
+            errors.ApiError: it runs still, `how` says to refuse, or the log does not answer.
+        """
+        try:
+            async with asyncio.timeout(give_up - time.monotonic()):
+                await self.over(found, how, access.owner_of(principal))
+        except TimeoutError:
+            raise found.error from None
+        except log.HistoryLost:
+            return  # nothing runs
+        except log.LogUnavailable as error:
+            raise errors.unavailable("The log cannot be read right now.") from error
 
     async def over(self, found: busy.Busy, how: shapes.IfBusy, owner: records.Owner) -> None:
         """Return when the turn has ended, or is not there after all.

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from gateway.parsing import command
-from gateway.requests import submission, withdrawals
+from gateway.requests import charging, submission, withdrawals
 from gateway.responses import response_stream
 from tailrace.auth.principal import Principal
 from tailrace.protocol import events, records
@@ -110,7 +110,7 @@ class Choices:
         arrived = {i: task for i, task in self._waiting.items() if task.done()}
         for index, task in arrived.items():
             del self._waiting[index]
-            submission.consume_exception(task)  # two may fail at once, and one error is raised
+            charging.consume_exception(task)  # two may fail at once, and one error is raised
         return [(index, event) for index, task in arrived.items() for event in task.result()]
 
     async def to_end(self) -> None:

@@ -55,7 +55,7 @@ class Sockets:
         """One handshake and, if it is accepted, one connection."""
         try:
             self._gate.check_origin(socket)
-            if self._submit.refusing:
+            if self._submit.intake.refusing:
                 raise errors.unavailable("This instance is shutting down; connect again.")
             principal = await self._gate.principal(socket, CredentialScope.CREATE)
             self._gate.room.check_room(principal)

@@ -25,6 +25,7 @@ from gateway.requests import (
     submission,
     token_counts,
     turns,
+    wiring,
     withdrawals,
 )
 from gateway.responses import context, references, response_operations, response_stream
@@ -167,28 +168,33 @@ class Parts:
         )
         self.submission = self.submission_with(self.keys)
 
-    def submission_with(self, keys: idempotency.Idempotency) -> submission.Submission:
+    def submission_with(
+        self, keys: idempotency.Idempotency, clock: Callable[[], float] = time.monotonic
+    ) -> submission.Submission:
         """A submission over these parts with its own idempotency."""
-        return submission.Submission(
-            self.current,
-            self.limits,
-            self.builder,
-            self.request_writer,
-            self.rates,
-            keys,
-            self.streams,
-            self.workers,
-            self.counts,
-            self.permit,
-            self.withdrawals,
-            self.files,
-            self.turns,
-            busy_turns.BusyTurns(self.delivery, self.operations),
-            self.token_counts,
-            self.breakers,
-            self.canaries,
-            self.hedges,
-            self.spawn,
+        return wiring.submission_of(
+            wiring.Parts(
+                pools=self.current,
+                limits=self.limits,
+                builder=self.builder,
+                writer=self.request_writer,
+                rates=self.rates,
+                keys=keys,
+                streams=self.streams,
+                workers=self.workers,
+                counts=self.counts,
+                permit=self.permit,
+                withdrawals=self.withdrawals,
+                files=self.files,
+                turns=self.turns,
+                busy=busy_turns.BusyTurns(self.delivery, self.operations),
+                tokens=self.token_counts,
+                breakers=self.breakers,
+                canaries=self.canaries,
+                hedges=self.hedges,
+                spawn=self.spawn,
+            ),
+            clock,
         )
 
     def permit(self, principal: Principal) -> None:

@@ -1023,7 +1023,7 @@ class TestLife:
             request = await service.asked()
             await event(socket)
             service.stop.set()
-            await log_contract.until(lambda: service.gateway.submission.refusing, 5)
+            await log_contract.until(lambda: service.gateway.submission.intake.refusing, 5)
             await socket.send(json.dumps({"type": "response.create", "input": "y"}))
             assert (await until_type(socket, "error"))["status"] == 503
             service.answer(request, "to the end")

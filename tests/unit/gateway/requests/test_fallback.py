@@ -58,18 +58,7 @@ def watched_by(parts: Parts, clock: Callable[[], float]) -> None:
     parts.breakers = breakers.Breakers(
         parts.current, parts.workers, parts.cache, "this", clock=clock
     )
-    parts.submission = parts.submission_with(parts.keys)
-    watch = rerouting.Rerouting(
-        parts.current,
-        parts.breakers,
-        pool_choice.Routes(parts.current, parts.breakers, parts.workers, parts.builder.wait_s),
-        parts.request_writer,
-        parts.canaries,
-        parts.hedges,
-        clock=clock,
-    )
-    parts.submission.rerouting = watch
-    parts.streams.on_end, parts.streams.on_first_token = watch.ended, watch.began
+    parts.submission = parts.submission_with(parts.keys, clock)
 
 
 def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
@@ -107,7 +96,7 @@ async def test_while_all_is_well_a_request_goes_to_its_own_pool() -> None:
             assert isinstance(request, records.Request)
             answer(parts, request)
             await gateway_parts.all_events(stream)
-        await parts.submission.rerouting.look()
+        await parts.submission.following.rerouting.look()
         assert written(parts, "small") == []
 
 
@@ -196,7 +185,7 @@ async def test_what_only_its_own_model_can_answer_waits_for_it() -> None:
         for each in (biased, dataclasses.replace(asked, generate=False)):
             with await parts.submission.submit(each, ALICE) as stream:
                 assert stream.pool == "default"
-                await parts.submission.rerouting.look()
+                await parts.submission.following.rerouting.look()
                 answer(parts, parts_request(parts, "default"))
         assert written(parts, "small") == []
 
@@ -216,7 +205,7 @@ async def test_a_pool_without_fallback_takes_what_it_always_took() -> None:
     async with running((dataclasses.replace(LARGE, fallback=()),)) as parts:
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert [r.rid for r in written(parts, "default")] == [stream.rid]
             answer(parts, parts_request(parts, "default"))
 
@@ -226,11 +215,11 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
     async with running(clock=time) as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
             (request,) = written(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
             fail(parts, "default")
-            await parts.submission.rerouting.look()
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.look()
             (reroute,) = written(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert records.encode(reroute.request) == records.encode(request)
@@ -242,13 +231,13 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
             )
             assert reroute.asked_ms == original.timestamp
             fail(parts, "small")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             (third,) = written(parts, "tiny")
             assert third == reroute
             time.advance(parts.breakers.wait_s("small"))
             fail(parts, "tiny")
             assert parts.breakers.state("small") is State.HALF_OPEN
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert len(written(parts, "small")) == 1, "it has it already"
             answer(parts, reroute.request, served="t")
             seen = await gateway_parts.all_events(stream)
@@ -261,7 +250,7 @@ async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_de
     expired: their breaker was open after the deadline only."""
     time = Time()
     async with running(clock=time) as parts:
-        watch = parts.submission.rerouting
+        watch = parts.submission.following.rerouting
         first, second = [
             await parts.submission.submit(create(deadline_ms=10_000), ALICE) for _ in range(2)
         ]
@@ -292,7 +281,7 @@ async def test_what_expired_in_a_broken_pool_is_sent_on_to_be_told_so() -> None:
         with await parts.submission.submit(create(deadline_ms=60_000), ALICE) as stream:
             time.advance(61.0)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert [r.rid for r in written(parts, "small")] == [stream.rid]
             answer(parts, parts_request(parts, "small"), served="s")
 
@@ -304,7 +293,7 @@ async def test_after_the_first_token_nothing_is_sent_on() -> None:
             while not any(e.delta for e in await stream.next_events()):
                 pass
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
@@ -324,14 +313,14 @@ class TestMidAnswer:
                 answer(parts, parts_request(parts, "default"), end=False)
                 while not any(e.delta for e in await stream.next_events()):
                     pass
-                await parts.submission.rerouting.look()
+                await parts.submission.following.rerouting.look()
                 yield parts, stream, time
                 await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
                 await gateway_parts.all_events(stream)
 
     async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
         async with self.begun() as (parts, _, time):
-            look = parts.submission.rerouting.look
+            look = parts.submission.following.rerouting.look
             time.advance(rerouting.STANDS_STILL_S + 1)
             await look()
             assert written(parts, "small") == [], "its pool is well"
@@ -360,7 +349,7 @@ class TestMidAnswer:
         async with self.begun() as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S - 1)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
@@ -368,14 +357,14 @@ class TestMidAnswer:
         async with self.begun(pools) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
         async with self.begun(version=1) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
@@ -383,7 +372,7 @@ class TestMidAnswer:
         async with self.begun(text=text) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
 
     async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
@@ -391,7 +380,7 @@ class TestMidAnswer:
             parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
             assert len(written(parts, "tiny")) == 1
 
@@ -402,7 +391,7 @@ async def test_a_cancelled_response_is_not_sent_on() -> None:
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
             fail(parts, "default")
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert written(parts, "small") == []
 
 
@@ -411,11 +400,11 @@ async def test_a_reroute_of_unknown_outcome_is_written_again_and_harms_nobody() 
         with await parts.submission.submit(create(), ALICE) as stream:
             fail(parts, "default")
             parts.broker.fail_next_append(log.AppendFailed("ambiguous"), landed=True)
-            await parts.submission.rerouting.look()
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.look()
             first, second = written(parts, "small")
             assert first == second
-            await parts.submission.rerouting.look()
+            await parts.submission.following.rerouting.look()
             assert len(written(parts, "small")) == 2
             answer(parts, parts_request(parts, "small"), served="s")
             await gateway_parts.all_events(stream)
@@ -456,7 +445,7 @@ class TestOutcomes:
         pools = (dataclasses.replace(LARGE, late_after_s=5.0, stalled_after_s=20.0), SMALL, TINY)
         time = Time()
         async with running(pools, clock=time) as parts:
-            watch = parts.submission.rerouting
+            watch = parts.submission.following.rerouting
             submit = parts.submission.submit
             streams = [await submit(create(), ALICE) for _ in range(breaker.LEAST - 1)]
             time.advance(2.0)
@@ -479,7 +468,7 @@ class TestOutcomes:
         pools = (dataclasses.replace(LARGE, stalled_after_s=20.0), SMALL, TINY)
         time = Time()
         async with running(pools, clock=time) as parts:
-            watch = parts.submission.rerouting
+            watch = parts.submission.following.rerouting
             streams = [await parts.submission.submit(create(), ALICE) for _ in range(breaker.LEAST)]
             paused = [r for r in written(parts, "default") if isinstance(r, records.Request)]
             for request in paused:

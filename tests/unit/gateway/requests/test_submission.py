@@ -260,10 +260,10 @@ async def test_while_the_log_is_away_nothing_is_taken_and_the_answer_is_503() ->
 
 async def test_a_process_that_refuses_takes_nothing_and_one_that_only_leaves_does() -> None:
     async with gateway_parts.running() as parts:
-        parts.submission.leaving = True
+        parts.submission.intake.leaving = True
         with await parts.submission.submit(create(), ALICE) as stream:
             parts.answer(stream.rid)
-        parts.submission.refusing = True
+        parts.submission.intake.refusing = True
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(create(), ALICE)
         assert (refused.value.status, len(parts.requests())) == (503, 1)

@@ -198,7 +198,7 @@ async def test_so_many_are_read_at_once(
     monkeypatch.setattr(shares, "READING", 1)
     async with offering(keys, tmp_path) as (service, stranger), service.client() as alice:
         token = (await shared(alice, await talk(alice, "one")))["token"]
-        links = service.gateway.share_links
+        links = service.gateway.conversations.links
         read, held, begun = links.read, asyncio.Event(), asyncio.Event()
 
         async def slow(*given: Any) -> Any:

@@ -1,0 +1,115 @@
+"""Asked, and routed: whether a request is taken, with how long an answer, and by which pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.load import admission, pool_choice, principal_counts
+from gateway.parsing import command
+from gateway.requests import request_builder, request_writer, stages, stream_keeper
+from gateway.responses.remembered import Remembered
+from tailrace import telemetry
+from tailrace.auth.principal import Principal
+from tailrace.protocol import errors, records
+from tailrace.settings.shapes import Limits
+from tailrace.web import access
+
+Recall = Callable[[str], Remembered | None]
+
+
+@dataclass(slots=True)
+class Intake:
+    """Whether this process takes requests.
+
+    Attributes:
+        leaving: it is on its way out. It is not ready, but takes requests until load balancers have
+            noticed.
+        refusing: no new requests are taken any more.
+    """
+
+    leaving: bool = False
+    refusing: bool = False
+
+
+class Admitting:
+    """Admits commands and chooses pools."""
+
+    def __init__(
+        self,
+        bounds: Limits,
+        intake: Intake,
+        builder: request_builder.RequestBuilder,
+        writer: request_writer.RequestWriter,
+        routes: pool_choice.Routes,
+        counts: principal_counts.PrincipalCounts,
+        streams: stream_keeper.StreamKeeper,
+    ) -> None:
+        self._limits = bounds
+        self._intake = intake
+        self._builder = builder
+        self._writer = writer
+        self._routes = routes
+        self._counts = counts
+        self._streams = streams
+
+    def asked(self, create: command.Create, principal: Principal, recall: Recall) -> stages.Asked:
+        """Raises ApiError, if the request is refused."""
+        since = time.monotonic()
+        self.admit(create, principal)
+        if create.pending is None:
+            create = self.shortened(create, principal)
+        remembered = recall(create.previous) if create.previous is not None else None
+        return stages.Asked(create, principal, access.owner_of(principal), remembered, since)
+
+    def admit(self, create: command.Create, principal: Principal) -> None:
+        """Raises ApiError, if it is refused."""
+        if create.pending is not None:
+            # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
+            create = dataclasses.replace(create, priority="interactive", generate=False)
+        refused = admission.check(
+            create,
+            principal.key,
+            self._streams.running,
+            self._limits,
+            refusing=self._intake.refusing,
+            writable=self._writer.ready,
+            wait_s=self._routes.wait_s(create, principal.key),
+            elsewhere=self._counts.elsewhere(principal.key),
+            drawn=self._routes.draw(),
+        )
+        if refused is not None:
+            telemetry.REQUESTS.labels(outcome="refused").inc()
+            raise refused
+
+    def shortened(self, create: command.Create, principal: Principal) -> command.Create:
+        """The request, with a shorter answer where its pool is busy."""
+        if not self._builder.continues(create.pool):
+            return create
+        return self._routes.shortened(create, principal.key)
+
+    async def routed(self, built: stages.Built) -> stages.Routed:
+        """Raises ApiError, if no pool takes it now."""
+        create = built.decided.create
+        pool = await self._pool(create, built.request, built.decided.placed.asked.principal)
+        # One topic decides which request of a key is the first.
+        return stages.Routed(built, pool, pool if create.idempotency_key is None else create.pool)
+
+    async def _pool(
+        self, create: command.Create, request: records.Request, principal: Principal
+    ) -> str:
+        """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
+        in any."""
+        try:
+            return self._routes.choose(create, request, principal.key)
+        except errors.ApiError as refused:
+            if refused.status == 429 and await self._answered(create, request):
+                return create.pool
+            telemetry.REQUESTS.labels(outcome="refused").inc()
+            raise
+
+    async def _answered(self, create: command.Create, request: records.Request) -> bool:
+        """Whether the pool's workers have a former answer, which needs no place in an engine."""
+        return self._routes.gives_again(create) and await self._builder.answered(create, request)

@@ -1,0 +1,62 @@
+"""The parts of retrieval, wired."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.files import uploads
+from gateway.requests import withdrawals
+from gateway.requests.submission import Submission
+from gateway.retrieval import embedder, file_search, ingestion, passages, vector_stores
+from tailrace import settings
+from tailrace.log import interfaces
+from tailrace.vectors import contract
+
+Clients = tuple[contract.VectorDatabase, interfaces.TailReader, interfaces.TailReader]
+"""The vector database, and what tails `llm.vector_stores` and `llm.passages`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """All of it. `parts` run in the background; so does `ingestion`, until a drain begins."""
+
+    stores: vector_stores.VectorStores
+    kept: passages.Passages
+    embedder: embedder.Embedder
+    searching: file_search.Searching
+    ingestion: ingestion.Ingestion
+
+    @property
+    def parts(self) -> tuple[vector_stores.VectorStores, passages.Passages]:
+        return self.stores, self.kept
+
+
+def retrieval_of(
+    clients: Clients,
+    config: settings.GatewaySettings,
+    tag: bytes,
+    offsets: interfaces.OffsetQueries,
+    writer: interfaces.RecordWriter,
+    pools: settings.CurrentPools,
+    uploaded: uploads.Uploads,
+    withdrawn: withdrawals.Withdrawals,
+    submission: Callable[[], Submission],
+    clock: Callable[[], float],
+) -> Retrieval:
+    """`tag`: of the log. `submission`: as of `embedder.Embedder`. `clock`: seconds since the
+    epoch."""
+    database, store_reader, passage_reader = clients
+    stores = vector_stores.VectorStores(
+        f"{config.name}/{os.urandom(4).hex()}", tag, store_reader, offsets, writer
+    )
+    kept = passages.Passages(database, stores, passage_reader, offsets, writer)
+    embed = embedder.Embedder(config.vectors_model, pools, submission, withdrawn)
+    return Retrieval(
+        stores,
+        kept,
+        embed,
+        file_search.Searching(stores, kept, embed, clock),
+        ingestion.Ingestion(stores, kept, uploaded, embed),
+    )

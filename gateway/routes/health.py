@@ -1,0 +1,66 @@
+"""`/health` and `/ready`: whether the process runs, and whether it can take requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.load import breakers, canaries, worker_registry
+from gateway.requests import submission
+from tailrace.log import interfaces
+from tailrace.store.redis_store import RedisStore
+from tailrace.web import access
+
+NO_STORE: Final = {"cache-control": "no-store"}
+
+
+class HealthRoutes:
+    """The two calls."""
+
+    def __init__(
+        self,
+        submit: submission.Submission,
+        gate: access.Access,
+        redis: RedisStore,
+        workers: worker_registry.WorkerRegistry,
+        broken: breakers.Breakers,
+        weighed: canaries.Canaries,
+        tails: Sequence[interfaces.TailReader],
+    ) -> None:
+        """`tails`: readers besides those of the delivery."""
+        self._submit = submit
+        self._gate = gate
+        self._redis = redis
+        self._workers = workers
+        self._breakers = broken
+        self._canaries = weighed
+        self._tails = tails
+
+    async def health(self, _request: Request) -> Response:
+        """`GET /health`: the process runs."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _request: Request) -> Response:
+        """`GET /ready`."""
+        state = await self.readiness()
+        return JSONResponse(state, 200 if state["ready"] else 503, headers=NO_STORE)
+
+    async def readiness(self) -> dict[str, Any]:
+        """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
+        revisions = self._canaries.shown()
+        kafka = self._submit.answered and all(reader.answers for reader in self._tails)
+        return {
+            "ready": self._submit.accepting
+            and kafka
+            and self._gate.revocations.ready
+            and not self._submit.intake.leaving,
+            "kafka": kafka,
+            "redis": await self._redis.reachable(),
+            "draining": self._submit.intake.leaving,
+            "engine": self._workers.state(),
+            "pools": self._breakers.shown(),
+            **({"revisions": revisions} if revisions else {}),
+        }
