@@ -21,6 +21,7 @@ Six things rest on them:
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Set
 from typing import Any, Final, SupportsIndex
 
@@ -161,6 +162,8 @@ class _Records(fetcher.PartitionRecords):  # type: ignore[misc]
     _aborted_transactions: list[Any]
     _aborted_producers: set[int]
 
+    # For `private_parts`, which looks at the code of the library's own.
+    @functools.wraps(fetcher.PartitionRecords._unpack_records)
     def _unpack_records(self) -> Iterator[Any]:
         aborted = list(self._aborted_transactions)
         try:
