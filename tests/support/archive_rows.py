@@ -14,13 +14,17 @@ from tests.support import memory_log
 from tests.support.histories import INCARNATION, Topics
 
 
-async def dump(engine: AsyncEngine) -> bytes:
-    """Every row of every table, without the numbers of texts, which are given as they come."""
+async def dump(engine: AsyncEngine, *, marks: bool = True) -> bytes:
+    """Every row of every table, without the numbers of texts, which are given as they come.
+
+    `marks`: with those of positions. A position from before has one only once it moves.
+    """
     async with engine.connect() as connection:
         found = []
         for table in tables.metadata.sorted_tables:
             numbered = tables.TEXTS.c.number, tables.WORDS.c.rowid
-            columns = [column for column in table.c if column not in {*numbered}]
+            left = {*numbered} if marks else {*numbered, tables.POSITIONS.c.mark}
+            columns = [column for column in table.c if column not in left]
             question = sa.select(*columns)
             if table is tables.WORDS:
                 of = tables.TEXTS.c
