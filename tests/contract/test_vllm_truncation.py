@@ -121,8 +121,9 @@ async def test_calls_go_with_their_outputs(engine: vllm.VLLM, worker: memory_wor
     assert found.fold.ids == (await done(worker, plain)).fold.ids
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", cases(REAL), indirect=True)
-@pytest.mark.parametrize("cut", [1, *(pytest.param(n, marks=pytest.mark.nightly) for n in (0, 10))])
+@pytest.mark.parametrize("cut", [0, 1, 10])
 async def test_a_takeover_continues_the_same_prompt(
     engine: vllm.VLLM, worker: memory_worker.Worker, cut: int
 ) -> None:
