@@ -151,7 +151,28 @@ class Passages:
         positions: Mapping[int, int],
     ) -> None:
         self._database.open()  # a server may have been away meanwhile
-        self._database.fold(rows, erased, positions)
+        try:
+            self._database.fold(rows, erased, positions)
+        except contract.Unavailable:
+            self._database.check_writes()
+            self._fold_alone(rows)
+            self._database.fold((), erased, positions)
+
+    def _fold_alone(self, rows: Sequence[contract.Passage]) -> None:
+        """Fold each row alone. Those that are refused, by a database that takes others, are left
+        out: else no later passage of anybody would be found any more."""
+        for row in rows:
+            try:
+                self._database.fold([row], (), {})
+            except contract.Unavailable as error:
+                self._database.check_writes()
+                telemetry.PASSAGES_REFUSED.inc()
+                telemetry.log(
+                    telemetry.Action.SET_ASIDE,
+                    topic=topics.PASSAGES,
+                    key=row.key,
+                    reason=str(error),
+                )
 
     async def _without_orphans(self, kept: dict[str, acts.Passage | None]) -> None:
         """Erase passages of files that are in no store any more: a process wrote them that did not

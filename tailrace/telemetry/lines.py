@@ -72,7 +72,7 @@ class Action(enum.StrEnum):
     OFFSETS_MOVED = "offsets_moved"  # of the pool's group, by somebody else than a worker
     INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
-    SET_ASIDE = "set_aside"  # a record that the archive could not fold
+    SET_ASIDE = "set_aside"  # a record that a database does not take
     LOG_ROLLED_BACK = "log_rolled_back"  # a stored position does not belong to the log any more
     FORGED_RECORD = "forged_record"  # without a good authentication tag
     KAFKA_AWAY = "kafka_away"

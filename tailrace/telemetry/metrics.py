@@ -225,6 +225,9 @@ ARCHIVED: Final = Counter(
 ARCHIVE_SET_ASIDE: Final = Gauge(
     "tailrace_archive_set_aside", "Records that the archive could not fold and has set aside"
 )
+PASSAGES_REFUSED: Final = Counter(
+    "tailrace_passages_refused", "Passages of files that the vector database does not take"
+)
 LOG_ROLLED_BACK: Final = Counter(
     "tailrace_log_rolled_back",
     "Partitions whose stored position did not belong to the log any more, and which are read again",

@@ -74,6 +74,9 @@ class VectorDatabase(Protocol):
         """Put rows in, or in the place of rows of the same keys; take those out whose keys are
         `erased`; and then remember the positions. On return all of it is durable."""
 
+    def check_writes(self) -> None:
+        """Return if a harmless row can be written."""
+
     def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
         """The rows that are most alike, best first."""
 

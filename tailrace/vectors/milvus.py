@@ -30,6 +30,7 @@ ANSWER_S: Final = 30.0
 BATCH: Final = 500  # rows of one call: with 4,096 dimensions 8 MB
 _NAME_CHARS: Final = 64
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_NO_PARTITION: Final = -1  # its row among the positions says nothing
 _SAFE_MODEL: Final = 8  # bytes of a model's digest
 _INSTALL: Final = "install them with: pip install 'tailrace[retrieval]'"
 
@@ -105,7 +106,12 @@ class Milvus:
         rows = self._call(
             "query", self._places, filter='id != ""', output_fields=["id", "number"], limit=10_000
         )
-        return {int(row["id"]): int(row["number"]) for row in rows}
+        positions = {int(row["id"]): int(row["number"]) for row in rows}
+        positions.pop(_NO_PARTITION, None)
+        return positions
+
+    def check_writes(self) -> None:
+        self._remember({_NO_PARTITION: 0})
 
     def fold(
         self, passages: Sequence[Passage], erased: Sequence[str], positions: Mapping[int, int]
@@ -132,11 +138,7 @@ class Milvus:
             if self._file is not None and (ids or name in by_collection):
                 self._call("flush", name)
         if positions:
-            rows = [
-                {"id": str(partition), "number": offset, "vector": [0.0, 1.0]}
-                for partition, offset in positions.items()
-            ]
-            self._call("upsert", self._places, rows)
+            self._remember(positions)
 
     def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
         name = self._collection(model, len(vector) // 4)
@@ -182,6 +184,13 @@ class Milvus:
     @property
     def _places(self) -> str:
         return f"{self._prefix}_positions"
+
+    def _remember(self, positions: Mapping[int, int]) -> None:
+        rows = [
+            {"id": str(partition), "number": offset, "vector": [0.0, 1.0]}
+            for partition, offset in positions.items()
+        ]
+        self._call("upsert", self._places, rows)
 
     def _of_model(self, model: str) -> str:
         digest = hashlib.blake2b(model.encode(), digest_size=_SAFE_MODEL).hexdigest()

@@ -15,12 +15,16 @@ class MemoryVectors:
 
     Attributes:
         away: no call gets an answer while it is set.
+        full: no row is taken while it is set.
         folded: how many rows were folded, those that were there already too.
+        refused: texts of rows that are never taken.
     """
 
     def __init__(self) -> None:
         self.away = False
+        self.full = False
         self.folded = 0
+        self.refused: set[str] = set()
         self.rows: dict[str, Passage] = {}
         self._positions: dict[int, int] = {}
 
@@ -34,12 +38,19 @@ class MemoryVectors:
     def fold(
         self, passages: Sequence[Passage], erased: Sequence[str], positions: Mapping[int, int]
     ) -> None:
-        self._answer()
+        self.check_writes()
+        if self.refused & {each.text for each in passages}:
+            raise Unavailable("code 6")
         self.folded += len(passages)
         self.rows.update({each.key: each for each in passages})
         for key in erased:
             self.rows.pop(key, None)
         self._positions.update(positions)
+
+    def check_writes(self) -> None:
+        self._answer()
+        if self.full:
+            raise Unavailable("no room")
 
     def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
         self._answer()

@@ -72,6 +72,10 @@ class VectorsContract:
         assert database.texts(ALICE)[5] == "other"
         assert database.positions() == {3: 21, 4: 1}
 
+    def test_a_check_of_writes_leaves_nothing(self, database: VectorDatabase) -> None:
+        database.check_writes()
+        assert database.positions() == {}
+
     def test_neither_another_owner_nor_another_store_nor_another_file_is_found(
         self, database: VectorDatabase
     ) -> None:

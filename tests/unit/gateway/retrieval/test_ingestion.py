@@ -22,7 +22,7 @@ from tailrace.auth.principal import Principal
 from tailrace.delivery import archived
 from tailrace.protocol import errors, records, topics
 from tailrace.protocol import vector_stores as acts
-from tests.support import log_contract, memory_log, memory_vectors
+from tests.support import log_contract, memory_log, memory_vectors, metric
 
 ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob")
 TEXT = "\n\n".join(f"{n:03} " * 90 for n in range(300)).encode()
@@ -527,3 +527,37 @@ async def test_garbage_is_no_passage_and_no_store(broker: memory_log.MemoryLog) 
         assert len(one.database.rows) == 0 or set(one.database.rows) == {
             acts.passage_key(store.id, file.act.attachment, 0)
         }
+
+
+async def test_a_row_that_the_database_refuses_holds_back_no_other(
+    broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same batch was folded again for ever, and nobody's files were searched any more."""
+    monkeypatch.setattr(passages, "RETRY_S", 0.01)
+    one = Gateway(broker)
+    one.database.refused = {"odd"}
+    refused = metric.value("tailrace_passages_refused_total")
+    async with running(one):
+        store = await one.store()
+        odd = await one.attach(store, b"odd")
+        plain = await one.attach(store, b"words")
+        for file in (odd, plain):
+            await one.until_status(store, file, "completed")
+        names = [odd.act.attachment, plain.act.attachment]
+        found = await one.passages.search(store, names, "m", struct.pack("<2f", 1, 5), 9)
+        assert [each.text for each in found] == ["words"]
+    assert metric.value("tailrace_passages_refused_total") == refused + 1
+
+
+async def test_a_database_that_takes_no_row_at_all_is_waited_for(
+    broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passages, "RETRY_S", 0.01)
+    one = Gateway(broker)
+    async with running(one):
+        store = await one.store()
+        one.database.full = True
+        file = await one.attach(store, b"words")
+        await log_contract.until(lambda: bool(left(broker, topics.PASSAGES)), 5)
+        one.database.full = False
+        assert await one.passages.numbers(store, file.act.attachment, "m") == {0}
