@@ -17,13 +17,14 @@ class MemoryVectors:
         away: no call gets an answer while it is set.
         full: no row is taken while it is set.
         folded: how many rows were folded, those that were there already too.
+        attempts: how many calls would have folded rows.
         refused: texts of rows that are never taken.
     """
 
     def __init__(self) -> None:
         self.away = False
         self.full = False
-        self.folded = 0
+        self.folded = self.attempts = 0
         self.refused: set[str] = set()
         self.rows: dict[str, Passage] = {}
         self._positions: dict[int, int] = {}
@@ -38,6 +39,7 @@ class MemoryVectors:
     def fold(
         self, passages: Sequence[Passage], erased: Sequence[str], positions: Mapping[int, int]
     ) -> None:
+        self.attempts += bool(passages)
         self.check_writes()
         if self.refused & {each.text for each in passages}:
             raise Unavailable("code 6")

@@ -554,10 +554,13 @@ async def test_a_database_that_takes_no_row_at_all_is_waited_for(
 ) -> None:
     monkeypatch.setattr(passages, "RETRY_S", 0.01)
     one = Gateway(broker)
+    refused = metric.value("tailrace_passages_refused_total")
     async with running(one):
         store = await one.store()
         one.database.full = True
         file = await one.attach(store, b"words")
         await log_contract.until(lambda: bool(left(broker, topics.PASSAGES)), 5)
+        await log_contract.until(lambda: one.database.attempts > 2, 5)
         one.database.full = False
         assert await one.passages.numbers(store, file.act.attachment, "m") == {0}
+    assert metric.value("tailrace_passages_refused_total") == refused
