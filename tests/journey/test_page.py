@@ -52,6 +52,7 @@ def only_grew(texts: list[str]) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(1_200)  # with the start of vLLM, minutes where others want the cores
 class TestRealModel:
     """What a newcomer does after `make up`. The model's own words, so only their identity is
     judged."""

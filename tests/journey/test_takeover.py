@@ -20,7 +20,7 @@ from tests.journey import conftest
 from tests.journey.conftest import MODEL, Stack
 from worker.engines import scripted
 
-pytestmark = pytest.mark.timeout(700)
+pytestmark = pytest.mark.timeout(1_200)
 
 
 @pytest.fixture
