@@ -29,13 +29,11 @@ def render() -> str:
             *(_variable(row) for row in table.VARIABLES),
             "",
             "`TAILRACE_POOLS` names a YAML file with the members `pools` (by name) and `auto` (a "
-            "list of rules); docs/pools.example.yaml is one, and docs/pools.schema.json its "
-            "schema. Inline JSON is the object of pools alone. A pool has these members:",
+            "list of rules). A pool has these members:",
             "",
             *_members(shapes.PoolShape),
             "",
-            "A rule of `auto` has these members, and fits a request that meets all of its "
-            "conditions:",
+            "A rule of `auto` matches a request that meets all of its conditions:",
             "",
             *_members(catalog.Rule),
             "",
@@ -52,8 +50,9 @@ def _variable(row: table.Variable) -> str:
     readers = "services" if row.readers == table.SERVICES else ", ".join(row.readers)
     if row.readers == table.EVERYWHERE:
         readers = "all"
-    value = row.kind.expected + (f", in {row.unit}" if row.unit else "")
-    meaning = row.meaning + (" (secret: never shown)" if row.secret else "")
+    value = row.kind.expected.removeprefix("a whole number from ").removeprefix("a ")
+    value += f" {row.unit}" if row.unit else ""
+    meaning = row.meaning + (" (secret)" if row.secret else "")
     return f"| `{row.name}` | {readers} | {value} | {_default(row)} | {_cell(meaning)} |"
 
 
@@ -61,7 +60,7 @@ def _default(row: table.Variable) -> str:
     if row.shown_default:
         return row.shown_default
     if row.default is None:
-        return "has to be set"
+        return "required"
     if isinstance(row.default, str):
         return f"`{row.default}`" if row.default else ""
     texts = set(row.default.values())
@@ -75,7 +74,7 @@ def _members(shape: type[msgspec.Struct]) -> list[str]:
     info = msgspec.inspect.type_info(shape)
     assert isinstance(info, msgspec.inspect.StructType)
     for member in info.fields:
-        default = "has to be there" if member.required else f"`{_value(_default_of(member))}`"
+        default = "required" if member.required else f"`{_value(_default_of(member))}`"
         rows.append(f"| `{member.name}` | {default} | {_cell(_description(member.type))} |")
     return rows
 

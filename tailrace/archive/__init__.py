@@ -13,7 +13,7 @@ and loses nothing.
     follower       the topics -> batches, and tombstones of what was erased -> the topic
     reader         what gateway and push ask; needs no database library
     words, turn_texts, text_rows, text_search, text_upkeep
-                   the search over conversations (docs/history.md)
+                   the search over conversations (docs/design/history.md)
     sql_reader     rows -> histories and lists: the answers
 
 Only this room touches SQLAlchemy and Alembic (an import contract says so). It never decides who may

@@ -1,7 +1,7 @@
 """Conversations: the records of `llm.conversations`, and the fold that makes trees of them (pure).
 
-All acts of one owner lie in one partition. What makes up a tree has keys that are written once, so
-compaction takes none of it, and the fold of what is left is that of everything (docs/history.md).
+All acts of one owner lie in one partition. Records of a tree's structure have keys that are written
+once, so compaction removes none of them, and the fold gives the same tree (docs/design/history.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions and events of a feed (pure; docs/history.md)."""
+"""Positions and events of a feed (pure; docs/design/history.md)."""
 
 from __future__ import annotations
 

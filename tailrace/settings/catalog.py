@@ -32,7 +32,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     features: Annotated[
-        tuple[AskedFeature, ...], msgspec.Meta(description="all that the request has to ask for")
+        tuple[AskedFeature, ...], msgspec.Meta(description="features that the request must use")
     ] = ()
 
     def fits(self, tokens: float, asked: frozenset[str]) -> bool:

@@ -50,7 +50,9 @@ class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     errors: Annotated[
         float,
-        msgspec.Meta(ge=0, le=1, description="by so much a larger part of its responses may fail"),
+        msgspec.Meta(
+            ge=0, le=1, description="how much larger the failed share of its responses may be"
+        ),
     ] = 0.1
     first_token: Annotated[
         float,
@@ -67,8 +69,8 @@ class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry_s: Annotated[
         Seconds,
         msgspec.Meta(
-            description="after so long a revision that was worse is tried again; 0: when `canary` "
-            "or `canary_bounds` is changed"
+            description="a worse revision is tried again after this time; 0: when `canary` or "
+            "`canary_bounds` is changed"
         ),
     ] = 600.0
 
@@ -180,7 +182,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.Meta(
             ge=0,
             description=(
-                "length of an answer that asks for none, in tokens; 0: a quarter of the context, "
+                "longest answer of a request that sets none, in tokens; 0: a quarter of the "
+                "context, "
                 f"at most {DEFAULT_OUTPUT_TOKENS}"
             ),
         ),
@@ -195,7 +198,7 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     if_busy: Annotated[
         IfBusy,
         msgspec.Meta(
-            description="what becomes of a turn that follows one that runs, if it does not say"
+            description="what to do with a turn whose predecessor still runs, if it does not say"
         ),
     ] = "reject"
     tokenizer: Annotated[
@@ -207,7 +210,7 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     aliases: Annotated[
         list[ModelName],
-        msgspec.Meta(description="further names, which the pool's first model answers"),
+        msgspec.Meta(description="further names of the pool's first model"),
     ] = []
     engine: Annotated[
         str, msgspec.Meta(description="engine of the pool's workers, as `TAILRACE_ENGINE`")
@@ -219,8 +222,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine_args: Annotated[
         dict[str, Any],
         msgspec.Meta(
-            description="arguments of vLLM's engine (`AsyncEngineArgs`), as they are; a worker "
-            "whose vLLM cannot do one ends with exit code 2 and names it"
+            description="arguments of vLLM's engine (`AsyncEngineArgs`); a worker whose vLLM "
+            "rejects one ends with exit code 2 and names it"
         ),
     ] = {}
     adapters: Annotated[
@@ -235,15 +238,15 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         msgspec.Meta(
             ge=0,
             le=65_536,
-            description="responses that a worker runs at once, as `TAILRACE_MAX_NUM_SEQS`; 0: "
-            "the engine's default",
+            description="responses that a worker runs at once, as `TAILRACE_MAX_NUM_SEQS`; 0: the "
+            "engine's default",
         ),
     ] = 0
     output_limit: Annotated[
         int,
         msgspec.Meta(
             ge=0,
-            description="longest answer that a request may ask for, in tokens; 0: as the context",
+            description="longest answer that a request may ask for, in tokens; 0: the context",
         ),
     ] = 0
     price: Annotated[
@@ -257,15 +260,15 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[topics.PriorityClass, ...],
         msgspec.Meta(
             min_length=1,
-            description="classes that the pool takes; the first one is that of requests without "
+            description="classes that the pool accepts; the first one is that of requests without "
             "`service_tier`",
         ),
     ] = topics.CLASSES
     cache: Annotated[
         CachePolicy,
         msgspec.Meta(
-            description="`prefix`: the engine keeps the beginnings of prompts, and gateways place "
-            "by them; `none`: neither"
+            description="`prefix`: the engine caches the beginnings of prompts, and gateways "
+            "place by them; `none`: neither"
         ),
     ] = "prefix"
     truncation: Annotated[
@@ -280,7 +283,10 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ()
     fallback_when_busy: Annotated[
-        bool, msgspec.Meta(description="also where it would start them after their deadline")
+        bool,
+        msgspec.Meta(
+            description="`fallback` also where this pool would start a request after its deadline"
+        ),
     ] = False
     shorter_when_busy: Annotated[
         ShorterWhenBusy | None,
@@ -292,8 +298,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback_mid_answer: Annotated[
         bool,
         msgspec.Meta(
-            description="also after a token: their models continue the text of an answer, in an "
-            "item of its own that names the model"
+            description="`fallback` also after the first token: another model continues the text "
+            "in a new item, which names it"
         ),
     ] = True
     late_after_s: Annotated[
@@ -318,7 +324,7 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     canary_bounds: Annotated[
         CanaryBounds,
-        msgspec.Meta(description="when the newest revision gets nothing, because it is worse"),
+        msgspec.Meta(description="when the newest revision is worse and gets no requests"),
     ] = CanaryBounds()
     cached_answers: Annotated[
         CachedAnswers | None,
@@ -330,8 +336,8 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hedge: Annotated[
         Hedge,
         msgspec.Meta(
-            description="how many interactive requests a second worker may start on, when the "
-            "first token is later than 95 of 100 are"
+            description="share of interactive requests that a second worker may start too, when "
+            "the first token is later than that of 95 %"
         ),
     ] = Hedge()
 
@@ -365,8 +371,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept_bytes_per_principal: Annotated[
         Cap,
         msgspec.Meta(
-            description="bytes of a principal's requests and sockets that a process keeps; as many "
-            "again of responses that it reads again; 0: no limit"
+            description="bytes of a principal's requests and sockets in a process, and as many of "
+            "its replays; 0: no limit"
         ),
     ] = 64 << 20
     sockets_per_principal: Annotated[
@@ -392,8 +398,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusals_rate: Annotated[
         Rate,
         msgspec.Meta(
-            description="refused credentials a second and client address, per process, after which "
-            "none from there is looked at that is not known already; 0: no limit"
+            description="refused credentials a second and client address, per process; above it "
+            "only known credentials from there are accepted; 0: no limit"
         ),
     ] = 20.0
     refusals_burst: Annotated[
@@ -402,15 +408,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages_rate: Annotated[
         Rate,
         msgspec.Meta(
-            description="messages a second that are read from all sockets of a principal, per "
-            "process, and at once; 0: no limit"
+            description="messages a second, and at once, from all sockets of a principal, per "
+            "process; 0: no limit"
         ),
     ] = 500.0
     frames_rate: Annotated[
         Rate,
         msgspec.Meta(
-            description="frames a second that are read from all sockets of a client address, per "
-            "process, and at once; 0: no limit"
+            description="frames a second, and at once, from all sockets of a client address, per "
+            "process; 0: no limit"
         ),
     ] = 1000.0
     connections_per_address: Annotated[

@@ -187,7 +187,7 @@ VARIABLES: Final = (
         "otlp_endpoint",
         SERVICES,
         kinds.URL,
-        "where spans go; not set: none are made. OpenTelemetry's other `OTEL_…` variables hold too",
+        "URL for spans; not set: none. OpenTelemetry's other `OTEL_…` variables apply too",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -246,7 +246,7 @@ VARIABLES: Final = (
         "accept_s",
         (GATEWAY,),
         kinds.duration(0, 600_000, 1000),
-        "how long a draining gateway still takes requests, so that balancers notice first",
+        "how long a draining gateway still accepts requests, so that balancers notice first",
         "1000",
         "ms",
         cluster=Cluster.REQUIRED,
@@ -256,7 +256,7 @@ VARIABLES: Final = (
         "cancel_grace_s",
         (GATEWAY,),
         kinds.duration(0, 600_000, 1000),
-        "how long a response that is not stored outlives the connection that asked for it",
+        "how long a response that is not stored outlives its connection",
         "5000",
         "ms",
     ),
@@ -300,7 +300,7 @@ VARIABLES: Final = (
         "connection_limit_s",
         (GATEWAY,),
         kinds.duration(1, 86_400),
-        "longest life of a WebSocket",
+        "longest lifetime of a WebSocket",
         "3600",
         "s",
     ),
@@ -370,7 +370,7 @@ VARIABLES: Final = (
         "engine_key",
         (WORKER,),
         kinds.TEXT,
-        "API key that an engine at a URL asks for",
+        "API key for an engine at a URL",
         secret=True,
     ),
     Variable(
@@ -423,7 +423,7 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.one_of("auto", "on", "off"),
         "whether an engine at a URL continues text that another attempt has begun "
-        "(`continue_final_message`); auto: it is asked at the start",
+        "(`continue_final_message`); auto: tested at the start",
         "auto",
     ),
     Variable(
@@ -441,7 +441,7 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.integer(0, 1),
         "1: the vllm engine uses no private part of vLLM, which is slower; "
-        "it does the same by itself where they changed",
+        "automatic where these parts changed",
         "0",
     ),
     Variable(
@@ -496,8 +496,8 @@ VARIABLES: Final = (
         "principal_share",
         (WORKER,),
         kinds.percent(1),
-        "share of a worker's engine that one principal may have at most while another one waits; "
-        "an equal part if that is less",
+        "largest share of a worker's engine for one principal while another one waits; an equal "
+        "part if that is less",
         "50",
         "%",
     ),
@@ -506,7 +506,7 @@ VARIABLES: Final = (
         "principal_limit",
         (WORKER,),
         kinds.percent(1),
-        "share of a worker's engine that one principal may ever have. Below 100 the rest "
+        "largest share of a worker's engine for one principal at any time. Below 100 the rest "
         "stays free for others",
         "100",
         "%",
@@ -516,8 +516,8 @@ VARIABLES: Final = (
         "batch_share",
         (WORKER,),
         kinds.percent(0, 99),
-        "share of a worker's tokens that batch requests (`service_tier` `flex`) get at least while "
-        "they wait; 0: only what interactive requests leave",
+        "smallest share of a worker's tokens for waiting batch requests (`service_tier` `flex`); "
+        "0: only what interactive requests leave",
         "10",
         "%",
     ),
@@ -544,7 +544,7 @@ VARIABLES: Final = (
         (WORKER,),
         kinds.duration(0, 3_600_000, 1000),
         "an idle worker may run a request that will wait longer than this. 0: never, and "
-        "this worker takes none",
+        "this worker steals none",
         "500",
         "ms",
     ),
@@ -553,7 +553,7 @@ VARIABLES: Final = (
         "trials",
         (WORKER,),
         kinds.folder(must_exist=False),
-        "folder where a worker keeps which fields its engine takes; not set: each start tries all",
+        "folder for the results of a worker's trials of fields; not set: each start tries all",
     ),
     Variable(
         "TAILRACE_SCRIPT_REVISION",
@@ -568,7 +568,7 @@ VARIABLES: Final = (
         "script_first_token_s",
         (WORKER,),
         kinds.duration(0, 60_000, 1000),
-        "how much later the scripted engine's first token comes, for tests",
+        "extra delay of the scripted engine's first token, for tests",
         "0",
         "ms",
     ),
@@ -585,7 +585,7 @@ VARIABLES: Final = (
         "script_prefill_s",
         (WORKER,),
         kinds.duration(0, 60_000, 1000),
-        "for how long the scripted engine computes a thousand tokens of prompts, one prompt after "
+        "time that the scripted engine needs for 1,000 prompt tokens, one prompt after "
         "another, for tests",
         "0",
         "ms",
@@ -595,7 +595,7 @@ VARIABLES: Final = (
         "script_cache_tokens",
         (WORKER,),
         kinds.integer(0, 100_000_000),
-        "tokens that the scripted engine's prefix cache holds, for tests; 0: it has none",
+        "size of the scripted engine's prefix cache in tokens, for tests; 0: none",
         "0",
     ),
     Variable(
@@ -610,7 +610,7 @@ VARIABLES: Final = (
         "script_ends",
         (WORKER,),
         kinds.NAMES,
-        "fields with which the scripted engine ends, for tests",
+        "fields that end the scripted engine, for tests",
     ),
     Variable(
         "TAILRACE_SESSION_TIMEOUT_MS",

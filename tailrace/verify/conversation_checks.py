@@ -1,4 +1,4 @@
-"""The check of turns of conversations: L11 (pure; docs/history.md)."""
+"""The check of turns of conversations: L11 (pure; docs/design/history.md)."""
 
 from __future__ import annotations
 

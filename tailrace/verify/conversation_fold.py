@@ -1,4 +1,4 @@
-"""A second fold of `llm.conversations`, for the judge (docs/history.md; pure).
+"""A second fold of `llm.conversations`, for the judge (docs/design/history.md; pure).
 
 It has another shape than `tailrace.protocol.conversations`: it reads plain JSON, and for each
 conversation keeps the list of heads that there were.

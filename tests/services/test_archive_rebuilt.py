@@ -1,6 +1,6 @@
 """How fast the archive's process builds an archive from a real topic.
 
-With TAILRACE_TEST_LONG=1 it has 20,000 responses; `-s` shows the figures of docs/history.md. That
+With TAILRACE_TEST_LONG=1 it has 20,000 responses; `-s` shows its figures. That
 it is built whole is proven by `tests/contract/test_archive.py`.
 """
 

@@ -1,7 +1,7 @@
 """Every event of responses of every kind, from the log and then from the archive alone, after all
 that can be lost was lost.
 
-`make nightly` has 1,000 responses, other runs 45; `-s` shows the figures of docs/history.md.
+`make nightly` has 1,000 responses, other runs 45; `-s` shows its figures.
 """
 
 from __future__ import annotations
