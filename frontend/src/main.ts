@@ -20,7 +20,7 @@ import { blobOf, prepare, shownPicture } from "./edge/pictures";
 import { BrowserStore, storageOf } from "./edge/store";
 import { Account } from "./view/account";
 import { App } from "./view/app";
-import { markdown } from "./view/brought";
+import { markdown } from "./view/lazyMarkdown";
 import { Pictures } from "./view/pictures";
 import { LanguageChoice } from "./view/language";
 import { ExportSection } from "./view/exportSection";

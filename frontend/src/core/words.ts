@@ -2,9 +2,7 @@
    name in `NAMES`, and what brings it in `LATER`: a reader needs one of them. */
 
 import { en } from "./words/en";
-
-/** What every language has. A text with numbers or names in it is a function of them. */
-export type Texts = typeof en;
+import type { Texts } from "./words/texts";
 
 /** Of the languages, each in itself. */
 export const NAMES = { en: "English", de: "Deutsch" };

@@ -5,8 +5,9 @@ import { indented } from "../core/json";
 import type { Node as Tree } from "../core/nodes";
 import type { ReadPart as Part } from "../core/reading";
 import { texts } from "../core/words";
-import { colours, markdown } from "./brought";
+import { colours } from "./answerParts";
 import { h, icon, setText } from "./dom";
+import { markdown } from "./lazyMarkdown";
 import type { MarkdownView } from "./markdown";
 import { patch } from "./patch";
 

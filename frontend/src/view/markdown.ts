@@ -1,11 +1,11 @@
 /* A text as Markdown. With what parses it this is a third of the page, which a new chat does not need at first: it is brought
-   (brought.ts) when there is something to draw. */
+   (lazyMarkdown.ts) when there is something to draw. */
 
 import { seamWords } from "../core/messages";
 import type { Seam } from "../core/reading";
 import { Notices } from "../core/seams";
 import { MarkdownTree, type Node as Tree } from "../core/tree";
-import { colours, formulas } from "./brought";
+import { colours, formulas } from "./answerParts";
 import { diagrams } from "./diagrams";
 import { patch } from "./patch";
 import { Wide } from "./wide";

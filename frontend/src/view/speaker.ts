@@ -7,8 +7,8 @@ import { againWords, endNote, problemWords, seamWords, servedWords } from "../co
 import type { ItemKind } from "../core/protocol";
 import { reading, said, type Seam } from "../core/reading";
 import { texts } from "../core/words";
-import { markdown } from "./brought";
 import { h } from "./dom";
+import { markdown } from "./lazyMarkdown";
 
 export class Speaker {
   readonly element = h("div", { class: "sr-only", role: "status", "aria-live": "polite" });

@@ -4,8 +4,8 @@
 
 import type { Turn } from "../core/conversation";
 import { drawOrder } from "../core/drawOrder";
-import { markdown } from "./brought";
 import { h } from "./dom";
+import { markdown } from "./lazyMarkdown";
 import type { Surroundings, TurnView } from "./turn";
 
 /** When a chat is opened; as many more as can be drawn in the time of a slice. */

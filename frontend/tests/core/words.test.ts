@@ -4,9 +4,10 @@ import { endNote, placeWords } from "../../src/core/messages";
 import { newAnswer } from "../../src/core/answer";
 import { seconds } from "../../src/core/pace";
 import { closing } from "../../src/core/reconnect";
-import { keepPreference, languageOf, NAMES, preference, texts, use, type Language, type Texts } from "../../src/core/words";
+import { keepPreference, languageOf, NAMES, preference, texts, use, type Language } from "../../src/core/words";
 import { de } from "../../src/core/words/de";
 import { en } from "../../src/core/words/en";
+import type { Texts } from "../../src/core/words/texts";
 
 const TABLES: Record<Language, Texts> = { en, de };
 const LANGUAGES = Object.entries(TABLES);

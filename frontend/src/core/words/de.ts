@@ -1,5 +1,5 @@
-import type { Texts } from "../words";
 import { formsOf } from "./forms";
+import type { Texts } from "./texts";
 
 const { number, plural, time, moment } = formsOf("de", "min2");
 

@@ -1,13 +1,10 @@
-/* Brings what draws an answer: Markdown once there is a text, formulas and the colours of code when an answer first has some.
-   Until it has come, and where it cannot be had, the source is shown. */
-
-import type { Colour, Typeset } from "../core/tree";
+/* A module that is loaded when it is first needed. */
 
 /** After this time it is no longer waited for. */
 const LATE_MS = 1000;
 const AGAIN_MS = 10_000;
 
-export class Brought<T> {
+export class Lazy<T> {
   private found: T | null = null;
   private asked = false;
   private late = false;
@@ -67,12 +64,3 @@ export class Brought<T> {
     for (const each of this.waiting) setTimeout(each);
   }
 }
-
-export const markdown = new Brought(() => import("./markdown"));
-
-export const formulas = new Brought<Typeset>(async () => {
-  const [{ typeset }] = await Promise.all([import("../core/typeset"), import("katex/dist/katex.min.css")]);
-  return typeset;
-});
-
-export const colours = new Brought<Colour>(async () => (await import("../core/colours")).coloured);

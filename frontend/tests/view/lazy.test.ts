@@ -1,14 +1,14 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Brought } from "../../src/view/brought";
+import { Lazy } from "../../src/view/lazy";
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 /** What is brought comes when `come` is called. */
-function coming(): { brought: Brought<string>; come(value: string): Promise<void>; loads: () => number } {
+function coming(): { brought: Lazy<string>; come(value: string): Promise<void>; loads: () => number } {
   let come: (value: string) => void = () => undefined;
   let loads = 0;
-  const brought = new Brought<string>(() => {
+  const brought = new Lazy<string>(() => {
     loads += 1;
     return new Promise((done) => (come = done));
   });
