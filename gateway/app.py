@@ -15,7 +15,7 @@ from typing import Any
 import fastapi
 from starlette.routing import WebSocketRoute
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.conversations import wiring as conversations_wiring
 from gateway.files import files, uploads
 from gateway.load import (
@@ -161,13 +161,13 @@ class Gateway:
         self.draining = drain.Draining()
         self.checks = write_deadline.DeadlineChecks()
         self.redis = clients.redis
-        cached = cache.Cache(self.redis, clients.redis_cache)
+        cache = Cache(self.redis, clients.redis_cache)
         self.redis_cache = clients.redis_cache
         self.pools = settings.CurrentPools(
             config.pools,
             admit=lambda added: pool_topics.check(clients.delivery.offsets, added),
         )
-        self.workers = worker_registry.WorkerRegistry(cached, self.pools)
+        self.workers = worker_registry.WorkerRegistry(cache, self.pools)
         self.token_counts = token_counts.TokenCounts(self.pools, self.workers)
         self.delivery = delivery.Delivery(
             clients.delivery,
@@ -206,7 +206,7 @@ class Gateway:
             sessions,
             later,
         )
-        kept_files = files.Files(
+        prompt_files = files.Files(
             self.writer,
             clients.delivery.replays,
             clients.delivery.offsets,
@@ -218,57 +218,64 @@ class Gateway:
             clients.delivery.offsets,
             clients.delivery.replays,
             self.writer,
-            kept_files,
+            prompt_files,
         )
         operations = response_operations.ResponseOperations(
-            self.delivery, self.writer, cached, kept_files
+            self.delivery, self.writer, cache, prompt_files
         )
-        rates = rate_limits.RateLimiter(cached, config.limits, self.spawn)
+        rates = rate_limits.RateLimiter(cache, config.limits, self.spawn)
         streams = stream_keeper.StreamKeeper(
             self.delivery,
             operations,
-            cached,
+            cache,
             self.spawn,
             config.cancel_grace_s,
             gate.admitted,
             rates.settle,
         )
-        withdrawn = withdrawals.Withdrawals(operations, self.spawn)
+        withdrawing = withdrawals.Withdrawals(operations, self.spawn)
         self.expiry = expiry.Expiry(self.delivery, operations)
         self.counts = principal_counts.PrincipalCounts(
-            cached, streams.running, f"{config.name}/{os.urandom(4).hex()}"
+            cache, streams.running, f"{config.name}/{os.urandom(4).hex()}"
         )
-        resolver = context.Resolver(self.delivery, cached, layout.partitions)
-        resolved = references.References(self.delivery, seal_keys, self.uploads)
+        resolver = context.Resolver(self.delivery, cache, layout.partitions)
+        reference_resolver = references.References(self.delivery, seal_keys, self.uploads)
         self.conversations = conversations_wiring.conversations_of(
-            *(layout.tag, self.delivery, clients.delivery, self.writer, operations, resolved),
+            *(
+                layout.tag,
+                self.delivery,
+                clients.delivery,
+                self.writer,
+                operations,
+                reference_resolver,
+            ),
             share_tokens.Tokens(keys) if keys else None,
         )
-        talks = self.conversations
+        conversations = self.conversations
         self.breakers = breakers.Breakers(
             self.pools,
             self.workers,
-            cached,
+            cache,
             f"{config.name}/{os.urandom(4).hex()}",
         )
-        self.canaries = canaries.Canaries(self.pools, self.workers, cached)
+        self.canaries = canaries.Canaries(self.pools, self.workers, cache)
         self.retrieval: retrieval_wiring.Retrieval | None = None
         if clients.vectors is not None:
             self.retrieval = retrieval_wiring.retrieval_of(
                 *(clients.vectors, config, layout.tag, clients.delivery.offsets, self.writer),
-                *(self.pools, self.uploads, withdrawn, lambda: self.submission, gate.clock),
+                *(self.pools, self.uploads, withdrawing, lambda: self.submission, gate.clock),
             )
         builder = request_builder.RequestBuilder(
             self.delivery,
-            cached,
+            cache,
             streams.running,
             self.workers,
             layout.partitions,
             config.records_version,
             seal_keys,
-            uploaded=self.uploads,
-            searching=self.retrieval.searching if self.retrieval is not None else None,
-            canary=self.canaries,
+            uploads=self.uploads,
+            search=self.retrieval.searching if self.retrieval is not None else None,
+            canaries=self.canaries,
             affinity=bool(config.prefix_affinity),
         )
         self.submission: Submission = requests_wiring.submission_of(
@@ -279,20 +286,22 @@ class Gateway:
                 writer=request_writer.RequestWriter(self.delivery, self.writer),
                 rates=rates,
                 keys=idempotency.Idempotency(
-                    cached, self.idempotency_index, streams, operations, withdrawn, self.spawn
+                    cache, self.idempotency_index, streams, operations, withdrawing, self.spawn
                 ),
                 streams=streams,
                 workers=self.workers,
                 counts=self.counts,
                 permit=gate.permit,
-                withdrawals=withdrawn,
-                files=kept_files,
-                turns=turns.Turns(talks.known, talks.items, self.delivery, resolver),
+                withdrawals=withdrawing,
+                files=prompt_files,
+                turns=turns.Turns(
+                    conversations.known, conversations.items, self.delivery, resolver
+                ),
                 busy=busy_turns.BusyTurns(self.delivery, operations),
                 tokens=self.token_counts,
                 breakers=self.breakers,
                 canaries=self.canaries,
-                hedges=hedging.Hedges(self.pools, cached),
+                hedges=hedging.Hedges(self.pools, cache),
                 spawn=self.spawn,
             )
         )
@@ -318,12 +327,12 @@ class Gateway:
                 pools=self.pools,
                 gate=gate,
                 submission=self.submission,
-                withdrawals=withdrawn,
+                withdrawals=withdrawing,
                 operations=operations,
-                references=resolved,
+                references=reference_resolver,
                 conversations=self.conversations,
                 retrieval=self.retrieval,
-                files=kept_files,
+                files=prompt_files,
                 uploads=self.uploads,
                 rates=rates,
                 delivery=self.delivery,

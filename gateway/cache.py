@@ -47,88 +47,88 @@ class Cache:
     async def turn(self, rid: str) -> bytes | None:
         """The cached session of a response."""
         nothing: bytes | None = None
-        return await self._ask(self._sessions.get_turn(rid), nothing)
+        return await self._call(self._sessions.get_turn(rid), nothing)
 
     async def put_turn(self, owner: str, rid: str, state: bytes) -> None:
-        await self._ask(self._sessions.put_turn(owner, rid, state), False)
+        await self._call(self._sessions.put_turn(owner, rid, state), False)
 
     async def drop_turn(self, rid: str) -> None:
-        await self._ask(self._sessions.drop_turn(rid), None)
+        await self._call(self._sessions.drop_turn(rid), None)
 
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
         """Return the response id that owns the key: `rid`, or that of an earlier request.
 
         Without Redis the answer is always `rid`; the log then decides (`idempotency_index`).
         """
-        return await self._ask(self._idempotency_keys.claim_key(principal, key, rid, ttl_s), rid)
+        return await self._call(self._idempotency_keys.claim_key(principal, key, rid, ttl_s), rid)
 
     async def release_key(self, principal: str, key: str, rid: str) -> None:
-        await self._ask(self._idempotency_keys.release_key(principal, key, rid), None)
+        await self._call(self._idempotency_keys.release_key(principal, key, rid), None)
 
-    async def held(
+    async def prefix_tokens(
         self, pool: str, chain: Sequence[str], incarnations: Iterable[str]
     ) -> dict[str, int]:
         """Tokens of a prompt that these workers hold, by incarnation. `chain` is longest last."""
         nothing: dict[str, int] = {}
-        found = await self._ask(self._prefixes.held(pool, chain), nothing)
-        names = {prefixes.name_of(each): each for each in incarnations} if found else {}
-        return {names[name]: tokens for name, tokens in found.items() if name in names}
+        tokens_by_name = await self._call(self._prefixes.held(pool, chain), nothing)
+        names = {prefixes.name_of(each): each for each in incarnations} if tokens_by_name else {}
+        return {names[name]: tokens for name, tokens in tokens_by_name.items() if name in names}
 
-    async def answered(self, pool: str, digest: str, most: int) -> bool:
+    async def has_answer(self, pool: str, digest: str, most: int) -> bool:
         """Whether there is an answer of less than `most` tokens to requests with this digest."""
         nothing: answers.Answer | None = None
-        found = await self._ask(self._answers.find(pool, digest), nothing)
-        return found is not None and len(found.ids) < most
+        answer = await self._call(self._answers.find(pool, digest), nothing)
+        return answer is not None and len(answer.ids) < most
 
     async def workers(self, pool: str) -> list[dict[str, Any]] | None:
         """None without Redis."""
         nothing: list[dict[str, Any]] | None = None
-        return await self._ask(self._workers.list_workers(pool), nothing)
+        return await self._call(self._workers.list_workers(pool), nothing)
 
-    async def tell_breaker(self, pool: str, found: breakers.Open) -> bool:
+    async def publish_breaker(self, pool: str, entry: breakers.Open) -> bool:
         """Tell the other gateways of an open breaker. Returns whether Redis took it."""
-        return await self._ask(_done(self._breakers.tell(pool, found)), False)
+        return await self._call(_done(self._breakers.tell(pool, entry)), False)
 
     async def open_breakers(self) -> Mapping[str, breakers.Open]:
         """Open breakers by pool."""
         nothing: Mapping[str, breakers.Open] = {}
-        return await self._ask(self._breakers.listed(), nothing)
+        return await self._call(self._breakers.listed(), nothing)
 
-    async def tell_returned(self, pool: str, revision: str, found: canaries.Returned) -> None:
+    async def publish_returned(self, pool: str, revision: str, entry: canaries.Returned) -> None:
         """Tell the other gateways of a revision that gets no new requests."""
-        await self._ask(self._canaries.tell(pool, revision, found), None)
+        await self._call(self._canaries.tell(pool, revision, entry), None)
 
     async def returned_revisions(self) -> Mapping[tuple[str, str], canaries.Returned]:
         """Revisions that get no new requests, by pool and revision."""
         nothing: Mapping[tuple[str, str], canaries.Returned] = {}
-        return await self._ask(self._canaries.listed(), nothing)
+        return await self._call(self._canaries.listed(), nothing)
 
     async def offer_late(self, pool: str, rid: str, late: offers.Late) -> None:
         """Offer a response whose first token is late to the workers of its pool."""
-        await self._ask(self._late.publish(pool, rid, late), None)
+        await self._call(self._late.publish(pool, rid, late), None)
 
-    async def tell_running(self, gateway: str, counts: Mapping[str, int]) -> None:
-        await self._ask(self._running.tell(gateway, counts), None)
+    async def publish_running(self, gateway: str, counts: Mapping[str, int]) -> None:
+        await self._call(self._running.tell(gateway, counts), None)
 
     async def running_elsewhere(self, gateway: str) -> Counter[str]:
         """What other gateways run, by digest of the principal."""
-        return await self._ask(self._running.elsewhere(gateway), Counter[str]())
+        return await self._call(self._running.elsewhere(gateway), Counter[str]())
 
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str
     ) -> limits.Consumed | None:
         """Charge a token bucket. Returns None without Redis."""
         nothing: limits.Consumed | None = None
-        return await self._ask(
+        return await self._call(
             self._buckets.consume_tokens(principal, cost, rate, burst, kind=kind), nothing
         )
 
     async def settle_tokens(
         self, principal: str, difference: float, rate: float, burst: float, kind: str
     ) -> None:
-        await self._ask(self._buckets.settle(principal, difference, rate, burst, kind), None)
+        await self._call(self._buckets.settle(principal, difference, rate, burst, kind), None)
 
-    async def _ask(self, call: Awaitable[T], default: T) -> T:
+    async def _call(self, call: Awaitable[T], default: T) -> T:
         try:
             return await call
         except StoreUnavailable:

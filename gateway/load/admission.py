@@ -80,7 +80,7 @@ class Running:
             _less(self._by_principal, place[0])
             _less(self._by_partition, place[1])
 
-    def of(self, principal: str) -> int:
+    def count(self, principal: str) -> int:
         return self._by_principal[principal]
 
     def busy(self, least: int) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _less(counts: Counter[K], key: K) -> None:
         del counts[key]
 
 
-def late(wait_s: float, deadline_s: float) -> bool:
+def too_late(wait_s: float, deadline_s: float) -> bool:
     """Whether a request that would wait so long is refused."""
     return wait_s > SURE * deadline_s
 
@@ -112,7 +112,7 @@ def check(
     writable: bool,
     wait_s: float | None = None,
     elsewhere: int = 0,
-    drawn: float = 0.0,
+    luck: float = 0.0,
 ) -> errors.ApiError | None:
     """Return the reason to refuse a request, or None.
 
@@ -130,13 +130,13 @@ def check(
     if not writable:
         return errors.unavailable("The log cannot be written right now.")
     others = create.choices - 1  # each choice takes a place, and all are refused or none
-    if running.of(principal) + elsewhere + others >= limits.responses_per_principal:
+    if running.count(principal) + elsewhere + others >= limits.responses_per_principal:
         return errors.rate_limit_exceeded(RETRY_CROWDED_S)
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)
     if len(running) + others >= bound:
         return errors.overloaded(RETRY_CROWDED_S)
-    if create.generate and wait_s is not None and late(wait_s, create.deadline_ms / 1000):
-        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000, drawn)
+    if create.generate and wait_s is not None and too_late(wait_s, create.deadline_ms / 1000):
+        return errors.deadline_not_met(wait_s, create.deadline_ms / 1000, luck)
     return None
 
 

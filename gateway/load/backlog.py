@@ -22,7 +22,7 @@ from tailrace.protocol import topics
 UNCOUNTED_S: Final = 1.0
 BUSY_UNCOUNTED_S: Final = 0.25
 
-_Placed = dict[tuple[str, int], Counter[str]]
+_Counts = dict[tuple[str, int], Counter[str]]
 
 
 @dataclass(slots=True)
@@ -35,8 +35,8 @@ class Placements:
             refresh and between the last two.
     """
 
-    _recent: _Placed = field(default_factory=dict)
-    _before: _Placed = field(default_factory=dict)
+    _recent: _Counts = field(default_factory=dict)
+    _before: _Counts = field(default_factory=dict)
 
     def add(self, incarnation: str, principal: str, rank: int) -> None:
         """One more."""
@@ -44,8 +44,8 @@ class Placements:
 
     def remove(self, incarnation: str, principal: str, rank: int) -> None:
         """One is not written after all."""
-        for placed in (self._recent, self._before):
-            counts = placed.get((incarnation, rank))
+        for period in (self._recent, self._before):
+            counts = period.get((incarnation, rank))
             if counts is not None and counts[principal]:
                 counts[principal] -= 1
                 return
@@ -67,9 +67,9 @@ class Placements:
         return own + sum(count > 0 for count in counts.values())
 
     def _counts(self, incarnation: str, rank: int) -> Iterator[Counter[str]]:
-        for placed in (self._recent, self._before):
+        for period in (self._recent, self._before):
             for better in range(rank + 1):
-                if (counts := placed.get((incarnation, better))) is not None:
+                if (counts := period.get((incarnation, better))) is not None:
                     yield counts
 
 
@@ -99,7 +99,7 @@ class Worker:
     pausable_tokens: float
     waiting: tuple[float, ...]
     rate: float
-    known: Mapping[str, Sequence[float]]
+    waits_by_name: Mapping[str, Sequence[float]]
     others: Sequence[float]
 
     @property
@@ -111,7 +111,7 @@ class Worker:
         """Seconds until a new request of a class begins; None while it is not known. `names`: the
         digests of its principal and its tenant."""
         for name in names:
-            if (waits := self.known.get(name)) is not None:
+            if (waits := self.waits_by_name.get(name)) is not None:
                 return waits[rank]
         if self.others:
             return self.others[rank]
@@ -146,7 +146,7 @@ class Backlog:
         """Requests wait."""
         return any(self.waiting)
 
-    def taking(self, partition: int) -> list[Worker]:
+    def serving(self, partition: int) -> list[Worker]:
         """The ready workers that take requests from a partition."""
         return [worker for worker in self.ready if partition in worker.partitions]
 
@@ -158,12 +158,12 @@ class Backlog:
         Args:
             partition: to which it goes. None: to the worker where it starts first.
         """
-        workers = self.ready if partition is None else self.taking(partition) or self.ready
+        workers = self.ready if partition is None else self.serving(partition) or self.ready
         waits = [self.wait_at(worker, priority, principal) for worker in workers]
-        known = [wait_s for wait_s in waits if wait_s is not None]
-        if not known and any(self.waiting[: topics.CLASSES.index(priority) + 1]):
+        estimates = [wait_s for wait_s in waits if wait_s is not None]
+        if not estimates and any(self.waiting[: topics.CLASSES.index(priority) + 1]):
             return None
-        return min(known, default=0.0)
+        return min(estimates, default=0.0)
 
     def wait_at(
         self, worker: Worker, priority: topics.PriorityClass, principal: str
@@ -185,7 +185,9 @@ def _names(principal: str) -> tuple[str, str]:
     return waits_of(principal), waits_of(tenant_of(principal))
 
 
-def of(beats: Sequence[Mapping[str, Any]], placements: Placements | None = None) -> Backlog:
+def from_heartbeats(
+    beats: Sequence[Mapping[str, Any]], placements: Placements | None = None
+) -> Backlog:
     """The backlog by heartbeats."""
     waiting = [0.0] * len(topics.CLASSES)
     for beat in beats:
@@ -208,7 +210,7 @@ def of(beats: Sequence[Mapping[str, Any]], placements: Placements | None = None)
 
 def _worker(beat: Mapping[str, Any], usual: float) -> Worker:
     waits = [_numbers(beat, f"{priority}_waits_s") for priority in topics.CLASSES]
-    names = [name for name in _listed(beat, "waits_of") if isinstance(name, str)]
+    names = [name for name in _list(beat, "waits_of") if isinstance(name, str)]
     others = _numbers(beat, "waits_s")
     return Worker(
         incarnation=str(beat.get("incarnation", "")),
@@ -221,26 +223,26 @@ def _worker(beat: Mapping[str, Any], usual: float) -> Worker:
         pausable_tokens=_figure(beat, "pausable_tokens"),
         waiting=tuple(_waiting(beat)),
         rate=_figure(beat, "drain_rate") or usual,
-        known=dict(zip(names, zip(*waits, strict=False), strict=False)),
+        waits_by_name=dict(zip(names, zip(*waits, strict=False), strict=False)),
         others=others if len(others) == len(topics.CLASSES) else (),
     )
 
 
 def partitions_of(beat: Mapping[str, Any]) -> tuple[int, ...]:
     """The partitions that a worker says it takes requests from."""
-    return tuple(p for p in _listed(beat, "partitions") if type(p) is int)
+    return tuple(p for p in _list(beat, "partitions") if type(p) is int)
 
 
 def _waiting(beat: Mapping[str, Any]) -> list[float]:
-    found = _numbers(beat, "waiting_tokens")[: len(topics.CLASSES)]
-    return found + [0.0] * (len(topics.CLASSES) - len(found))
+    tokens = _numbers(beat, "waiting_tokens")[: len(topics.CLASSES)]
+    return tokens + [0.0] * (len(topics.CLASSES) - len(tokens))
 
 
 def _numbers(beat: Mapping[str, Any], name: str) -> list[float]:
-    return [_number(value) for value in _listed(beat, name)]
+    return [_number(value) for value in _list(beat, name)]
 
 
-def _listed(beat: Mapping[str, Any], name: str) -> list[Any]:
+def _list(beat: Mapping[str, Any], name: str) -> list[Any]:
     value = beat.get(name)
     return value if isinstance(value, list) else []
 

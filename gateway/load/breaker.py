@@ -50,13 +50,13 @@ class Breaker:
         _passed: successes since it was half open.
     """
 
-    opened: int = 0
+    openings: int = 0
     reason: str = ""
     _outcomes: collections.deque[tuple[float, bool]] = field(default_factory=collections.deque)
     _state: State = State.CLOSED
     _until: float = 0.0
     _probes: collections.deque[float] = field(default_factory=collections.deque)
-    _passed: int = 0
+    _successes: int = 0
 
     def state(self, now: float) -> State:
         """Its state at `now`."""
@@ -80,7 +80,7 @@ class Breaker:
         self._probes.append(now)
         return True
 
-    def settled(self, failure: str, now: float, luck: float) -> bool:
+    def record(self, failure: str, now: float, luck: float) -> bool:
         """A request of the pool went well, or failed for this reason. Returns whether it opened the
         breaker. While it is open, nothing counts: those requests are older."""
         match self.state(now):
@@ -91,8 +91,8 @@ class Breaker:
             case State.HALF_OPEN:
                 if self._probes:
                     self._probes.popleft()
-                self._passed += 1
-                if self._passed >= PASSES:
+                self._successes += 1
+                if self._successes >= PASSES:
                     self._close()
                 return False
         self._outcomes.append((now, bool(failure)))
@@ -105,28 +105,28 @@ class Breaker:
             return False
         return self._open(failure, now, luck)
 
-    def left(self) -> None:
+    def release(self) -> None:
         """A request of the pool ended without saying anything of it."""
         if self._state is State.HALF_OPEN and self._probes:
             self._probes.popleft()
 
-    def adopt(self, opened: int, reason: str, for_s: float, now: float) -> None:
+    def adopt(self, openings: int, reason: str, for_s: float, now: float) -> None:
         """Another gateway's is open for `for_s` more."""
-        self.opened, self.reason = max(self.opened, opened), reason
+        self.openings, self.reason = max(self.openings, openings), reason
         self._state, self._until = State.OPEN, now + min(for_s, MOST_OPEN_S)
 
     def half_open(self) -> None:
         """Try the pool with a few requests."""
-        self._state, self._passed = State.HALF_OPEN, 0
+        self._state, self._successes = State.HALF_OPEN, 0
         self._probes.clear()
         self._outcomes.clear()
 
     def _open(self, reason: str, now: float, luck: float) -> bool:
-        self.opened += 1
+        self.openings += 1
         self.reason = reason
-        for_s = min(MOST_OPEN_S, FIRST_OPEN_S * 2.0 ** (min(self.opened, 16) - 1))
+        for_s = min(MOST_OPEN_S, FIRST_OPEN_S * 2.0 ** (min(self.openings, 16) - 1))
         self._state, self._until = State.OPEN, now + for_s * (1 + JITTER * (2 * luck - 1))
         return True
 
     def _close(self) -> None:
-        self._state, self.opened, self.reason = State.CLOSED, 0, ""
+        self._state, self.openings, self.reason = State.CLOSED, 0, ""

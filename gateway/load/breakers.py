@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import breaker, worker_registry
 from gateway.load.breaker import State
 from tailrace import settings, telemetry
@@ -39,7 +39,7 @@ class Breakers:
         self,
         pools: settings.CurrentPools,
         workers: worker_registry.WorkerRegistry,
-        cached: cache.Cache,
+        cache: Cache,
         name: str,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -48,14 +48,14 @@ class Breakers:
         """`name` tells this gateway from the others."""
         self._pools = pools
         self._workers = workers
-        self._cache = cached
+        self._cache = cache
         self._name = name
         self._clock = clock
         self._luck = luck
         self._breakers = collections.defaultdict[str, breaker.Breaker](breaker.Breaker)
         self._away: set[str] = set()
-        self._untold: set[str] = set()
-        self._shown: dict[str, State] = {}
+        self._unpublished: set[str] = set()
+        self._last_states: dict[str, State] = {}
 
     async def run(self) -> None:
         """Tell and read until cancelled."""
@@ -65,30 +65,30 @@ class Breakers:
 
     async def exchange(self) -> None:
         """Tell what opened here, and adopt what opened elsewhere."""
-        for pool in sorted(self._untold):
-            mine = self._breakers[pool]
-            found = store.Open(self._name, mine.opened, mine.reason, mine.wait_s(self._clock()))
-            if found.for_s <= 0 or await self._cache.tell_breaker(pool, found):
-                self._untold.discard(pool)
-        for pool, found in (await self._cache.open_breakers()).items():
-            if pool not in self._pools.catalog.names or found.by == self._name:
+        for pool in sorted(self._unpublished):
+            own = self._breakers[pool]
+            entry = store.Open(self._name, own.openings, own.reason, own.wait_s(self._clock()))
+            if entry.for_s <= 0 or await self._cache.publish_breaker(pool, entry):
+                self._unpublished.discard(pool)
+        for pool, entry in (await self._cache.open_breakers()).items():
+            if pool not in self._pools.catalog.names or entry.by == self._name:
                 continue
-            mine = self._breakers[pool]
-            if mine.state(self._clock()) is not State.OPEN:
-                mine.adopt(found.opened, found.reason, found.for_s, self._clock())
+            own = self._breakers[pool]
+            if own.state(self._clock()) is not State.OPEN:
+                own.adopt(entry.opened, entry.reason, entry.for_s, self._clock())
         for pool in self._pools.catalog.names:
             self.state(pool)
 
     def state(self, pool: str) -> State:
         """Whether the pool gets requests."""
-        mine = self._breakers[pool]
+        own = self._breakers[pool]
         if self._workers.absent(pool):
             self._away.add(pool)
         elif pool in self._away:
             self._away.discard(pool)
-            if mine.state(self._clock()) is State.CLOSED:
-                mine.half_open()
-        state = State.OPEN if pool in self._away else mine.state(self._clock())
+            if own.state(self._clock()) is State.CLOSED:
+                own.half_open()
+        state = State.OPEN if pool in self._away else own.state(self._clock())
         self._show(pool, state)
         return state
 
@@ -109,19 +109,19 @@ class Breakers:
             return ""
         return NO_WORKER if pool in self._away else self._breakers[pool].reason or NO_WORKER
 
-    def settled(self, pool: str, failure: str = "") -> None:
+    def record(self, pool: str, failure: str = "") -> None:
         """A request of the pool went well, or failed for this reason."""
         if failure:
             telemetry.POOL_FAILURES.labels(pool=pool, reason=failure).inc()
-        if self._breakers[pool].settled(failure, self._clock(), self._luck()):
-            self._untold.add(pool)
+        if self._breakers[pool].record(failure, self._clock(), self._luck()):
+            self._unpublished.add(pool)
         self.state(pool)
 
-    def left(self, pool: str) -> None:
+    def release(self, pool: str) -> None:
         """A request of the pool ended without saying anything of it."""
-        self._breakers[pool].left()
+        self._breakers[pool].release()
 
-    def shown(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """For `/ready`: state, reason and seconds until the next try, by pool."""
         return {
             pool: {
@@ -134,14 +134,14 @@ class Breakers:
 
     def _show(self, pool: str, state: State) -> None:
         telemetry.POOL_BREAKER.labels(pool=pool).set(_LEVELS[state])
-        if self._shown.get(pool, State.CLOSED) is state:
+        if self._last_states.get(pool, State.CLOSED) is state:
             return
-        self._shown[pool] = state
-        mine = self._breakers[pool]
+        self._last_states[pool] = state
+        own = self._breakers[pool]
         telemetry.log(
             telemetry.Action.BREAKER_CHANGED,
             pool=pool,
             state=state.value,
-            reason=NO_WORKER if pool in self._away else mine.reason,
-            opened=mine.opened,
+            reason=NO_WORKER if pool in self._away else own.reason,
+            opened=own.openings,
         )

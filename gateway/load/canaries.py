@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import revisions, worker_registry
 from tailrace import settings, telemetry
 from tailrace.settings.shapes import Pool
@@ -21,7 +21,7 @@ from tailrace.store import canaries as store
 
 REFRESH_S: Final = 0.5
 MAX_OUT: Final = 100  # revisions that get nothing, of all pools; more are not adopted
-TELL_S: Final = 5.0  # what is known is told again, because Redis may have been emptied
+PUBLISH_S: Final = 5.0  # what is known is told again, because Redis may have been emptied
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Canaries:
         self,
         pools: settings.CurrentPools,
         workers: worker_registry.WorkerRegistry,
-        cached: cache.Cache,
+        cache: Cache,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pools = pools
         self._workers = workers
-        self._cache = cached
+        self._cache = cache
         self._clock = clock
         self._records: dict[str, dict[str, revisions.Record]] = {}
         self._out: dict[tuple[str, str], _Out] = {}
-        self._told_at = -math.inf
-        self._shown: set[str] = set()
+        self._published_at = -math.inf
+        self._metric_pools: set[str] = set()
 
     async def run(self) -> None:
         """Tell and read until cancelled."""
@@ -68,26 +68,26 @@ class Canaries:
 
     async def exchange(self) -> None:
         """Adopt what others judged, tell what is known here, and try again what is due."""
-        weighed = [pool for pool in self._pools.catalog.pools if pool.canary is not None]
+        pools = [pool for pool in self._pools.catalog.pools if pool.canary is not None]
         self._forget()
-        if weighed:
+        if pools:
             now = self._clock()
-            for (name, revision), told in (await self._cache.returned_revisions()).items():
+            for (name, revision), entry in (await self._cache.returned_revisions()).items():
                 pool = self._pool(name)
-                known = (name, revision) in self._out or len(self._out) >= MAX_OUT
-                if pool is None or known:
+                skip = (name, revision) in self._out or len(self._out) >= MAX_OUT
+                if pool is None or skip:
                     continue
-                if told.terms == revisions.terms(pool):
+                if entry.terms == revisions.terms(pool):
                     # What is not tried again by itself is told for a day at a time.
-                    for_s = told.for_s if pool.canary_bounds.retry_s else math.inf
-                    self._return(pool, revision, told.reason, now + for_s)
-            if self._out and now - self._told_at >= TELL_S:
-                self._told_at = now
+                    for_s = entry.for_s if pool.canary_bounds.retry_s else math.inf
+                    self._return(pool, revision, entry.reason, now + for_s)
+            if self._out and now - self._published_at >= PUBLISH_S:
+                self._published_at = now
                 for (name, revision), mine in self._out.items():
                     for_s = min(mine.until - now, store.MOST_S)
-                    found = store.Returned(mine.terms, mine.reason, for_s)
-                    await self._cache.tell_returned(name, revision, found)
-        self._show(weighed)
+                    returned = store.Returned(mine.terms, mine.reason, for_s)
+                    await self._cache.publish_returned(name, revision, returned)
+        self._show(pools)
 
     def partitions(
         self, name: str, scope: str, messages: Sequence[Mapping[str, Any]]
@@ -96,27 +96,27 @@ class Canaries:
         pool = self._pool(name)
         if pool is None or not messages:
             return frozenset()
-        found, parts = self._shares(pool)
-        chosen = revisions.pick(parts, revisions.point_of(scope, messages))
-        return next((each.partitions for each in found if each.name == chosen), frozenset())
+        candidates, parts = self._shares(pool)
+        revision = revisions.pick(parts, revisions.point_of(scope, messages))
+        return next((each.partitions for each in candidates if each.name == revision), frozenset())
 
-    def tells(self, name: str) -> bool:
+    def reports_revision(self, name: str) -> bool:
         """Whether responses of the pool tell their revision."""
         return self._pool(name) is not None
 
-    def began(self, name: str, revision: str, seconds: float) -> None:
+    def on_first_token(self, name: str, revision: str, seconds: float) -> None:
         """The first token of a response came."""
         if (record := self._record(name, revision)) is not None:
-            record.began(self._clock(), seconds)
+            record.add_first_token(self._clock(), seconds)
             self._judge(name)
 
-    def ended(self, name: str, revision: str, *, failed: bool) -> None:
+    def on_end(self, name: str, revision: str, *, failed: bool) -> None:
         """A response ended, or does not go on."""
         if (record := self._record(name, revision)) is not None:
-            record.ended(self._clock(), failed=failed)
+            record.add_outcome(self._clock(), failed=failed)
             self._judge(name)
 
-    def shown(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """For `/ready`: the share of each revision of the pools that weigh them, and for one that
         gets nothing why, and seconds until it is tried again (null: never by itself)."""
         self._forget()
@@ -129,10 +129,10 @@ class Canaries:
     def _state(self, pool: str, revision: str, part: float) -> dict[str, Any]:
         state: dict[str, Any] = {"share": round(part, 4)}
         if (out := self._out.get((pool, revision))) is not None:
-            left = out.until - self._clock()
+            remaining_s = out.until - self._clock()
             state |= {
                 "returned": out.reason,
-                "retry_s": round(left, 1) if left < math.inf else None,
+                "retry_s": round(remaining_s, 1) if remaining_s < math.inf else None,
             }
         return state
 
@@ -142,19 +142,21 @@ class Canaries:
         return pool if pool is not None and pool.canary is not None else None
 
     def _shares(self, pool: Pool) -> tuple[list[revisions.Revision], dict[str, float]]:
-        found = revisions.of(self._workers.standing(pool.name))
+        candidates = revisions.from_heartbeats(self._workers.standing(pool.name))
         out = [revision for name, revision in self._out if name == pool.name]
         assert pool.canary is not None
-        return found, revisions.shares(pool.canary, found, out)
+        return candidates, revisions.shares(pool.canary, candidates, out)
 
     def _record(self, name: str, revision: str) -> revisions.Record | None:
         """What was seen of a revision; None where its pool does not weigh any."""
         if self._pool(name) is None or not revision:
             return None
-        standing = {each.name for each in revisions.of(self._workers.standing(name))} | {revision}
-        kept = {k: v for k, v in self._records.get(name, {}).items() if k in standing}
-        self._records[name] = kept
-        return kept.setdefault(revision, revisions.Record())
+        standing = {
+            each.name for each in revisions.from_heartbeats(self._workers.standing(name))
+        } | {revision}
+        records = {k: v for k, v in self._records.get(name, {}).items() if k in standing}
+        self._records[name] = records
+        return records.setdefault(revision, revisions.Record())
 
     def _judge(self, name: str) -> None:
         """Give the newest revision back if it is worse than the others that get requests."""
@@ -170,7 +172,7 @@ class Canaries:
         if reason:
             retry_s = pool.canary_bounds.retry_s
             self._return(pool, newest, reason, self._clock() + (retry_s or math.inf))
-            self._told_at = -math.inf
+            self._published_at = -math.inf
 
     def _return(self, pool: Pool, revision: str, reason: str, until: float) -> None:
         self._out[pool.name, revision] = _Out(revisions.terms(pool), reason, until)
@@ -190,10 +192,10 @@ class Canaries:
             del self._out[name, revision]
             telemetry.log(telemetry.Action.REVISION_TRIED, pool=name, revision=revision)
 
-    def _show(self, weighed: Sequence[Pool]) -> None:
-        for pool in weighed:
+    def _show(self, pools: Sequence[Pool]) -> None:
+        for pool in pools:
             newest = next(iter(self._shares(pool)[1].values()), 0.0)
             telemetry.REVISION_SHARE.labels(pool=pool.name).set(newest)
-        for name in self._shown - {pool.name for pool in weighed}:
+        for name in self._metric_pools - {pool.name for pool in pools}:
             telemetry.REVISION_SHARE.remove(name)
-        self._shown = {pool.name for pool in weighed}
+        self._metric_pools = {pool.name for pool in pools}

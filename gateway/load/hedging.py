@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.parsing import conversation
 from tailrace import settings, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, topics
 from tailrace.store.offers import Late
 
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 PART: Final = 0.95  # of first tokens that are not late
 LEAST: Final = 20  # fewer first tokens say nothing
 MOST: Final = 200  # the newest ones count
 WINDOW_S: Final = 300.0  # and none older
 FLOOR_S: Final = 0.1  # an earlier one is never late, and no worker that has it for less
-MOST_SAVED: Final = 5.0  # hedges at once, after a time without any
+MAX_BUDGET: Final = 5.0  # hedges at once, after a time without any
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class Pace:
         default_factory=lambda: collections.deque(maxlen=MOST)
     )
     _lengths: collections.deque[int] = field(default_factory=lambda: collections.deque(maxlen=MOST))
-    _saved: float = 0.0
+    _budget: float = 0.0
 
-    def asked(self, share: float, characters: int) -> None:
+    def add_request(self, share: float, characters: int) -> None:
         """A request came, with a prompt of this length."""
-        self._saved = min(MOST_SAVED, self._saved + share)
+        self._budget = min(MAX_BUDGET, self._budget + share)
         self._lengths.append(characters)
 
     def is_long(self, characters: int) -> bool:
@@ -58,7 +58,7 @@ class Pace:
         worker, and a second one would be as busy with it, so that others wait there too."""
         return bool(self._lengths) and characters > _most_of(self._lengths)
 
-    def began(self, now: float, seconds: float) -> None:
+    def add_first_token(self, now: float, seconds: float) -> None:
         """A first token came, so long after its request."""
         self._seconds.append((now, seconds))
 
@@ -72,9 +72,9 @@ class Pace:
 
     def spend(self) -> bool:
         """Take one hedge from what is saved. Returns whether there was one."""
-        if self._saved < 1.0 - 1e-9:  # twenty times 0.05 is a little less
+        if self._budget < 1.0 - 1e-9:  # twenty times 0.05 is a little less
             return False
-        self._saved -= 1.0
+        self._budget -= 1.0
         return True
 
 
@@ -110,12 +110,12 @@ class Hedges:
     def __init__(
         self,
         pools: settings.CurrentPools,
-        cached: cache.Cache,
+        cache: Cache,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pools = pools
-        self._cache = cached
+        self._cache = cache
         self._clock = clock
         self._pending: dict[str, _Pending] = {}
         self._paces: collections.defaultdict[str, Pace] = collections.defaultdict(Pace)
@@ -123,8 +123,8 @@ class Hedges:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.check()
+            await asyncio.sleep(CHECK_S)
 
     def add(
         self,
@@ -139,53 +139,57 @@ class Hedges:
         plain = request.generate and request.embed is None and request.fork is None
         if share and plain and priority == "interactive":
             characters = conversation.characters(request.messages)
-            self._paces[pool].asked(share, characters)
+            self._paces[pool].add_request(share, characters)
             pending = _Pending(subscription, partition, self._clock(), characters)
             self._pending[request.rid] = pending
 
-    def began(self, rid: str) -> None:
+    def on_first_token(self, rid: str) -> None:
         """The first token of a response came."""
-        found = self._pending.pop(rid, None)
-        if found is not None:
+        pending = self._pending.pop(rid, None)
+        if pending is not None:
             now = self._clock()
             # What a hedge made of it must not say what is late: every hedge comes a little after
             # that, so it would rise with each one.
-            seconds = min(now - found.sent_at, found.late_after_s)
-            self._paces[topics.pool_of(found.subscription.state.topic)].began(now, seconds)
+            seconds = min(now - pending.sent_at, pending.late_after_s)
+            self._paces[topics.pool_of(pending.subscription.state.topic)].add_first_token(
+                now, seconds
+            )
 
-    def ended(self, rid: str) -> None:
+    def on_end(self, rid: str) -> None:
         """Nobody here follows the response any more."""
         self._pending.pop(rid, None)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Offer what is late."""
         now = self._clock()
         late_after_s: dict[str, float] = {}
-        for rid, found in list(self._pending.items()):
-            state = found.subscription.state
-            if found.offered or state.phase is not fold.Phase.LIVE:
+        for rid, pending in list(self._pending.items()):
+            state = pending.subscription.state
+            if pending.offered or state.phase is not fold.Phase.LIVE:
                 continue
             if len(state.claims) > 1 or state.next:
-                found.offered = True
+                pending.offered = True
                 continue
             pool = topics.pool_of(state.topic)
             pace = self._paces[pool]
-            found.claimed_at = found.claimed_at or now
+            pending.claimed_at = pending.claimed_at or now
             if pool not in late_after_s:
                 late_after_s[pool] = pace.late_after_s(now)
-            late = now - found.sent_at > late_after_s[pool] and now - found.claimed_at >= FLOOR_S
-            if late and pace.is_long(found.characters):
-                found.offered = True
+            late = (
+                now - pending.sent_at > late_after_s[pool] and now - pending.claimed_at >= FLOOR_S
+            )
+            if late and pace.is_long(pending.characters):
+                pending.offered = True
             elif late and self._share(pool) and pace.spend():
-                found.offered, found.late_after_s = True, late_after_s[pool]
-                await self._offer(rid, found, pool)
+                pending.offered, pending.late_after_s = True, late_after_s[pool]
+                await self._offer(rid, pending, pool)
 
-    async def _offer(self, rid: str, found: _Pending, pool: str) -> None:
-        claim = found.subscription.state.first
+    async def _offer(self, rid: str, pending: _Pending, pool: str) -> None:
+        claim = pending.subscription.state.first
         assert claim is not None
         telemetry.HEDGES_OFFERED.labels(pool=pool).inc()
         telemetry.log(telemetry.Action.RESPONSE_HEDGED, response=rid, pool=pool, outcome="offered")
-        await self._cache.offer_late(pool, rid, Late(found.partition, claim.req_offset))
+        await self._cache.offer_late(pool, rid, Late(pending.partition, claim.req_offset))
 
     def _share(self, name: str) -> float:
         pool = self._pools.catalog.pool(name)

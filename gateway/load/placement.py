@@ -100,25 +100,25 @@ def place(
     warm = [w for w in fitting if worth(w)]
     staying = [w for w in fitting if sticky in w.partitions]
     if warm:
-        chosen = min(warm, key=lambda w: (-worth(w), sticky not in w.partitions, order(w)))
+        worker = min(warm, key=lambda w: (-worth(w), sticky not in w.partitions, order(w)))
     elif staying:
-        chosen = staying[0]
+        worker = staying[0]
     else:
-        reached = [w for w in fitting if any(p in preferred for p in w.partitions)]
-        chosen = min(reached or fitting or workers, key=order)
+        near = [w for w in fitting if any(p in preferred for p in w.partitions)]
+        worker = min(near or fitting or workers, key=order)
     most = max(map(worth, workers))
     outcome: Literal["hit", "miss", "overridden"] = "overridden"
     if not most:
         outcome = "miss"
-    elif worth(chosen) == most:
+    elif worth(worker) == most:
         outcome = "hit"
-    own = [p for p in chosen.partitions if p in preferred] or chosen.partitions
-    if sticky is not None and sticky in chosen.partitions:
+    own = [p for p in worker.partitions if p in preferred] or worker.partitions
+    if sticky is not None and sticky in worker.partitions:
         partition = sticky
     else:
         turns = turn // len(workers)  # each worker gets every so many turns
         partition = min(own, key=lambda p: (running(p), (own.index(p) - turns) % len(own)))
-    return Place(partition, chosen.incarnation, cached.get(chosen.incarnation, 0), outcome)
+    return Place(partition, worker.incarnation, cached.get(worker.incarnation, 0), outcome)
 
 
 def choose(
@@ -141,9 +141,13 @@ def choose(
             partitions.
         served: partitions from which a ready worker takes requests; empty while nothing is known.
     """
-    taken = [p for p in range(partitions) if p in served] or range(partitions)
-    preferred = [p for p in preferred if p in taken] or taken
-    if sticky is not None and sticky in taken and load(sticky) < _bound({*preferred, sticky}, load):
+    usable = [p for p in range(partitions) if p in served] or range(partitions)
+    preferred = [p for p in preferred if p in usable] or usable
+    if (
+        sticky is not None
+        and sticky in usable
+        and load(sticky) < _bound({*preferred, sticky}, load)
+    ):
         return sticky
     return min(preferred, key=lambda p: (load(p), (preferred.index(p) - turn) % len(preferred)))
 
@@ -153,7 +157,7 @@ def _bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
     return max(FLOOR, math.ceil(LOAD_FACTOR * (sum(map(load, candidates)) + 1) / len(candidates)))
 
 
-def of_key(principal: str, key: str, partitions: int) -> int:
+def partition_of_key(principal: str, key: str, partitions: int) -> int:
     """The partition of a request with an idempotency key.
 
     It is a hash of principal and key, so that after a loss of Redis one partition tells whether the
@@ -173,14 +177,14 @@ def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[s
     chain = []
     for message in messages:
         state = hashlib.blake2b(
-            state + msgspec.json.encode([message["role"], _said(message["content"])]),
+            state + msgspec.json.encode([message["role"], _content(message["content"])]),
             digest_size=16,
         ).digest()
         chain.append(state.hex())
     return chain[-MAX_DIGESTS:]
 
 
-def _said(content: Any) -> Any:
+def _content(content: Any) -> Any:
     """A message's content, with images by their digests only, wherever their files are."""
     if isinstance(content, str):
         return content

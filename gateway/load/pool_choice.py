@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.load import admission, breaker, breakers, shortening, worker_registry
+from gateway.load import admission, breaker, shortening, worker_registry
+from gateway.load.breakers import Breakers
 from gateway.parsing import command, conversation
 from tailrace import settings
 from tailrace.protocol import engine_fields, equal_requests, errors, features, records
@@ -18,18 +19,18 @@ UNAVAILABLE_S: Final = 1.0
 def allowed(request: records.Request) -> bool:
     """Whether another model may answer: not a fork, which has ids of its source's model; not
     embeddings, which are of one space; not biases, which name ids; not a warm-up."""
-    bound = request.fork, request.embed
-    return request.generate and bound == (None, None) and not request.sampling.logit_bias
+    parts = request.fork, request.embed
+    return request.generate and parts == (None, None) and not request.sampling.logit_bias
 
 
-def fits(create: command.Create, request: records.Request, asked: Pool, pool: Pool) -> bool:
+def fits(create: command.Create, request: records.Request, primary: Pool, pool: Pool) -> bool:
     """Whether the pool takes the class, and the request may fit the model's length, by estimate.
     What may leave older messages out leaves out as many wherever it is continued, so the length
     must not be less."""
     if create.priority not in pool.classes:
         return False
     if request.truncate:
-        return pool.max_model_len >= asked.max_model_len
+        return pool.max_model_len >= primary.max_model_len
     prompt = conversation.characters(request.messages) / admission.CHARS_PER_TOKEN_GUESS
     return prompt < pool.max_model_len and (create.max_output_tokens or 0) <= pool.longest_answer
 
@@ -40,7 +41,7 @@ class Routes:
     def __init__(
         self,
         pools: settings.CurrentPools,
-        broken: breakers.Breakers,
+        breakers: Breakers,
         workers: worker_registry.WorkerRegistry,
         wait_s: Callable[[str, command.Create, str], float | None],
         draw: Callable[[], float] = random.random,
@@ -48,12 +49,12 @@ class Routes:
         """`wait_s`: gives the seconds until a pool would start a request of a principal; None while
         that is not known. `draw`: gives a random number from 0 to 1."""
         self._pools = pools
-        self._breakers = broken
+        self._breakers = breakers
         self._workers = workers
         self._wait_s = wait_s
         self.draw = draw
 
-    def gives_again(self, create: command.Create) -> bool:
+    def reuses_answers(self, create: command.Create) -> bool:
         """Whether the pool that was asked may answer by a former answer, which its workers are
         there to give."""
         pool = self._pools.catalog.pool(create.pool)
@@ -76,9 +77,9 @@ class Routes:
         elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
         if len(chain) > 1 and (self._broken(name) or elsewhere):
             return None
-        return None if self.gives_again(create) else self._wait_s(name, create, principal)
+        return None if self.reuses_answers(create) else self._wait_s(name, create, principal)
 
-    def shortened(self, create: command.Create, principal: str) -> command.Create:
+    def shorten(self, create: command.Create, principal: str) -> command.Create:
         """The request, with a shorter answer where its pool is too busy for the whole one.
         `principal`: as of `choose`."""
         chain = self._pools.catalog.chain(create.pool)
@@ -88,7 +89,7 @@ class Routes:
         if len(chain) > 1 and self._broken(create.pool):
             return create  # another pool answers
         wait_s = self._wait_s(create.pool, create, principal)
-        return create if (wait_s or 0.0) <= rule.backlog_s else shortening.applied(create, rule)
+        return create if (wait_s or 0.0) <= rule.backlog_s else shortening.shorten(create, rule)
 
     def _broken(self, name: str) -> bool:
         return self._breakers.state(name) is breaker.State.OPEN
@@ -98,8 +99,8 @@ class Routes:
         chain = self._pools.catalog.chain(create.pool)
         if len(chain) < 2 or not allowed(request):
             return []
-        asked, *others = chain
-        return [pool.name for pool in others if fits(create, request, asked, pool)]
+        primary, *others = chain
+        return [pool.name for pool in others if fits(create, request, primary, pool)]
 
     def choose(self, create: command.Create, request: records.Request, principal: str) -> str:
         """The pool that a request goes to. A pool without `fallback` takes what it always took.
@@ -115,33 +116,35 @@ class Routes:
         deadline_s = create.deadline_ms / 1000
         if len(chain) < 2 or not (chain[0].fallback_when_busy and create.degrade):
             late_s = (
-                self._late_s(create.pool, create, principal) if self.gives_again(create) else None
+                self._late_s(create.pool, create, principal)
+                if self.reuses_answers(create)
+                else None
             )
             if late_s is not None:
                 raise self._too_late(late_s, deadline_s)
         if len(chain) < 2:
             return create.pool
-        asked, late_s = chain[0], None
-        if asked.fallback_when_busy and create.degrade:
-            late_s = self._late_s(asked.name, create, principal)
+        primary, late_s = chain[0], None
+        if primary.fallback_when_busy and create.degrade:
+            late_s = self._late_s(primary.name, create, principal)
         if not allowed(request):
             if late_s is not None:
                 raise self._too_late(late_s, deadline_s)
             return create.pool
-        if late_s is None and self._breakers.admits(asked.name):
-            return asked.name
+        if late_s is None and self._breakers.admits(primary.name):
+            return primary.name
         others = self.others(create, request)
         found = self.next(request, others, create, principal)
         if found is not None:
             return found
         able = [name for name in others if self._able(name, request)]
         waits = [late_s, *(self._late_s(name, create, principal) for name in able)]
-        if known := [each for each in waits if each is not None]:
-            raise self._too_late(min(known), deadline_s)
+        if late_waits := [each for each in waits if each is not None]:
+            raise self._too_late(min(late_waits), deadline_s)
         raise errors.no_pool(
             create.model,
             [(pool.name, self._breakers.reason(pool.name)) for pool in chain],
-            max(UNAVAILABLE_S, self._breakers.wait_s(asked.name)),
+            max(UNAVAILABLE_S, self._breakers.wait_s(primary.name)),
         )
 
     def next(
@@ -173,7 +176,7 @@ class Routes:
             return None
         wait_s = self._wait_s(name, create, principal)
         deadline_s = create.deadline_ms / 1000
-        return None if wait_s is None or not admission.late(wait_s, deadline_s) else wait_s
+        return None if wait_s is None or not admission.too_late(wait_s, deadline_s) else wait_s
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:
@@ -190,5 +193,5 @@ def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request)
 
 
 def _list(worker: worker_registry.Beat, name: str) -> list[str]:
-    found = worker.get(name)
-    return found if isinstance(found, list) else []
+    values = worker.get(name)
+    return values if isinstance(values, list) else []

@@ -38,7 +38,7 @@ class PoolWorker:
     wait_s: float = 0.0
 
 
-def of(
+def candidates(
     work: backlog.Backlog,
     among: Collection[int],
     priority: topics.PriorityClass,
@@ -53,10 +53,10 @@ def of(
         priority, principal: of the request.
         each: tokens that a request makes.
     """
-    found, rank = [], topics.CLASSES.index(priority)
+    workers, rank = [], topics.CLASSES.index(priority)
     for worker in work.ready:
-        chosen = tuple(p for p in worker.partitions if p in among)
-        if not chosen:
+        partitions = tuple(p for p in worker.partitions if p in among)
+        if not partitions:
             continue
         count = work.placements.number(worker.incarnation, rank)
         waiting, all_waiting = sum(worker.waiting[: rank + 1]), sum(worker.waiting)
@@ -69,10 +69,10 @@ def of(
         wait_s: float | None = 0.0
         if running + count >= worker.capacity:
             wait_s = work.wait_at(worker, priority, principal)
-        found.append(
+        workers.append(
             PoolWorker(
                 worker.incarnation,
-                chosen,
+                partitions,
                 max(1, int(worker.capacity)),
                 int(running + queued) + count,
                 load + waiting + count * each,
@@ -80,6 +80,6 @@ def of(
                 wait_s=math.inf if wait_s is None else wait_s,
             )
         )
-    if any(math.isinf(worker.wait_s) for worker in found):
-        return [replace(worker, wait_s=0.0) for worker in found]
-    return found
+    if any(math.isinf(worker.wait_s) for worker in workers):
+        return [replace(worker, wait_s=0.0) for worker in workers]
+    return workers

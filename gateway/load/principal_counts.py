@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import admission
 from tailrace.store.redis_store import digest
 
@@ -25,21 +25,21 @@ class PrincipalCounts:
         _elsewhere: by digest of the principal; empty while Redis is away.
     """
 
-    def __init__(self, cached: cache.Cache, running: admission.Running, name: str) -> None:
+    def __init__(self, cache: Cache, running: admission.Running, name: str) -> None:
         """`name` tells this gateway from the others."""
-        self._cache = cached
+        self._cache = cache
         self._running = running
         self._name = name
         self._elsewhere = Counter[str]()
 
     async def run(self) -> None:
         """Tell and read until cancelled."""
-        told = False
+        published = False
         while True:
             busy = self._running.busy(MANY)
-            if busy or told:
-                await self._cache.tell_running(self._name, busy)
-            told = bool(busy)
+            if busy or published:
+                await self._cache.publish_running(self._name, busy)
+            published = bool(busy)
             self._elsewhere = await self._cache.running_elsewhere(self._name)
             await asyncio.sleep(REFRESH_S)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import admission, local_buckets
 from gateway.parsing import command
 from tailrace import telemetry
@@ -44,13 +44,13 @@ class RateLimiter:
 
     def __init__(
         self,
-        cached: cache.Cache,
+        cache: Cache,
         bounds: Limits,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`spawn` runs a coroutine in the background."""
-        self._cache = cached
+        self._cache = cache
         self._limits = bounds
         self._spawn = spawn
         self._clock = clock
@@ -70,11 +70,11 @@ class RateLimiter:
         """Charge one request, of which nothing is known yet. Raises like `charge`."""
         bounds, charge = self._limits, Charge(principal)
         if bounds.requests_rate:
-            taken = await self._consume(
+            consumption = await self._consume(
                 principal, "requests", 1.0, bounds.requests_rate, bounds.requests_burst
             )
-            charge.headers = admission.headers(bounds, taken.remaining)
-            _require(taken, "requests", charge.headers)
+            charge.headers = admission.headers(bounds, consumption.remaining)
+            _require(consumption, "requests", charge.headers)
         return charge
 
     async def charge_tokens(self, charge: Charge, tokens: float) -> None:
@@ -87,10 +87,10 @@ class RateLimiter:
         more = min(tokens, bounds.tokens_burst) - charge.tokens
         if not bounds.tokens_rate or more <= 0:
             return
-        taken = await self._consume(
+        consumption = await self._consume(
             charge.principal, "tokens", more, bounds.tokens_rate, bounds.tokens_burst
         )
-        _require(taken, "tokens", charge.headers)
+        _require(consumption, "tokens", charge.headers)
         charge.tokens += more
 
     def settle(self, principal: str, charged: float, used: float) -> None:
@@ -107,13 +107,13 @@ class RateLimiter:
     async def _consume(
         self, principal: str, kind: Kind, cost: float, rate: float, burst: float
     ) -> Consumed:
-        taken = await self._cache.consume_tokens(principal, cost, rate, burst, kind)
-        if taken is None:
-            taken = self._local.consume(principal, kind, cost, rate, burst, self._clock())
-        return taken
+        consumption = await self._cache.consume_tokens(principal, cost, rate, burst, kind)
+        if consumption is None:
+            consumption = self._local.consume(principal, kind, cost, rate, burst, self._clock())
+        return consumption
 
 
-def _require(taken: Consumed, kind: Kind, headers: dict[str, str]) -> None:
-    if not taken.allowed:
+def _require(consumption: Consumed, kind: Kind, headers: dict[str, str]) -> None:
+    if not consumption.allowed:
         telemetry.REQUESTS.labels(outcome="limited").inc()
-        raise errors.rate_limit_exceeded(taken.retry_after_s, kind, headers)
+        raise errors.rate_limit_exceeded(consumption.retry_after_s, kind, headers)

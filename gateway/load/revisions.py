@@ -31,9 +31,9 @@ class Revision:
     partitions: frozenset[int]
 
 
-def of(beats: Sequence[Mapping[str, Any]]) -> list[Revision]:
+def from_heartbeats(beats: Sequence[Mapping[str, Any]]) -> list[Revision]:
     """The revisions of ready workers that have partitions, the newest one first."""
-    found: dict[str, Revision] = {}
+    revisions: dict[str, Revision] = {}
     for beat in beats:
         name, age_s, partitions = (beat.get(key) for key in ("model_rev", "age_s", "partitions"))
         if beat.get("state") != "ready" or not isinstance(partitions, list) or not partitions:
@@ -42,9 +42,9 @@ def of(beats: Sequence[Mapping[str, Any]]) -> list[Revision]:
             continue
         age_s = float(age_s) if isinstance(age_s, int | float) else 0.0
         numbers = frozenset(p for p in partitions if type(p) is int)
-        before = found.get(name, Revision(name, 0.0, frozenset()))
-        found[name] = Revision(name, max(before.age_s, age_s), before.partitions | numbers)
-    return sorted(found.values(), key=lambda each: (each.age_s, each.name))
+        before = revisions.get(name, Revision(name, 0.0, frozenset()))
+        revisions[name] = Revision(name, max(before.age_s, age_s), before.partitions | numbers)
+    return sorted(revisions.values(), key=lambda each: (each.age_s, each.name))
 
 
 def shares(canary: Canary, revisions: Sequence[Revision], out: Collection[str]) -> dict[str, float]:
@@ -61,9 +61,11 @@ def shares(canary: Canary, revisions: Sequence[Revision], out: Collection[str]) 
     else:
         # The others share the rest by the partitions that they have.
         newest, rest = revisions[:1], revisions[1:]
-        held = sum(len(each.partitions) for each in rest if each.name not in out) or 1
+        partition_count = sum(len(each.partitions) for each in rest if each.name not in out) or 1
         weights = {each.name: canary if rest else 100.0 for each in newest}
-        weights |= {each.name: (100.0 - canary) * len(each.partitions) / held for each in rest}
+        weights |= {
+            each.name: (100.0 - canary) * len(each.partitions) / partition_count for each in rest
+        }
     weights = {name: 0.0 if name in out else weight for name, weight in weights.items()}
     total = sum(weights.values())
     return {name: weight / total if total else 0.0 for name, weight in weights.items()}
@@ -85,8 +87,8 @@ def pick(parts: Mapping[str, float], point: float) -> str | None:
 def point_of(scope: str, messages: Sequence[Mapping[str, Any]]) -> float:
     """From 0 up to 1, by the first user message, so it is one number for a whole conversation.
     `scope`: `Owner.cache_scope`."""
-    said = next((m["content"] for m in messages if m["role"] == "user"), None)
-    digest = hashlib.blake2b(msgspec.json.encode([scope, said]), digest_size=6).digest()
+    content = next((m["content"] for m in messages if m["role"] == "user"), None)
+    digest = hashlib.blake2b(msgspec.json.encode([scope, content]), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
 
 
@@ -99,38 +101,38 @@ class Record:
         _first: when first tokens came, and after how many seconds.
     """
 
-    _ended: collections.deque[tuple[float, bool]] = field(
+    _outcomes: collections.deque[tuple[float, bool]] = field(
         default_factory=lambda: collections.deque(maxlen=MOST)
     )
-    _first: collections.deque[tuple[float, float]] = field(
+    _first_tokens: collections.deque[tuple[float, float]] = field(
         default_factory=lambda: collections.deque(maxlen=MOST)
     )
 
-    def ended(self, now: float, *, failed: bool) -> None:
+    def add_outcome(self, now: float, *, failed: bool) -> None:
         """A response ended."""
-        self._ended.append((now, failed))
+        self._outcomes.append((now, failed))
 
-    def began(self, now: float, seconds: float) -> None:
+    def add_first_token(self, now: float, seconds: float) -> None:
         """A first token came."""
-        self._first.append((now, seconds))
+        self._first_tokens.append((now, seconds))
 
     def failures(self, now: float) -> list[bool]:
         """Of each response that ended lately, whether it failed."""
-        return [failed for at, failed in self._ended if at > now - WINDOW_S]
+        return [failed for at, failed in self._outcomes if at > now - WINDOW_S]
 
     def first_tokens(self, now: float) -> list[float]:
         """Seconds until the first token, of those that came lately."""
-        return [seconds for at, seconds in self._first if at > now - WINDOW_S]
+        return [seconds for at, seconds in self._first_tokens if at > now - WINDOW_S]
 
 
 def worse(pool: Pool, newest: Record, others: Sequence[Record], now: float) -> str:
     """Why the newest revision is worse than the others: `errors`, `first_token`; empty: it is not,
     or too little is known."""
     bounds = pool.canary_bounds
-    failed = newest.failures(now)
+    failures = newest.failures(now)
     before = [each for other in others for each in other.failures(now)]
-    if min(len(failed), len(before)) >= bounds.least:
-        rate, usual = (sum(each) / len(each) for each in (failed, before))
+    if min(len(failures), len(before)) >= bounds.least:
+        rate, usual = (sum(each) / len(each) for each in (failures, before))
         if rate > usual + bounds.errors:
             return "errors"
     first = newest.first_tokens(now)
@@ -144,5 +146,5 @@ def worse(pool: Pool, newest: Record, others: Sequence[Record], now: float) -> s
 
 def terms(pool: Pool) -> str:
     """Names the members by which revisions are weighed and judged: a judgement holds for these."""
-    said = [pool.canary, msgspec.structs.astuple(pool.canary_bounds)]
-    return hashlib.blake2b(msgspec.json.encode(said), digest_size=8).hexdigest()
+    members = [pool.canary, msgspec.structs.astuple(pool.canary_bounds)]
+    return hashlib.blake2b(msgspec.json.encode(members), digest_size=8).hexdigest()

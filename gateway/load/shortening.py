@@ -16,14 +16,14 @@ def allowed(create: command.Create, rule: ShorterWhenBusy) -> bool:
     or a format that is cut is of no use to anybody; of a fork only its source says whether it has
     them."""
     whole = not create.degrade or create.whole or not create.generate
-    bound = create.embed is not None or create.fork is not None or create.raw
-    if whole or bound or create.format is not None or create.tools.prompt:
+    special = create.embed is not None or create.fork is not None or create.raw
+    if whole or special or create.format is not None or create.tools.prompt:
         return False
     return create.sampling.min_tokens <= rule.max_output_tokens < create.sampling.max_tokens
 
 
-def applied(create: command.Create, rule: ShorterWhenBusy) -> command.Create:
+def shorten(create: command.Create, rule: ShorterWhenBusy) -> command.Create:
     """The request with the rule's bound."""
-    asked = create.sampling
-    sampling = msgspec.structs.replace(asked, max_tokens=rule.max_output_tokens)
-    return dataclasses.replace(create, sampling=sampling, shortened_from=asked.max_tokens)
+    original = create.sampling
+    sampling = msgspec.structs.replace(original, max_tokens=rule.max_output_tokens)
+    return dataclasses.replace(create, sampling=sampling, shortened_from=original.max_tokens)

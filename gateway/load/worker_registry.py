@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import backlog
 from tailrace import settings
 
@@ -39,9 +39,11 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for state in ("ready", "loading", "failed"):
         if state in states:
             worker = workers[states.index(state)]
-            shown = "loading" if state == "loading" else "ready" if state == "ready" else "none"
+            shown_state = (
+                "loading" if state == "loading" else "ready" if state == "ready" else "none"
+            )
             return {
-                "state": shown,
+                "state": shown_state,
                 "workers": len(workers),
                 "detail": str(worker.get("detail", ""))[:200],
             }
@@ -74,60 +76,60 @@ class WorkerRegistry:
 
     def __init__(
         self,
-        cached: cache.Cache,
+        cache: Cache,
         pools: settings.CurrentPools,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cache = cached
+        self._cache = cache
         self._pools = pools
         self._clock = clock
-        self._known: dict[str, list[dict[str, Any]]] = {}
+        self._heartbeats: dict[str, list[dict[str, Any]]] = {}
         self._standing: dict[str, list[Beat]] = {}
-        self._told_at: dict[str, float] = {}
+        self._ready_at: dict[str, float] = {}
         self._absent_since: dict[str, float] = {}
-        self._unanswered_at: dict[str, float] = {}
+        self._silent_at: dict[str, float] = {}
         self._backlogs: dict[str, backlog.Backlog] = {}
-        self._served: dict[str, frozenset[int]] = {}
+        self._partitions: dict[str, frozenset[int]] = {}
 
     async def run(self) -> None:
         """Refresh until cancelled."""
         while True:
             names = self._pools.catalog.names
-            self._known = {pool: self._known.get(pool, []) for pool in names}
+            self._heartbeats = {pool: self._heartbeats.get(pool, []) for pool in names}
             for pool in names:
                 self.note(pool, await self._cache.workers(pool))
             busy = any(self.backlog(pool).busy for pool in names)
             await asyncio.sleep(BUSY_REFRESH_S if busy else REFRESH_S)
 
-    def note(self, pool: str, told: list[dict[str, Any]] | None) -> None:
+    def note(self, pool: str, beats: list[dict[str, Any]] | None) -> None:
         """What Redis says of a pool; None: it does not answer."""
-        self._known[pool] = told or []
+        self._heartbeats[pool] = beats or []
         now = self._clock()
-        if told is None:
-            self._unanswered_at[pool] = now
-        ready = [worker for worker in told or [] if worker.get("state") == "ready"]
-        answered_s = now - self._unanswered_at.get(pool, -math.inf)
-        heard = [
+        if beats is None:
+            self._silent_at[pool] = now
+        ready = [worker for worker in beats or [] if worker.get("state") == "ready"]
+        answered_s = now - self._silent_at.get(pool, -math.inf)
+        live = [
             worker
             for worker in ready
             if worker.get("silent_s", 0.0) < SILENT_S or answered_s < SILENT_S
         ]
-        if heard or told is None:
+        if live or beats is None:
             self._absent_since.pop(pool, None)
         else:
             self._absent_since.setdefault(pool, now - ABSENT_S if ready else now)
-        if heard:
-            self._standing[pool], self._told_at[pool] = [*heard], now
+        if live:
+            self._standing[pool], self._ready_at[pool] = [*live], now
         elif self.absent(pool):
             self._standing.pop(pool, None)
-        self._served[pool] = served_partitions(told or [])
+        self._partitions[pool] = served_partitions(beats or [])
         # That Redis is away, or was emptied, does not mean no backlog.
-        known: Sequence[Beat] = told or []
-        if not known and now - self._told_at.get(pool, -math.inf) < BACKLOG_S:
-            known = self.standing(pool)
+        current: Sequence[Beat] = beats or []
+        if not current and now - self._ready_at.get(pool, -math.inf) < BACKLOG_S:
+            current = self.standing(pool)
         placements = self.backlog(pool).placements
         placements.refresh()
-        self._backlogs[pool] = backlog.of(known, placements)
+        self._backlogs[pool] = backlog.from_heartbeats(current, placements)
 
     def absent(self, pool: str) -> bool:
         """Whether it is known that no worker of the pool is ready."""
@@ -139,18 +141,18 @@ class WorkerRegistry:
         return self._standing.get(pool, ())
 
     def workers(self, pool: str) -> list[dict[str, Any]]:
-        return self._known.get(pool, [])
+        return self._heartbeats.get(pool, [])
 
-    def served(self, pool: str) -> frozenset[int]:
+    def partitions(self, pool: str) -> frozenset[int]:
         """See `served_partitions`."""
-        return self._served.get(pool, frozenset())
+        return self._partitions.get(pool, frozenset())
 
     def backlog(self, pool: str) -> backlog.Backlog:
         """See `backlog.of`."""
-        found = self._backlogs.get(pool)
-        if found is None:
-            found = self._backlogs[pool] = backlog.of([])
-        return found
+        work = self._backlogs.get(pool)
+        if work is None:
+            work = self._backlogs[pool] = backlog.from_heartbeats([])
+        return work
 
     def state(self) -> dict[str, Any]:
         return engine_state([w for pool in self._pools.catalog.names for w in self.workers(pool)])

@@ -55,21 +55,23 @@ class Admitting:
         self._counts = counts
         self._streams = streams
 
-    def asked(self, create: command.Create, principal: Principal, recall: Recall) -> stages.Asked:
+    def receive(
+        self, create: command.Create, principal: Principal, recall: Recall
+    ) -> stages.Arrival:
         """Raises ApiError, if the request is refused."""
         since = time.monotonic()
         self.admit(create, principal)
         if create.pending is None:
-            create = self.shortened(create, principal)
-        remembered = recall(create.previous) if create.previous is not None else None
-        return stages.Asked(create, principal, access.owner_of(principal), remembered, since)
+            create = self.shorten(create, principal)
+        memory = recall(create.previous) if create.previous is not None else None
+        return stages.Arrival(create, principal, access.owner_of(principal), memory, since)
 
     def admit(self, create: command.Create, principal: Principal) -> None:
         """Raises ApiError, if it is refused."""
         if create.pending is not None:
             # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
             create = dataclasses.replace(create, priority="interactive", generate=False)
-        refused = admission.check(
+        refusal = admission.check(
             create,
             principal.key,
             self._streams.running,
@@ -78,24 +80,26 @@ class Admitting:
             writable=self._writer.ready,
             wait_s=self._routes.wait_s(create, principal.key),
             elsewhere=self._counts.elsewhere(principal.key),
-            drawn=self._routes.draw(),
+            luck=self._routes.draw(),
         )
-        if refused is not None:
+        if refusal is not None:
             telemetry.REQUESTS.labels(outcome="refused").inc()
-            raise refused
+            raise refusal
 
-    def shortened(self, create: command.Create, principal: Principal) -> command.Create:
+    def shorten(self, create: command.Create, principal: Principal) -> command.Create:
         """The request, with a shorter answer where its pool is busy."""
         if not self._builder.continues(create.pool):
             return create
-        return self._routes.shortened(create, principal.key)
+        return self._routes.shorten(create, principal.key)
 
-    async def routed(self, built: stages.Built) -> stages.Routed:
+    async def route(self, draft: stages.Draft) -> stages.Destination:
         """Raises ApiError, if no pool takes it now."""
-        create = built.decided.create
-        pool = await self._pool(create, built.request, built.decided.placed.asked.principal)
+        create = draft.decision.create
+        pool = await self._pool(create, draft.request, draft.decision.placement.arrival.principal)
         # One topic decides which request of a key is the first.
-        return stages.Routed(built, pool, pool if create.idempotency_key is None else create.pool)
+        return stages.Destination(
+            draft, pool, pool if create.idempotency_key is None else create.pool
+        )
 
     async def _pool(
         self, create: command.Create, request: records.Request, principal: Principal
@@ -104,12 +108,14 @@ class Admitting:
         in any."""
         try:
             return self._routes.choose(create, request, principal.key)
-        except errors.ApiError as refused:
-            if refused.status == 429 and await self._answered(create, request):
+        except errors.ApiError as error:
+            if error.status == 429 and await self._has_answer(create, request):
                 return create.pool
             telemetry.REQUESTS.labels(outcome="refused").inc()
             raise
 
-    async def _answered(self, create: command.Create, request: records.Request) -> bool:
+    async def _has_answer(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool's workers have a former answer, which needs no place in an engine."""
-        return self._routes.gives_again(create) and await self._builder.answered(create, request)
+        return self._routes.reuses_answers(create) and await self._builder.has_answer(
+            create, request
+        )

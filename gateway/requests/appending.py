@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.requests import earlier, idempotency, request_writer, stages, turns, withdrawals
+from gateway.requests import idempotency, request_writer, stages, turns
+from gateway.requests.earlier import EarlierRequests
+from gateway.requests.withdrawals import Withdrawals
 from gateway.responses import response_stream
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
@@ -27,19 +29,19 @@ class Appending:
         self,
         writer: request_writer.RequestWriter,
         keys: idempotency.Idempotency,
-        known: earlier.Earlier,
+        earlier: EarlierRequests,
         places: turns.Turns,
-        withdrawn: withdrawals.Withdrawals,
+        withdrawals: Withdrawals,
     ) -> None:
         self._writer = writer
         self._keys = keys
-        self._earlier = known
+        self._earlier = earlier
         self._turns = places
-        self._withdrawals = withdrawn
+        self._withdrawals = withdrawals
 
-    async def appended(
-        self, routed: stages.Routed, preparing: asyncio.Timeout
-    ) -> stages.Appended | response_stream.ResponseStream:
+    async def append(
+        self, destination: stages.Destination, deadline: asyncio.Timeout
+    ) -> stages.LogEntry | response_stream.ResponseStream:
         """A request that is in the log; or the stream of an earlier one with the same key.
         `preparing` ends with the append, which has a deadline of its own.
 
@@ -48,77 +50,77 @@ class Appending:
                 nothing was written.
             log.LogUnavailable, busy.Busy
         """
-        request = routed.built.request
-        asked_ms = 0
+        request = destination.draft.request
+        appended_ms = 0
         try:
-            found = await self._append_once(routed, preparing)
+            outcome = await self._append_once(destination, deadline)
         except log.NotAppended:
             raise
         except log.AppendFailed as error:
             telemetry.REQUESTS.labels(outcome="unknown").inc()
-            self._withdraw(routed)
+            self._withdraw(destination)
             raise errors.outcome_unknown(request.rid) from error
         finally:
-            asked_ms = self._writer.taken_at(request.rid)
-        if isinstance(found, response_stream.ResponseStream):
-            return found
-        return stages.Appended(routed, found, asked_ms)
+            appended_ms = self._writer.append_time_ms(request.rid)
+        if isinstance(outcome, response_stream.ResponseStream):
+            return outcome
+        return stages.LogEntry(destination, outcome, appended_ms)
 
-    def _withdraw(self, routed: stages.Routed) -> None:
-        key, request = self._key(routed), routed.built.request
-        stands = None
+    def _withdraw(self, destination: stages.Destination) -> None:
+        key, request = self._key(destination), destination.draft.request
+        is_first = None
         if key is not None and request.store:
             # The next try finds it by its key, so it may run, and is paid once.
-            asked = idempotency.KeyedRequest(request, key)
-            stands = functools.partial(self._keys.stands, asked)
-        self._withdrawals.begin(request, unless=stands)
+            attempt = idempotency.KeyedRequest(request, key)
+            is_first = functools.partial(self._keys.is_first, attempt)
+        self._withdrawals.begin(request, unless=is_first)
 
     async def _append_once(
-        self, routed: stages.Routed, preparing: asyncio.Timeout
+        self, destination: stages.Destination, deadline: asyncio.Timeout
     ) -> delivery.Subscription | response_stream.ResponseStream:
-        built = routed.built
-        request, place = built.request, built.decided.placed.turn
-        topic = topics.requests(routed.home, built.decided.create.priority)
-        taken: turns.Place | None = None
+        draft = destination.draft
+        request, place = draft.request, draft.decision.placement.turn
+        topic = topics.requests(destination.home, draft.decision.create.priority)
+        own_place: turns.Place | None = None
 
         async def append() -> tuple[delivery.Subscription, int]:
-            nonlocal taken
+            nonlocal own_place
             # A cancelled append would not say what became of the record.
-            preparing.reschedule(None)
+            deadline.reschedule(None)
             if place is None:
-                return await self._writer.append(request, topic, built.partition)
-            appended = await self._append_turn(place, request, topic, built.partition)
-            taken = place
-            return appended
+                return await self._writer.append(request, topic, draft.partition)
+            entry = await self._append_turn(place, request, topic, draft.partition)
+            own_place = place
+            return entry
 
-        key = self._key(routed)
+        key = self._key(destination)
         if key is None:
             subscription, _ = await append()
             return subscription
         try:
-            found = await self._keys.append_once(idempotency.KeyedRequest(request, key), append)
+            outcome = await self._keys.append_once(idempotency.KeyedRequest(request, key), append)
         except errors.ApiError:
-            if taken is not None:
-                await self._stand_down(taken, request.rid)
+            if own_place is not None:
+                await self._release_turn(own_place, request.rid)
             raise
-        if taken is None or isinstance(found, delivery.Subscription):
-            return found
+        if own_place is None or isinstance(outcome, delivery.Subscription):
+            return outcome
         try:
-            await self._stand_down(taken, request.rid, found.rid)
+            await self._release_turn(own_place, request.rid, outcome.rid)
         except BaseException:
-            found.release()
+            outcome.release()
             raise
-        return found
+        return outcome
 
-    def _key(self, routed: stages.Routed) -> idempotency.Key | None:
-        decided = routed.built.decided
-        return self._earlier.key(decided.create, decided.placed.asked.principal)
+    def _key(self, destination: stages.Destination) -> idempotency.Key | None:
+        decision = destination.draft.decision
+        return self._earlier.key(decision.create, decision.placement.arrival.principal)
 
-    async def _stand_down(self, place: turns.Place, rid: str, first: str | None = None) -> None:
+    async def _release_turn(self, place: turns.Place, rid: str, first: str | None = None) -> None:
         """Give the place of a turn back. Without this a branch that is withdrawn, because `first`
         has its key, would stay the head."""
         with contextlib.suppress(log.LogUnavailable):
-            await self._turns.give_back(place, rid, first)
+            await self._turns.release(place, rid, first)
 
     async def _append_turn(
         self, place: turns.Place, request: records.Request, topic: str, partition: int
@@ -126,16 +128,16 @@ class Appending:
         """Take the place of a turn, then append its request."""
         until = self._writer.append_by() or int(time.time() * 1000) + TURN_WITHIN_MS
         request = msgspec.structs.replace(request, append_by=until)
-        taken = False
+        acquired = False
 
-        async def take() -> None:
-            nonlocal taken
-            await self._turns.take(place, request.rid, until)
-            taken = True
+        async def acquire() -> None:
+            nonlocal acquired
+            await self._turns.acquire(place, request.rid, until)
+            acquired = True
 
         try:
-            return await self._writer.append(request, topic, partition, take)
+            return await self._writer.append(request, topic, partition, acquire)
         except log.NotAppended:
-            if taken:  # else the next turn would wait until the time is over
-                await self._stand_down(place, request.rid)
+            if acquired:  # else the next turn would wait until the time is over
+                await self._release_turn(place, request.rid)
             raise

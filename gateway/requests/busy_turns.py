@@ -20,7 +20,7 @@ from tailrace.web import access
 
 WAIT_S: Final = 600.0
 MAX_WAITING: Final = 16  # of one principal
-LOOK_AGAIN_S: Final = 0.1  # for a request that is not in the log yet
+POLL_S: Final = 0.1  # for a request that is not in the log yet
 RETRY_AFTER_S: Final = 5.0
 _AFTER_ANY_EVENT: Final = 2**53
 
@@ -61,7 +61,7 @@ class BusyTurns:
                 del self._lines[name]
 
     async def wait(
-        self, found: busy.Busy, how: shapes.IfBusy, principal: Principal, give_up: float
+        self, turn: busy.Busy, if_busy: shapes.IfBusy, principal: Principal, give_up: float
     ) -> None:
         """Return when the turn that is to be followed has ended. `give_up`: seconds of the
         monotonic clock.
@@ -71,15 +71,15 @@ class BusyTurns:
         """
         try:
             async with asyncio.timeout(give_up - time.monotonic()):
-                await self.over(found, how, access.owner_of(principal))
+                await self.over(turn, if_busy, access.owner_of(principal))
         except TimeoutError:
-            raise found.error from None
+            raise turn.error from None
         except log.HistoryLost:
             return  # nothing runs
         except log.LogUnavailable as error:
             raise errors.unavailable("The log cannot be read right now.") from error
 
-    async def over(self, found: busy.Busy, how: shapes.IfBusy, owner: records.Owner) -> None:
+    async def over(self, turn: busy.Busy, if_busy: shapes.IfBusy, owner: records.Owner) -> None:
         """Return when the turn has ended, or is not there after all.
 
         Raises:
@@ -87,24 +87,24 @@ class BusyTurns:
             log.HistoryLost, log.LogUnavailable
             TimeoutError: it runs for too long.
         """
-        if how == "reject":
-            raise found.error
+        if if_busy == "reject":
+            raise turn.error
         if self._waiting[owner.key] >= MAX_WAITING:
             raise errors.rate_limit_exceeded(RETRY_AFTER_S)
         self._waiting[owner.key] += 1
         try:
-            if how == "interrupt":
-                await self._operations.cancel(found.rid, owner)
+            if if_busy == "interrupt":
+                await self._operations.cancel(turn.rid, owner)
             else:
-                await self._ended(found.rid, owner)
+                await self._until_end(turn.rid, owner)
         except delivery.NotFound:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(POLL_S)
         finally:
             self._waiting[owner.key] -= 1
             if not self._waiting[owner.key]:
                 del self._waiting[owner.key]
 
-    async def _ended(self, rid: str, owner: records.Owner) -> None:
+    async def _until_end(self, rid: str, owner: records.Owner) -> None:
         subscription = await self._delivery.watch(rid, owner, _AFTER_ANY_EVENT)
         try:
             while await subscription.next_events():

@@ -19,17 +19,17 @@ class Bill:
     called.
     """
 
-    def __init__(self, rates: rate_limits.RateLimiter, asked: stages.Asked) -> None:
+    def __init__(self, rates: rate_limits.RateLimiter, arrival: stages.Arrival) -> None:
         self._rates = rates
-        self._charging = asyncio.ensure_future(rates.charge(asked.create, asked.principal.key))
+        self._charging = asyncio.ensure_future(rates.charge(arrival.create, arrival.principal.key))
         self._charging.add_done_callback(consume_exception)
         self._undo = contextlib.ExitStack()
 
-    async def allowed(self) -> None:
+    async def check(self) -> None:
         """Return once the rates allow the request. Raises ApiError: 429."""
         await self._charging
 
-    async def charged(self) -> rate_limits.Charge:
+    async def charge(self) -> rate_limits.Charge:
         """The charge, from now on given back with the rest. Raises ApiError: 429."""
         charge = await self._charging
         self._undo.callback(lambda: self._rates.settle(charge.principal, charge.tokens, 0.0))
@@ -39,7 +39,7 @@ class Bill:
         """Call this at the end, unless the request stands."""
         self._undo.callback(call)
 
-    def stands(self) -> None:
+    def commit(self) -> None:
         """The request is in the log: nothing is given back."""
         self._undo.pop_all()
 

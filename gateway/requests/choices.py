@@ -12,17 +12,18 @@ from typing import Any, Final, Self
 import msgspec
 
 from gateway.parsing import command
-from gateway.requests import charging, submission, withdrawals
+from gateway.requests import charging, submission
+from gateway.requests.withdrawals import Withdrawals
 from gateway.responses import response_stream
 from tailrace.auth.principal import Principal
 from tailrace.protocol import events, records
 
-WITHDRAWN_S: Final = 5.0  # how long a client is kept waiting until nothing of its request runs
+WITHDRAWAL_S: Final = 5.0  # how long a client is kept waiting until nothing of its request runs
 _SEEDS: Final = 2**64
 _SEED_LEAST: Final = -(2**63)
 
 
-def of(create: command.Create, index: int, among: int) -> command.Create:
+def nth(create: command.Create, index: int, among: int) -> command.Create:
     """What choice number `index` asks for by itself. Its number is part of its idempotency key, so
     that a repeated request finds each of its choices. `among`: its number among the choices of its
     prompt. That is part of its seed, so that they differ and other prompts change nothing (as in
@@ -42,12 +43,14 @@ def of(create: command.Create, index: int, among: int) -> command.Create:
     )
 
 
-def split(create: command.Create, prompts: Sequence[command.Create] = ()) -> list[command.Create]:
+def requests(
+    create: command.Create, prompts: Sequence[command.Create] = ()
+) -> list[command.Create]:
     """What the choices of a request ask for. `prompts`: where it has several, `create` with each of
     them; the choices of the first come first."""
     count = create.choices // max(1, len(prompts))
     each = [prompt for prompt in prompts or (create,) for _ in range(count)]
-    return [of(asked, index, index % count) for index, asked in enumerate(each)]
+    return [nth(request, index, index % count) for index, request in enumerate(each)]
 
 
 class Choices:
@@ -89,8 +92,8 @@ class Choices:
     @property
     def finals(self) -> list[dict[str, Any]]:
         """The final Response objects; empty until all choices have ended."""
-        found = [stream.final for stream in self.streams if stream.final is not None]
-        return found if len(found) == len(self.streams) else []
+        finals = [stream.final for stream in self.streams if stream.final is not None]
+        return finals if len(finals) == len(self.streams) else []
 
     @property
     def ended(self) -> bool:
@@ -134,9 +137,9 @@ class Choices:
 
 
 async def submit(
-    taking: submission.Submission,
-    withdrawn: withdrawals.Withdrawals,
-    asked: Sequence[command.Create],
+    submitter: submission.Submission,
+    withdrawals: Withdrawals,
+    requests: Sequence[command.Create],
     principal: Principal,
 ) -> Choices:
     """Take all choices of a request into the log, or none: where one is refused or not written, the
@@ -145,29 +148,29 @@ async def submit(
     Raises:
         errors.ApiError: like `Submission.submit`.
     """
-    if len(asked) == 1:
-        return Choices([await taking.submit(asked[0], principal)])
-    tasks = [asyncio.ensure_future(taking.submit(each, principal)) for each in asked]
+    if len(requests) == 1:
+        return Choices([await submitter.submit(requests[0], principal)])
+    tasks = [asyncio.ensure_future(submitter.submit(each, principal)) for each in requests]
     try:
-        found = await asyncio.gather(*tasks, return_exceptions=True)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     except asyncio.CancelledError:
         # Those under way are cancelled; those that were taken are let go of.
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().release()
         raise
-    streams = [each for each in found if isinstance(each, response_stream.ResponseStream)]
-    failed = [each for each in found if isinstance(each, BaseException)]
-    if not failed:
+    streams = [each for each in outcomes if isinstance(each, response_stream.ResponseStream)]
+    failures = [each for each in outcomes if isinstance(each, BaseException)]
+    if not failures:
         return Choices(streams)
     for stream in streams:
         # One that an idempotency key led to is another request's.
         request = records.decode_request(stream.request) if stream.counted else None
         if request is not None:
-            withdrawn.begin(request)
+            withdrawals.begin(request)
         stream.release()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(WITHDRAWN_S):
+        async with asyncio.timeout(WITHDRAWAL_S):
             for stream in streams:
-                await withdrawn.settled(stream.rid)
-    raise failed[0]
+                await withdrawals.wait_for(stream.rid)
+    raise failures[0]

@@ -24,30 +24,30 @@ class Deciding:
         self._builder = builder
         self._turns = places
 
-    async def placed(self, asked: stages.Asked) -> stages.Placed:
+    async def place(self, arrival: stages.Arrival) -> stages.Placement:
         """Raises like `turns.Turns.following`."""
-        create = asked.create
+        create = arrival.create
         if create.conversation is None:
-            return stages.Placed(asked)
+            return stages.Placement(arrival)
         if create.fork is not None:
-            beside = await self._turns.beside(create.conversation, create.fork.rid, asked.owner)
-            return stages.Placed(asked, beside)
-        place, before = await self._turns.following(create.conversation, asked.owner, create.behind)
-        return stages.Placed(asked, place if create.generate else None, before)
+            sibling = await self._turns.sibling(create.conversation, create.fork.rid, arrival.owner)
+            return stages.Placement(arrival, sibling)
+        place, before = await self._turns.after(create.conversation, arrival.owner, create.behind)
+        return stages.Placement(arrival, place if create.generate else None, before)
 
-    async def decided(self, placed: stages.Placed) -> stages.Decided:
+    async def decide(self, placement: stages.Placement) -> stages.Decision:
         """Raises like `RequestBuilder.before`; ApiError: no model may be chosen, or its pool
         refuses the request."""
-        asked, pending = placed.asked, placed.asked.create.pending
+        arrival, pending = placement.arrival, placement.arrival.create.pending
         if pending is None:
-            return stages.Decided(placed, asked.create)
-        before = placed.before or await self._builder.before(
-            asked.create, asked.principal, asked.remembered
+            return stages.Decision(placement, arrival.create)
+        before = placement.before or await self._builder.before(
+            arrival.create, arrival.principal, arrival.remembered
         )
-        create = await self._chosen(asked.create, pending, before, asked.principal)
-        return stages.Decided(dataclasses.replace(placed, before=before), create)
+        create = await self._decide_model(arrival.create, pending, before, arrival.principal)
+        return stages.Decision(dataclasses.replace(placement, before=before), create)
 
-    async def _chosen(
+    async def _decide_model(
         self,
         create: command.Create,
         pending: command.Pending,
@@ -57,9 +57,9 @@ class Deciding:
         """The request for the model that the rules of `auto` choose for this dialogue."""
         messages = context.last_turns(before.messages)
         # Another model reads the body again, which takes long for a large one.
-        decided = await asyncio.to_thread(pending.decide, messages)
-        decided = dataclasses.replace(
-            decided, idempotency_key=create.idempotency_key, body_digest=create.body_digest
+        concrete = await asyncio.to_thread(pending.decide, messages)
+        concrete = dataclasses.replace(
+            concrete, idempotency_key=create.idempotency_key, body_digest=create.body_digest
         )
-        self._admitting.admit(decided, principal)
-        return self._admitting.shortened(decided, principal)
+        self._admitting.admit(concrete, principal)
+        return self._admitting.shorten(concrete, principal)

@@ -14,7 +14,7 @@ from tailrace.protocol import errors
 from tailrace.web import access
 
 
-class Earlier:
+class EarlierRequests:
     """Finds them."""
 
     def __init__(
@@ -23,8 +23,8 @@ class Earlier:
         self._keys = keys
         self._builder = builder
 
-    async def of(
-        self, create: command.Create, principal: Principal, but: command.Create | None = None
+    async def find(
+        self, create: command.Create, principal: Principal, excluding: command.Create | None = None
     ) -> response_stream.ResponseStream | None:
         """The stream of a request with the same key, where the turn that is to be followed may be
         just that one. It may be in the topic of each pool that may be chosen, `but` for this one's.
@@ -38,31 +38,31 @@ class Earlier:
         if pending is not None:
             among = await asyncio.to_thread(pending.candidates)
         places = dict.fromkeys((each.pool, each.priority) for each in among)
-        if but is not None:
-            places.pop((but.pool, but.priority), None)
+        if excluding is not None:
+            places.pop((excluding.pool, excluding.priority), None)
         try:
             for pool, priority in places:
-                asked = dataclasses.replace(create, pool=pool, priority=priority)
-                key = self.key(asked, principal)
-                if key is not None and (found := await self._keys.find(key)) is not None:
-                    return found
+                candidate = dataclasses.replace(create, pool=pool, priority=priority)
+                key = self.key(candidate, principal)
+                if key is not None and (stream := await self._keys.find(key)) is not None:
+                    return stream
         except log.LogUnavailable as error:
             raise errors.unavailable("The log cannot be read right now.") from error
         return None
 
     async def before_building(
-        self, decided: stages.Decided
+        self, decision: stages.Decision
     ) -> response_stream.ResponseStream | None:
         """Like `of`, where what would be built depends on more than the key stands for."""
-        asked = decided.placed.asked
-        if asked.create.pending is not None and asked.create.conversation is not None:
+        arrival = decision.placement.arrival
+        if arrival.create.pending is not None and arrival.create.conversation is not None:
             # A former try found a shorter conversation, without its own turn.
-            found = await self.of(asked.create, asked.principal, but=decided.create)
-            if found is not None:
-                return found
-        if decided.create.search is not None:
+            stream = await self.find(arrival.create, arrival.principal, excluding=decision.create)
+            if stream is not None:
+                return stream
+        if decision.create.search is not None:
             # What its files hold now is no part of what a key stands for.
-            return await self.of(decided.create, asked.principal)
+            return await self.find(decision.create, arrival.principal)
         return None
 
     def key(self, create: command.Create, principal: Principal) -> idempotency.Key | None:

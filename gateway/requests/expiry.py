@@ -15,10 +15,10 @@ from gateway.responses import response_operations
 from tailrace import log, telemetry
 from tailrace.delivery import delivery, hub
 
-LOOK_S: Final = 5.0
+CHECK_S: Final = 5.0
 GRACE_S: Final = 30.0  # behind the deadline, for the workers
 # A client may ask seldom; what is seen again within this time is still the same wait.
-REMEMBERED_S: Final = 3_600.0
+MEMORY_S: Final = 3_600.0
 AT_ONCE: Final = 64  # appends under way
 
 
@@ -40,25 +40,25 @@ class Expiry:
         self._delivery = deliver
         self._operations = operations
         self._clock = clock
-        self._due: dict[str, float] = {}
+        self._deadlines: dict[str, float] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.check()
+            await asyncio.sleep(CHECK_S)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """End what is due."""
         now = self._clock()
-        over = []
+        expired = []
         for stream in self._delivery.unclaimed():
             wait_s = stream.ttl_ms / 1000 + GRACE_S
-            if self._due.setdefault(stream.rid, now + wait_s) <= now:
-                over.append(stream)
-        for at in range(0, len(over), AT_ONCE):
-            await asyncio.gather(*(self._end(stream) for stream in over[at : at + AT_ONCE]))
-        self._due = {rid: at for rid, at in self._due.items() if now < at + REMEMBERED_S}
+            if self._deadlines.setdefault(stream.rid, now + wait_s) <= now:
+                expired.append(stream)
+        for at in range(0, len(expired), AT_ONCE):
+            await asyncio.gather(*(self._end(stream) for stream in expired[at : at + AT_ONCE]))
+        self._deadlines = {rid: at for rid, at in self._deadlines.items() if now < at + MEMORY_S}
 
     async def _end(self, stream: hub.Stream) -> None:
         """What fails is tried again at the next look."""

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.load import hedging, pool_choice
+from gateway.load import pool_choice
+from gateway.load.hedging import Hedges
 from gateway.requests import request_builder, rerouting, stages, stream_keeper
 from gateway.responses import response_stream
 from tailrace import telemetry
@@ -29,25 +30,27 @@ class Following:
         streams: stream_keeper.StreamKeeper,
         routes: pool_choice.Routes,
         watch: rerouting.Rerouting,
-        late: hedging.Hedges,
+        hedges: Hedges,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._builder = builder
         self._streams = streams
         self._routes = routes
         self.rerouting = watch
-        self.hedges = late
+        self.hedges = hedges
         self._spawn = spawn
 
-    def begun(self, appended: stages.Appended) -> response_stream.ResponseStream:
+    def follow(self, entry: stages.LogEntry) -> response_stream.ResponseStream:
         """The stream of a response whose request is in the log."""
-        routed = appended.routed
-        built = routed.built
-        create, asked = built.decided.create, built.decided.placed.asked
-        if routed.pool != create.pool:
-            self._builder.dropped(built.partition, create, asked.principal)
-            self._builder.placed(routed.pool, built.partition, create, asked.principal)
-        seconds = time.monotonic() - asked.since
+        destination = entry.destination
+        draft = destination.draft
+        create, arrival = draft.decision.create, draft.decision.placement.arrival
+        if destination.pool != create.pool:
+            self._builder.discard(draft.partition, create, arrival.principal)
+            self._builder.count_placement(
+                destination.pool, draft.partition, create, arrival.principal
+            )
+        seconds = time.monotonic() - arrival.since
         telemetry.REQUESTS.labels(outcome="accepted").inc()
         if create.shortened_from:
             telemetry.ANSWERS_SHORTENED.labels(pool=create.pool).inc()
@@ -55,45 +58,45 @@ class Following:
         _INGRESS_SECONDS.observe(seconds)
         telemetry.log(
             telemetry.Action.RESPONSE_ACCEPTED,
-            response=built.request.rid,
-            pool=routed.pool,
+            response=draft.request.rid,
+            pool=destination.pool,
             priority=create.priority,
-            partition=built.partition,
+            partition=draft.partition,
         )
-        self._watch(appended)
+        self._watch(entry)
         return self._streams.open(
-            built.request,
-            appended.subscription,
-            principal=asked.principal,
-            partition=built.partition,
-            pool=routed.pool,
-            awaited_since=asked.since,
-            charge=built.charge,
+            draft.request,
+            entry.subscription,
+            principal=arrival.principal,
+            partition=draft.partition,
+            pool=destination.pool,
+            awaited_since=arrival.since,
+            charge=draft.charge,
         )
 
-    def _watch(self, appended: stages.Appended) -> None:
+    def _watch(self, entry: stages.LogEntry) -> None:
         """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
-        routed = appended.routed
-        home, pool = routed.home, routed.pool
-        create, request = routed.built.decided.create, routed.built.request
-        subscription, partition = appended.subscription, routed.built.partition
+        destination = entry.destination
+        home, pool = destination.home, destination.pool
+        create, request = destination.draft.decision.create, destination.draft.request
+        subscription, partition = entry.subscription, destination.draft.partition
         others = [name for name in self._routes.others(create, request) if name != home]
-        watched = rerouting.Watched(
+        response = rerouting.WatchedResponse(
             subscription,
             at=home,
             others=others,
-            asked=create.pool,
+            requested_pool=create.pool,
             # Older readers would show the text of another model in the item of the one before.
             continuers=list(others) if self._builder.records_version > records.VERSION else [],
             priority=create.priority,
             partition=partition,
-            asked_ms=appended.asked_ms,
+            appended_ms=entry.appended_ms,
             patience_s=create.deadline_ms / 1000 / 2,
         )
-        self.rerouting.add(request.rid, watched)
+        self.rerouting.add(request.rid, response)
         self.hedges.add(request, subscription, home, create.priority, partition)
-        written = records.decode_request(subscription.request)
-        if pool != home and written is not None:
-            self._spawn(self.rerouting.send(written, watched, pool))
+        logged_request = records.decode_request(subscription.request)
+        if pool != home and logged_request is not None:
+            self._spawn(self.rerouting.send(logged_request, response, pool))
         elif pool != create.pool:
-            rerouting.moved(request.rid, create.pool, pool)
+            rerouting.count_reroute(request.rid, create.pool, pool)

@@ -53,48 +53,48 @@ async def source(
         log.LogUnavailable
     """
     try:
-        found = await deliver.find(fork.rid, owner)
-        if not found.response["store"]:
+        snapshot = await deliver.find(fork.rid, owner)
+        if not snapshot.response["store"]:
             raise errors.previous_response_not_found(fork.rid, forks.SOURCE)
         request = await deliver.request_of(fork.rid, owner)
     except (delivery.NotFound, log.HistoryLost) as error:
         raise errors.previous_response_not_found(fork.rid, forks.SOURCE) from error
-    if events.ITEMS in found.response.get(events.FALLBACK, {}):
+    if events.ITEMS in snapshot.response.get(events.FALLBACK, {}):
         raise errors.invalid_value(
             forks.SOURCE, f"Another model continued the response '{fork.rid}': it has no fork."
         )
-    answered = found.response["model"]
-    if answered != model:
+    source_model = snapshot.response["model"]
+    if source_model != model:
         raise errors.invalid_value(
-            "model", f"A fork is continued by the model of its source, '{answered}'."
+            "model", f"A fork is continued by the model of its source, '{source_model}'."
         )
-    if found.claim is None or fork.at > found.tokens:
+    if snapshot.claim is None or fork.at > snapshot.tokens:
         raise errors.invalid_value(
             forks.AT,
-            f"Invalid '{forks.AT}': the response has {found.tokens} tokens"
-            f"{'' if found.claim is not None else ' and was not started'}.",
+            f"Invalid '{forks.AT}': the response has {snapshot.tokens} tokens"
+            f"{'' if snapshot.claim is not None else ' and was not started'}.",
         )
-    if found.archived or found.response["created_at"] < now_s - SURELY_LOGGED_S:
-        kept = await deliver.archived.find(fork.rid, owner)
-        if kept is not None:
-            fork = msgspec.structs.replace(fork, source=_beginning(kept, fork.at))
-            return _of(request, fork, found.claim)
-        if found.archived:
+    if snapshot.archived or snapshot.response["created_at"] < now_s - SURELY_LOGGED_S:
+        archive_copy = await deliver.archived.find(fork.rid, owner)
+        if archive_copy is not None:
+            fork = msgspec.structs.replace(fork, source=_beginning(archive_copy, fork.at))
+            return _with_messages(request, fork, snapshot.claim)
+        if snapshot.archived:
             raise errors.previous_response_not_found(fork.rid, forks.SOURCE)  # erased meanwhile
-    return _of(request, fork, found.claim)
+    return _with_messages(request, fork, snapshot.claim)
 
 
-def _of(request: records.Request, fork: records.Fork, claim: records.Claim) -> Source:
+def _with_messages(request: records.Request, fork: records.Fork, claim: records.Claim) -> Source:
     messages = truncation.prompt(request, claim.dropped)
     return Source(msgspec.structs.replace(request, messages=messages), fork, claim.dropped)
 
 
-def _beginning(kept: history.History, at: int) -> records.ForkSource:
-    folded = fold.Fold(keep_ids=True, principal=kept.owner)
-    for number, record in enumerate(history.accepted(kept)):
-        folded.apply(record, number, kept.ended_ms)
-    revision, tokenizer, _ = folded.model
-    return records.ForkSource(revision, tokenizer, list(folded.ids[:at]))
+def _beginning(archive_copy: history.History, at: int) -> records.ForkSource:
+    state = fold.Fold(keep_ids=True, principal=archive_copy.owner)
+    for number, record in enumerate(history.accepted(archive_copy)):
+        state.apply(record, number, archive_copy.ended_ms)
+    revision, tokenizer, _ = state.model
+    return records.ForkSource(revision, tokenizer, list(state.ids[:at]))
 
 
 def prompt(request: records.Request) -> dict[str, Any]:
@@ -117,11 +117,13 @@ def prompt(request: records.Request) -> dict[str, Any]:
     }
 
 
-def echo(of: Source) -> dict[str, Any]:
+def echo(fork_source: Source) -> dict[str, Any]:
     """The members of the Response object that a fork has of its source, and its own."""
-    echoed, fork = of.request.echo, of.fork
-    found: dict[str, Any] = {name: echoed[name] for name in _OF_THE_PROMPT if name in echoed}
-    found["fork"] = {"response_id": fork.rid, "at": fork.at, "replace": fork.replace or None}
-    if of.dropped:
-        found[events.DROPPED] = of.dropped
-    return found
+    source_echo, fork = fork_source.request.echo, fork_source.fork
+    members: dict[str, Any] = {
+        name: source_echo[name] for name in _OF_THE_PROMPT if name in source_echo
+    }
+    members["fork"] = {"response_id": fork.rid, "at": fork.at, "replace": fork.replace or None}
+    if fork_source.dropped:
+        members[events.DROPPED] = fork_source.dropped
+    return members

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import cache
-from gateway.requests import idempotency_index, stream_keeper, withdrawals
+from gateway.cache import Cache
+from gateway.requests import idempotency_index, stream_keeper
+from gateway.requests.withdrawals import Withdrawals
 from gateway.responses import response_operations, response_stream
 from tailrace import log
 from tailrace.delivery import delivery
@@ -62,7 +63,7 @@ class KeyedRequest:
     """A request with an idempotency key."""
 
     request: records.Request
-    of: Key
+    key: Key
 
     @property
     def rid(self) -> str:
@@ -87,28 +88,28 @@ class Idempotency:
 
     def __init__(
         self,
-        cached: cache.Cache,
+        cache: Cache,
         index: idempotency_index.IdempotencyIndex,
         streams: stream_keeper.StreamKeeper,
         operations: response_operations.ResponseOperations,
-        withdrawn: withdrawals.Withdrawals,
+        withdrawals: Withdrawals,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._cache = cached
+        self._cache = cache
         self._index = index
         self._streams = streams
         self._operations = operations
-        self._withdrawals = withdrawn
+        self._withdrawals = withdrawals
         self._spawn = spawn
         self._clock = clock
         self._sleep = sleep
         self._pending: dict[str, asyncio.Future[bool]] = {}
 
     async def append_once(
-        self, asked: KeyedRequest, append: Append
+        self, attempt: KeyedRequest, append: Append
     ) -> delivery.Subscription | response_stream.ResponseStream:
         """Call `append`, unless there is an earlier request with this key.
 
@@ -122,21 +123,21 @@ class Idempotency:
                 whether another request is ahead of it.
         """
         try:
-            return await self._append_once(asked, append)
+            return await self._append_once(attempt, append)
         except _OtherBody as error:
             raise errors.idempotency_key_reused() from error
 
-    async def stands(self, asked: KeyedRequest) -> bool:
+    async def is_first(self, attempt: KeyedRequest) -> bool:
         """Whether the log has this request, and no other one with its key ahead of it that stands.
 
         Raises:
             log.LogUnavailable
         """
-        for rid in await self._known(asked.of, end=-1):
-            if rid == asked.rid:
+        for rid in await self._response_ids(attempt.key, end=-1):
+            if rid == attempt.rid:
                 return True
             try:
-                stream = await self._attach(asked.of, rid, logged=True)
+                stream = await self._attach(attempt.key, rid, logged=True)
             except (_OtherBody, errors.ApiError):
                 return False
             if stream is not None:
@@ -152,7 +153,7 @@ class Idempotency:
             log.LogUnavailable
         """
         try:
-            for rid in await self._known(key, end=-1):
+            for rid in await self._response_ids(key, end=-1):
                 stream = await self._attach(key, rid, logged=True)
                 if stream is not None:
                     return stream
@@ -161,20 +162,20 @@ class Idempotency:
         return None
 
     async def _append_once(
-        self, asked: KeyedRequest, append: Append
+        self, attempt: KeyedRequest, append: Append
     ) -> delivery.Subscription | response_stream.ResponseStream:
-        with self._submitting(asked.rid) as outcome:
-            earlier = await self._earlier(asked)
+        with self._submitting(attempt.rid) as outcome:
+            earlier = await self._earlier(attempt)
             if earlier is not None:
                 return earlier
             subscription, end = await append()
             outcome.set_result(True)
             try:
-                earlier = await self._ahead_in_log(asked, end)
+                earlier = await self._ahead_in_log(attempt, end)
             except _OtherBody as error:
                 subscription.close()
                 # Before the answer: a refused request must not run.
-                await self._stand_down(asked, error.rid)
+                await self._withdraw(attempt, error.rid)
                 raise
             except (log.LogUnavailable, errors.ApiError) as error:
                 subscription.close()
@@ -185,7 +186,7 @@ class Idempotency:
             if earlier is None:
                 return subscription
             subscription.close()
-            self._spawn(self._stand_down(asked, earlier.rid))
+            self._spawn(self._withdraw(attempt, earlier.rid))
             return earlier
 
     @contextlib.contextmanager
@@ -201,26 +202,26 @@ class Idempotency:
             if not outcome.done():
                 outcome.set_result(False)
 
-    async def _earlier(self, asked: KeyedRequest) -> response_stream.ResponseStream | None:
+    async def _earlier(self, attempt: KeyedRequest) -> response_stream.ResponseStream | None:
         """The stream of an earlier request with this key."""
-        key = asked.of
-        first = await self._cache.claim_key(key.principal, key.key, asked.rid, KEY_TTL_S)
-        if first != asked.rid:
+        key = attempt.key
+        first = await self._cache.claim_key(key.principal, key.key, attempt.rid, KEY_TTL_S)
+        if first != attempt.rid:
             stream = await self._attach(key, first)
             if stream is not None:
                 return stream
             # Its submission failed or died before the append, so the key is free again.
-            await self._remap(asked, first, asked.rid)
+            await self._remap(attempt, first, attempt.rid)
         # The key is new to Redis, which may have lost it or never been told.
-        for rid in await self._known(key, end=-1):
+        for rid in await self._response_ids(key, end=-1):
             try:
                 stream = await self._attach(key, rid, logged=True)
             except _OtherBody:
-                await self._remap(asked, asked.rid, rid)
+                await self._remap(attempt, attempt.rid, rid)
                 raise
             if stream is not None:
                 try:
-                    await self._remap(asked, asked.rid, rid)
+                    await self._remap(attempt, attempt.rid, rid)
                 except BaseException:
                     stream.release()
                     raise
@@ -228,37 +229,37 @@ class Idempotency:
         return None
 
     async def _ahead_in_log(
-        self, asked: KeyedRequest, end: int
+        self, attempt: KeyedRequest, end: int
     ) -> response_stream.ResponseStream | None:
         """The stream of a request with this key that got into the log just before this one.
 
         Args:
             end: offset after this request's record; -1 when it is not known.
         """
-        for rid in await self._known(asked.of, end):
-            if rid == asked.rid:
+        for rid in await self._response_ids(attempt.key, end):
+            if rid == attempt.rid:
                 return None
-            stream = await self._attach(asked.of, rid, logged=True)
+            stream = await self._attach(attempt.key, rid, logged=True)
             if stream is not None:
                 return stream
         return None
 
-    async def _known(self, key: Key, end: int) -> list[str]:
-        named = (key.owner, key.digest)
-        return await self._index.rids(key.pool, key.priority, key.partition, named, end)
+    async def _response_ids(self, key: Key, end: int) -> list[str]:
+        index_key = (key.owner, key.digest)
+        return await self._index.rids(key.pool, key.priority, key.partition, index_key, end)
 
-    async def _stand_down(self, asked: KeyedRequest, first: str) -> None:
+    async def _withdraw(self, attempt: KeyedRequest, first: str) -> None:
         """Withdraw this request, because `first` came before it. Returns when its CANCEL is in the
         log, or soon; the withdrawal goes on."""
-        self._withdrawals.begin(asked.request)
+        self._withdrawals.begin(attempt.request)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STAND_DOWN_S):
-                await self._withdrawals.settled(asked.rid)
-        await self._remap(asked, asked.rid, first)
+                await self._withdrawals.wait_for(attempt.rid)
+        await self._remap(attempt, attempt.rid, first)
 
-    async def _remap(self, asked: KeyedRequest, old: str, new: str) -> None:
+    async def _remap(self, attempt: KeyedRequest, old: str, new: str) -> None:
         """Have the cache say `new` where it says `old`."""
-        key = asked.of
+        key = attempt.key
         await self._cache.release_key(key.principal, key.key, old)
         await self._cache.claim_key(key.principal, key.key, new, KEY_TTL_S)
 
@@ -277,7 +278,7 @@ class Idempotency:
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
             return None
-        await self._withdrawals.settled(rid)
+        await self._withdrawals.wait_for(rid)
         try:
             # Another gateway may have claimed the key and not yet appended.
             return await retry_until(

@@ -48,10 +48,10 @@ class _Partition:
 
     position: int = -1
     rids: dict[bytes, list[str]] = field(default_factory=dict)
-    kept: int = 0
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def add(self, record: log.Record, most: int) -> None:
+    def add(self, record: log.Record, limit: int) -> None:
         """Note what the record says, and forget the oldest keys above `most` responses."""
         self.position = record.offset + 1
         if record.value is None or _FIELD not in record.value:
@@ -61,13 +61,13 @@ class _Partition:
             return
         if request.late(record.timestamp):
             return
-        known = self.rids.setdefault(_digest((request.owner, request.idempotency_key)), [])
+        rids = self.rids.setdefault(_digest((request.owner, request.idempotency_key)), [])
         # An ambiguous append is repeated under the same id.
-        if request.rid not in known and len(known) < MAX_RIDS:
-            known.append(request.rid)
-            self.kept += 1
-        while self.kept > most:
-            self.kept -= len(self.rids.pop(next(iter(self.rids))))
+        if request.rid not in rids and len(rids) < MAX_RIDS:
+            rids.append(request.rid)
+            self.count += 1
+        while self.count > limit:
+            self.count -= len(self.rids.pop(next(iter(self.rids))))
 
 
 class IdempotencyIndex:
@@ -88,16 +88,16 @@ class IdempotencyIndex:
             log.LogUnavailable
         """
         topic = topics.requests(pool, priority)
-        known = self._partitions.setdefault((topic, partition), _Partition())
-        async with known.reading:
+        state = self._partitions.setdefault((topic, partition), _Partition())
+        async with state.lock:
             if end < 0:
                 end = (await self._offsets.ends(topic, [partition]))[partition]
             try:
-                await self._read(known, pool, topic, partition, end)
+                await self._read(state, pool, topic, partition, end)
             except log.HistoryLost as error:  # retention passed the place that was just looked up
-                known.position = -1
+                state.position = -1
                 raise log.LogUnavailable(str(error)) from error
-            return list(known.rids.get(_digest(key), ()))
+            return list(state.rids.get(_digest(key), ()))
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -105,17 +105,17 @@ class IdempotencyIndex:
         await self._offsets.stop()
 
     async def _read(
-        self, known: _Partition, pool: str, topic: str, partition: int, end: int
+        self, state: _Partition, pool: str, topic: str, partition: int, end: int
     ) -> None:
-        if known.position < 0 or end - known.position > RECENT:
-            known.position = max(known.position, await self._start(pool, topic, partition, end))
+        if state.position < 0 or end - state.position > RECENT:
+            state.position = max(state.position, await self._start(pool, topic, partition, end))
         async with contextlib.aclosing(
-            self._replays.read(topic, partition, known.position, end)
+            self._replays.read(topic, partition, state.position, end)
         ) as batches:
-            most = max(RECENT, MAX_BYTES // RID_BYTES // len(self._partitions))
+            limit = max(RECENT, MAX_BYTES // RID_BYTES // len(self._partitions))
             async for batch in batches:
                 for record in batch:
-                    known.add(record, most)
+                    state.add(record, limit)
 
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
         """Finished requests lie below the commit, so whatever still runs is seen."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from gateway.files import files
+from gateway.files.files import Files
 from gateway.load import admission, rate_limits
 from gateway.requests import charging, request_builder, stages, token_counts
 from tailrace.auth.principal import Principal
@@ -19,45 +19,45 @@ class Preparing:
         builder: request_builder.RequestBuilder,
         rates: rate_limits.RateLimiter,
         counts: token_counts.TokenCounts,
-        kept_files: files.Files,
+        files: Files,
         permit: Callable[[Principal], None],
     ) -> None:
         """`permit` raises ApiError when the principal's credential was revoked."""
         self._builder = builder
         self._rates = rates
         self._counts = counts
-        self._files = kept_files
+        self._files = files
         self._permit = permit
 
-    async def built(self, decided: stages.Decided, bill: charging.Bill) -> stages.Built:
+    async def build(self, decision: stages.Decision, bill: charging.Bill) -> stages.Draft:
         """Raises like `RequestBuilder.build`; ApiError: the rates refuse it, its prompt is too
         long, or its credential was revoked."""
-        create, placed = decided.create, decided.placed
-        asked = placed.asked
+        create, placement = decision.create, decision.placement
+        arrival = placement.arrival
         request, partition = await self._builder.build(
-            create, asked.principal, asked.remembered, placed.before
+            create, arrival.principal, arrival.remembered, placement.before
         )
-        bill.undo(functools.partial(self._builder.dropped, partition, create, asked.principal))
-        charge = await bill.charged()
-        if asked.looks_up:
+        bill.undo(functools.partial(self._builder.discard, partition, create, arrival.principal))
+        charge = await bill.charge()
+        if arrival.looks_up:
             await self._rates.charge_tokens(charge, admission.cost_of(request))
         await self._counts.check(create, request)
         request = await self._files.apart(request)
-        self._permit(asked.principal)  # what came before may have taken seconds
-        return stages.Built(decided, request, partition, charge)
+        self._permit(arrival.principal)  # what came before may have taken seconds
+        return stages.Draft(decision, request, partition, charge)
 
-    async def counted(self, decided: stages.Decided) -> int | None:
+    async def count_tokens(self, decision: stages.Decision) -> int | None:
         """How many tokens the prompt is; None where a worker has to say. Raises like `build`, and
         ApiError: it is too long."""
-        create, asked = decided.create, decided.placed.asked
-        if not self.able(create.pool):
+        create, arrival = decision.create, decision.placement.arrival
+        if not self.can_count(create.pool):
             return None
         request, partition = await self._builder.build(
-            create, asked.principal, before=decided.placed.before
+            create, arrival.principal, before=decision.placement.before
         )
-        self._builder.dropped(partition, create, asked.principal)
+        self._builder.discard(partition, create, arrival.principal)
         return await self._counts.count(create, request)
 
-    def able(self, pool: str) -> bool:
+    def can_count(self, pool: str) -> bool:
         """Whether prompts for a pool can be counted here."""
-        return self._counts.able(pool)
+        return self._counts.can_count(pool)

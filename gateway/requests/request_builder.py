@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway import cache
-from gateway.files import passage_prompt, uploads
-from gateway.load import admission, backlog, canaries, placement, pool_workers, worker_registry
+from gateway.cache import Cache
+from gateway.files import passage_prompt
+from gateway.files.uploads import Uploads
+from gateway.load import admission, backlog, placement, pool_workers, worker_registry
+from gateway.load.canaries import Canaries
 from gateway.parsing import command, conversation, images, sampling
 from gateway.requests import forks, requirements, search_port
 from gateway.responses import context, references
@@ -23,7 +25,7 @@ from tailrace.delivery import delivery
 from tailrace.protocol import equal_requests, errors, events, ids, records, seals, topics
 from tailrace.web import access
 
-_CLOSED: Final = (
+_NO_TEXT: Final = (
     "The response '{}' has no text that could be continued without an 'input': its answer is "
     "complete, is not plain text, or ends with a call or with reasoning."
 )
@@ -39,16 +41,16 @@ class RequestBuilder:
     def __init__(
         self,
         deliver: delivery.Delivery,
-        cached: cache.Cache,
+        cache: Cache,
         running: admission.Running,
         workers: worker_registry.WorkerRegistry,
         partitions: int,
         records_version: int = records.VERSION_2,
         seal_keys: seals.Keys | None = None,
         *,
-        uploaded: uploads.Uploads,
-        searching: search_port.SearchPort | None = None,
-        canary: canaries.Canaries | None = None,
+        uploads: Uploads,
+        search: search_port.SearchPort | None = None,
+        canaries: Canaries | None = None,
         affinity: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -56,7 +58,7 @@ class RequestBuilder:
         `searching`: None where there are no vector stores. `canary`: None to weigh no revisions.
         `affinity`: go by what workers hold."""
         self._delivery = deliver
-        self._cache = cached
+        self._cache = cache
         self._running = running
         self._workers = workers
         self._partitions = partitions
@@ -64,28 +66,28 @@ class RequestBuilder:
         self._records_version = records_version
         self._seal_keys = seal_keys
         self._clock = clock
-        self._references = references.References(deliver, seal_keys, uploaded)
-        self._resolver = context.Resolver(deliver, cached, partitions)
-        self._searching = searching
+        self._references = references.References(deliver, seal_keys, uploads)
+        self._resolver = context.Resolver(deliver, cache, partitions)
+        self._search = search
         self._turn = itertools.count()
-        self._canaries = canary
+        self._canaries = canaries
         self._affinity = affinity
 
     async def before(
         self,
         create: command.Create,
         principal: Principal,
-        remembered: Remembered | None = None,
+        memory: Remembered | None = None,
     ) -> context.History:
         """What comes before a request of no conversation. Raises like `build`."""
         owner = access.owner_of(principal)
-        return await self._resolver.resolve(create.previous, owner, remembered)
+        return await self._resolver.resolve(create.previous, owner, memory)
 
     async def build(
         self,
         create: command.Create,
         principal: Principal,
-        remembered: Remembered | None = None,
+        memory: Remembered | None = None,
         before: context.History | None = None,
     ) -> tuple[records.Request, int]:
         """The request record and its partition.
@@ -107,21 +109,21 @@ class RequestBuilder:
             return await self._embeddings(create, principal, owner)
         if create.fork is not None:
             return await self._fork(create, create.fork, principal, owner)
-        history = before or await self._resolver.resolve(create.previous, owner, remembered)
-        resolved = await self._references.resolve(create, owner)
+        history = before or await self._resolver.resolve(create.previous, owner, memory)
+        with_references = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
         # A warm-up is no answer: what follows it without an input answers what it was given.
         continues = None if create.turn else context.opened(past)
         if continues is False and create.generate and create.previous is not None:
-            raise errors.invalid_value("previous_response_id", _CLOSED.format(create.previous))
-        unanswered: set[str] = set()
-        if create.previous is not None or before is not None or resolved is not create:
-            create = resolved
-            unanswered = conversation.check_calls(create.turn, past, complete=create.generate)
+            raise errors.invalid_value("previous_response_id", _NO_TEXT.format(create.previous))
+        open_calls: set[str] = set()
+        if create.previous is not None or before is not None or with_references is not create:
+            create = with_references
+            open_calls = conversation.check_calls(create.turn, past, complete=create.generate)
         if create.generate:  # what follows a warm-up may still answer them
-            past = context.settled(past, unanswered)
+            past = context.settled(past, open_calls)
         if continues:
-            _check_continued(create)
+            _check_continuation(create)
         head = (
             [{"role": "system", "content": create.instructions}]
             if create.instructions is not None
@@ -131,11 +133,11 @@ class RequestBuilder:
         if not messages:
             raise errors.missing_required_parameter("input")
         images.check_count(messages, "input")
-        searched: dict[str, Any] = {}
-        if create.search is not None and self._searching is not None:
-            found = await self._searching.prompted(create, create.search, messages, principal)
-            if found is not None:
-                messages, searched = found.messages, passage_prompt.echoed(found.search)
+        search_echo: dict[str, Any] = {}
+        if create.search is not None and self._search is not None:
+            prompt = await self._search.prompt(create, create.search, messages, principal)
+            if prompt is not None:
+                messages, search_echo = prompt.messages, passage_prompt.echoed(prompt.search)
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )
@@ -162,7 +164,7 @@ class RequestBuilder:
         )
         partition = await self._place(create, principal, history, request, messages)
         rid = await self._delivery.mint(partition)
-        echo = {**self._echo(rid, create, owner), **searched}
+        echo = {**self._echo(rid, create, owner), **search_echo}
         request = msgspec.structs.replace(request, rid=rid, echo=echo)
         return self._continuable(create, request), partition
 
@@ -197,8 +199,8 @@ class RequestBuilder:
     ) -> tuple[records.Request, int]:
         """Like `build`. The prompt is that of the source's record, so that this record is whole by
         itself; everything else is as the client says now."""
-        found = await forks.source(self._delivery, fork, create.model, owner, self._clock())
-        source = found.request
+        fork_source = await forks.source(self._delivery, fork, create.model, owner, self._clock())
+        source = fork_source.request
         if source.format is not None:
             what = "the format of the response that is forked"
             sampling.check_beside_format(create.sampling, what)
@@ -219,13 +221,13 @@ class RequestBuilder:
             idempotency_key=key_digest(create.idempotency_key),
             prefix=prefix,
             body_digest=create.body_digest,
-            fork=found.fork,
+            fork=fork_source.fork,
             conversation=create.conversation,
             **forks.prompt(source),
         )
         partition = await self._place(create, principal, history, request, source.messages)
         rid = await self._delivery.mint(partition)
-        echo = {**self._echo(rid, create, owner), **forks.echo(found)}
+        echo = {**self._echo(rid, create, owner), **forks.echo(fork_source)}
         request = msgspec.structs.replace(request, rid=rid, echo=echo)
         return self._continuable(create, request), partition
 
@@ -248,23 +250,23 @@ class RequestBuilder:
 
     def _extension(self, create: command.Create) -> dict[str, Any]:
         """Members of version 2, where they are used: a plain request keeps its bytes."""
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if create.tools.prompt:
-            found = {
+            members = {
                 "tools": list(create.tools.prompt),
                 "tool_choice": create.tools.choice,
                 "parallel_tool_calls": create.tools.parallel,
                 "max_tool_calls": create.tools.max_calls,
             }
         if create.raw:
-            found["raw"] = True
+            members["raw"] = True
         if create.truncate:
-            found["truncate"] = True
+            members["truncate"] = True
         if create.format is not None:
-            found["format"] = create.format.engine
+            members["format"] = create.format.engine
         if create.reasoning is not None and self._records_version >= records.VERSION_2:
-            found["reasoning"] = create.reasoning.engine  # a hint, which an old reader may miss
-        return found
+            members["reasoning"] = create.reasoning.engine  # a hint, which an old reader may miss
+        return members
 
     async def _place(
         self,
@@ -279,19 +281,19 @@ class RequestBuilder:
         Raises:
             errors.ApiError: no worker can.
         """
-        fixed, workers = None, self._workers.workers(create.pool)
+        key_partition, workers = None, self._workers.workers(create.pool)
         if create.idempotency_key is not None:
-            fixed = self.partition_of_key(principal, create.idempotency_key)
-            own = [worker for worker in workers if fixed in backlog.partitions_of(worker)]
+            key_partition = self.partition_of_key(principal, create.idempotency_key)
+            own = [worker for worker in workers if key_partition in backlog.partitions_of(worker)]
             workers = own or workers
-        able = requirements.check(create, request, newest=self._records_version, workers=workers)
-        partition = fixed
+        capable = requirements.check(create, request, newest=self._records_version, workers=workers)
+        partition = key_partition
         if partition is None:
-            among = self._workers.served(create.pool)
-            if len(able) < len(workers):
-                among = worker_registry.served_partitions(able)
+            among = self._workers.partitions(create.pool)
+            if len(capable) < len(workers):
+                among = worker_registry.served_partitions(capable)
             partition = await self._partition(create, principal, history, request, messages, among)
-        self.placed(create.pool, partition, create, principal)
+        self.count_placement(create.pool, partition, create, principal)
         return partition
 
     async def _partition(
@@ -306,8 +308,8 @@ class RequestBuilder:
         """`among`: partitions of workers that can do it."""
         if self._canaries is not None:
             scope = access.owner_of(principal).cache_scope
-            weighed = self._canaries.partitions(create.pool, scope, messages)
-            among = among & weighed or among or weighed
+            revision_partitions = self._canaries.partitions(create.pool, scope, messages)
+            among = among & revision_partitions or among or revision_partitions
         place = await self._place_by_workers(
             create, principal, request.prefix, history.partition, among
         )
@@ -335,58 +337,60 @@ class RequestBuilder:
         """The place by what workers tell; None while they tell nothing."""
         if not self._affinity:
             return None
-        pool, cached = create.pool, dict[str, int]()
+        pool, tokens = create.pool, dict[str, int]()
         if not self._workers.workers(pool):
             return None
         if prefix:
             names = [worker.incarnation for worker in self._workers.backlog(pool).ready]
-            cached = await self._cache.held(pool, prefix, names)
+            tokens = await self._cache.prefix_tokens(pool, prefix, names)
         work = self._workers.backlog(pool)
         each = work.each or float(create.sampling.max_tokens)
-        chosen = self._all_partitions & among
-        workers = pool_workers.of(work, chosen, create.priority, principal.key, each)
+        candidates = self._all_partitions & among
+        workers = pool_workers.candidates(work, candidates, create.priority, principal.key, each)
         if not workers:
             return None
         return placement.place(
             workers,
             self._delivery.preferred,
             self._running.on,
-            cached=cached,
+            cached=tokens,
             each=each,
             sticky=sticky,
             turn=next(self._turn),
         )
 
-    def placed(
+    def count_placement(
         self, pool: str, partition: int, create: command.Create, principal: Principal
     ) -> None:
         """Count a request that goes to a partition until the pool's workers may tell of it."""
         work, rank = self._workers.backlog(pool), topics.CLASSES.index(create.priority)
-        for worker in work.taking(partition):
+        for worker in work.serving(partition):
             work.placements.add(worker.incarnation, principal.key, rank)
 
-    def dropped(self, partition: int, create: command.Create, principal: Principal) -> None:
+    def discard(self, partition: int, create: command.Create, principal: Principal) -> None:
         """What was built for a partition is not written after all."""
         work, rank = self._workers.backlog(create.pool), topics.CLASSES.index(create.priority)
-        for worker in work.taking(partition):
+        for worker in work.serving(partition):
             work.placements.remove(worker.incarnation, principal.key, rank)
 
     def wait_s(self, pool: str, create: command.Create, principal: str) -> float | None:
         """Seconds until a pool would start a request of a principal, by its key; None while that is
         not known."""
         key = create.idempotency_key
-        partition = None if key is None else placement.of_key(principal, key, self._partitions)
+        partition = (
+            None if key is None else placement.partition_of_key(principal, key, self._partitions)
+        )
         return self._workers.backlog(pool).wait_s(create.priority, principal, partition)
 
-    async def answered(self, create: command.Create, request: records.Request) -> bool:
+    async def has_answer(self, create: command.Create, request: records.Request) -> bool:
         """Whether the pool has a former answer to this request (log rule §24)."""
         digest = equal_requests.digest(request)
         most = request.sampling.max_tokens
-        return digest is not None and await self._cache.answered(create.pool, digest, most)
+        return digest is not None and await self._cache.has_answer(create.pool, digest, most)
 
     def partition_of_key(self, principal: Principal, key: str) -> int:
         """The partition of all requests of a principal with this idempotency key."""
-        return placement.of_key(principal.key, key, self._partitions)
+        return placement.partition_of_key(principal.key, key, self._partitions)
 
     def _echo(self, rid: str, create: command.Create, owner: records.Owner) -> dict[str, Any]:
         echo = events.echo(
@@ -408,7 +412,7 @@ class RequestBuilder:
             prompt_cache_key=create.prompt_cache_key,
         )
         echo |= create.echo
-        if self._canaries is not None and self._canaries.tells(create.pool):
+        if self._canaries is not None and self._canaries.reports_revision(create.pool):
             echo[events.REVISION] = None
         if create.conversation is not None:
             echo["conversation"] = {"id": create.conversation}
@@ -427,7 +431,7 @@ def continuable(request: records.Request) -> bool:
     return request.generate and request.format is None and not request.raw
 
 
-def _check_continued(create: command.Create) -> None:
+def _check_continuation(create: command.Create) -> None:
     """Check that an answer may go on with text. Raises ApiError: 400 naming the field."""
     if create.format is not None:
         raise errors.invalid_value(

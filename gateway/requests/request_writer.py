@@ -48,7 +48,7 @@ class RequestWriter:
         return self._writer.connected and self._delivery.ready
 
     @property
-    def answered(self) -> bool:
+    def responsive(self) -> bool:
         """Whether `ready`, and the broker answers: questions in time, appends not overdue."""
         return self.ready and self._delivery.answered and not self._writer.stalled
 
@@ -101,7 +101,7 @@ class RequestWriter:
         value = records.encode(reroute)
         await self._writer.append(topic, partition, reroute.rid, value, telemetry.trace_headers())
 
-    def taken_at(self, rid: str) -> int:
+    def append_time_ms(self, rid: str) -> int:
         """The broker's time, in ms, of a request that was appended here; 0 if it is not known. It
         is told once."""
         return self._times.pop(rid, 0)
@@ -151,13 +151,13 @@ class RequestWriter:
         self, request: records.Request, topic: str, partition: int, value: bytes
     ) -> int:
         headers = telemetry.trace_headers()
-        appended = await self._writer.append(topic, partition, request.rid, value, headers)
+        position = await self._writer.append(topic, partition, request.rid, value, headers)
         now = self._monotonic()
-        if appended.timestamp > 0:
-            self._clock.acknowledged(appended.timestamp, now)
-            if request.late(appended.timestamp):
+        if position.timestamp > 0:
+            self._clock.acknowledged(position.timestamp, now)
+            if request.late(position.timestamp):
                 raise log.NotAppended("the broker took it too late")
-            self._times[request.rid] = appended.timestamp
+            self._times[request.rid] = position.timestamp
         elif request.late(int(self._clock.now_ms(now))):
             raise log.AppendFailed("the broker does not say when it took it")
-        return appended.offset
+        return position.offset

@@ -28,7 +28,7 @@ _WORDS: Final[Mapping[str, str]] = {
 _OF_ALL: Final = frozenset({"continuation"})
 
 
-class _Asked(NamedTuple):
+class _Need(NamedTuple):
     """What a request asks of an engine.
 
     Attributes:
@@ -76,71 +76,73 @@ def check(
             f"The model '{create.model}' generates no text. It makes embeddings: POST "
             "/v1/embeddings.",
         )
-    asked = _asked(request)
-    lacks = [_lacks(worker, asked) for worker in workers if _tells(worker)]
+    needs = _needs(request)
+    lacks = [_lacks(worker, needs) for worker in workers if _reports_features(worker)]
     if not any(lacks):
         return workers
-    for each in asked:
+    for each in needs:
         lacking = [each in of_worker for of_worker in lacks]
         if all(lacking) or (any(lacking) and each.name in _OF_ALL):
             raise _unsupported(create, each)
     if all(lacks):  # no worker has all of it
         raise _unsupported(create, lacks[0][0])
-    return [worker for worker in workers if not (_tells(worker) and _lacks(worker, asked))]
+    return [
+        worker for worker in workers if not (_reports_features(worker) and _lacks(worker, needs))
+    ]
 
 
 def continues(workers: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all workers of a pool continue texts, as far as they are known."""
-    return all("continuation" in each for each in _told(workers))
+    return all("continuation" in each for each in _features(workers))
 
 
 def takes_images(workers: Sequence[Mapping[str, Any]]) -> bool | None:
     """Whether a worker of a pool takes images; None while none tells."""
-    known = list(_told(workers))
-    return any("images" in each for each in known) if known else None
+    features_of_workers = list(_features(workers))
+    return any("images" in each for each in features_of_workers) if features_of_workers else None
 
 
-def _asked(request: records.Request) -> list[_Asked]:
+def _needs(request: records.Request) -> list[_Need]:
     """What a request needs of the engine."""
-    needs = [_Asked(need.feature, need.field, own=False) for need in features.needed(request)]
-    return needs + [_Asked(row.name, row.member, own=True) for row in engine_fields.used(request)]
+    needs = [_Need(need.feature, need.field, own=False) for need in features.needed(request)]
+    return needs + [_Need(row.name, row.member, own=True) for row in engine_fields.used(request)]
 
 
-def _lacks(worker: Mapping[str, Any], asked: Sequence[_Asked]) -> list[_Asked]:
+def _lacks(worker: Mapping[str, Any], needs: Sequence[_Need]) -> list[_Need]:
     """What a worker that tells its features does not have."""
-    told = worker.get("not_offered")  # not by older ones
-    refused = told if isinstance(told, list) else []
+    not_offered = worker.get("not_offered")  # not by older ones
+    refused = not_offered if isinstance(not_offered, list) else []
     return [
         each
-        for each in asked
+        for each in needs
         if (each.name in refused if each.own else each.name not in worker["features"])
     ]
 
 
-def _tells(worker: Mapping[str, Any]) -> bool:
+def _reports_features(worker: Mapping[str, Any]) -> bool:
     return worker.get("state") != "loading" and isinstance(worker.get("features"), list)
 
 
-def _unsupported(create: command.Create, asked: _Asked) -> errors.ApiError:
-    param = _param(create, asked.member)
-    what = f"'{asked.name}' is" if asked.own else _WORDS.get(asked.name, f"'{asked.name}' is")
+def _unsupported(create: command.Create, need: _Need) -> errors.ApiError:
+    param = _param(create, need.member)
+    what = f"'{need.name}' is" if need.own else _WORDS.get(need.name, f"'{need.name}' is")
     return errors.unsupported_parameter(
         param, f"{what} not supported by the model '{create.model}'."
     )
 
 
-def _told(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def _features(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """The features of each worker that tells them."""
     for worker in workers:
-        if _tells(worker):
+        if _reports_features(worker):
             yield worker["features"]
 
 
 def embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
     """Whether it is known that none of the workers of a pool generates text."""
     some = False
-    for told in _told(workers):
-        if features.generates_text(told):
+    for worker_features in _features(workers):
+        if features.generates_text(worker_features):
             return False
         some = True
     return some
@@ -180,9 +182,9 @@ def _later(create: command.Create, request: records.Request) -> Iterator[str]:
         yield create.format.param
     if request.sampling.logprobs is not None:
         yield create.logprobs_param or "logprobs"
-    usual = records.Sampling(1)
+    defaults = records.Sampling(1)
     for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos"):
-        if getattr(request.sampling, name) != getattr(usual, name):
+        if getattr(request.sampling, name) != getattr(defaults, name):
             yield name
     if (where := images.first(create.turn)) is not None:
         yield where

@@ -10,14 +10,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.load import breaker, breakers, canaries, hedging, pool_choice
+from gateway.load import breaker, pool_choice
+from gateway.load.breakers import Breakers
+from gateway.load.canaries import Canaries
+from gateway.load.hedging import Hedges
 from gateway.requests import request_writer
 from gateway.responses import response_stream
 from tailrace import log, settings, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import fold, records, segments, topics
 
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 AT_ONCE: Final = 64  # reroutes under way
 # A response that stands still for so long, in a broken pool, is continued by another one. Longer
 # than `worker.serving.takeover.GRACE_MS`: a worker of its own model goes first.
@@ -27,7 +30,7 @@ _BROKEN: Final = frozenset({"server_error"})
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class WatchedResponse:
     """One response.
 
     Attributes:
@@ -50,16 +53,16 @@ class Watched:
     others: list[str]
     priority: topics.PriorityClass
     partition: int
-    asked_ms: int
+    appended_ms: int
     sent_at: float = 0.0
     patience_s: float = math.inf
-    asked: str = ""
+    requested_pool: str = ""
     continuers: list[str] = field(default_factory=list)
     continuer: str = ""
-    seen: tuple[int, int] = (0, 0)
-    seen_at: float = 0.0
-    told: bool = False
-    judged: bool = False
+    progress: tuple[int, int] = (0, 0)
+    progress_at: float = 0.0
+    reported: bool = False
+    revision_reported: bool = False
     late: bool = False
     stalled: bool = False
 
@@ -84,180 +87,197 @@ class Rerouting:
     def __init__(
         self,
         pools: settings.CurrentPools,
-        broken: breakers.Breakers,
-        ways: pool_choice.Routes,
+        breakers: Breakers,
+        routes: pool_choice.Routes,
         writer: request_writer.RequestWriter,
-        weighed: canaries.Canaries,
-        late: hedging.Hedges,
+        canaries: Canaries,
+        hedges: Hedges,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pools = pools
-        self._breakers = broken
-        self._routes = ways
+        self._breakers = breakers
+        self._routes = routes
         self._writer = writer
-        self._canaries = weighed
-        self._late = late
+        self._canaries = canaries
+        self._hedges = hedges
         self._clock = clock
-        self._watched: dict[str, Watched] = {}
-        self._moved_at: dict[str, float] = {}
+        self._responses: dict[str, WatchedResponse] = {}
+        self._progress_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.check()
+            await asyncio.sleep(CHECK_S)
 
-    def add(self, rid: str, found: Watched) -> None:
+    def add(self, rid: str, response: WatchedResponse) -> None:
         """A response was submitted here."""
-        found.sent_at = found.seen_at = self._clock()
-        self._watched[rid] = found
+        response.sent_at = response.progress_at = self._clock()
+        self._responses[rid] = response
 
-    def ended(self, stream: response_stream.ResponseStream) -> None:
+    def on_end(self, stream: response_stream.ResponseStream) -> None:
         """Nobody here follows the response any more: it has ended, or cannot be followed."""
-        self._late.ended(stream.rid)
-        found = self._watched.pop(stream.rid, None)
-        if found is None:
+        self._hedges.on_end(stream.rid)
+        response = self._responses.pop(stream.rid, None)
+        if response is None:
             return
-        self._moved_at[found.owner] = self._clock()
+        self._progress_at[response.owner] = self._clock()
         failed = _code(stream.final) in _BROKEN
         if failed or (stream.final is not None and stream.final["status"] != "cancelled"):
-            self._of_revision(found, failed=failed)
+            self._report_revision(response, failed=failed)
         if failed:
-            self._breakers.settled(found.owner, "failed")
-        elif not found.told:
+            self._breakers.record(response.owner, "failed")
+        elif not response.reported:
             answered = stream.final is not None and stream.final["status"] == "completed"
-            if answered or found.state.next:
-                self._went_well(found)
+            if answered or response.state.next:
+                self._went_well(response)
             else:
-                self._breakers.left(found.owner)
+                self._breakers.release(response.owner)
 
-    def began(self, stream: response_stream.ResponseStream, seconds: float) -> None:
+    def on_first_token(self, stream: response_stream.ResponseStream, seconds: float) -> None:
         """The first token came, so long after the request."""
-        self._late.began(stream.rid)
-        found = self._watched.get(stream.rid)
-        if found is not None and not found.state.served and not found.state.answer_of:
-            self._canaries.began(found.owner, found.state.model[0], seconds)
+        self._hedges.on_first_token(stream.rid)
+        response = self._responses.get(stream.rid)
+        if response is not None and not response.state.served and not response.state.answer_of:
+            self._canaries.on_first_token(response.owner, response.state.model[0], seconds)
 
-    def _of_revision(self, found: Watched, *, failed: bool) -> None:
+    def _report_revision(self, response: WatchedResponse, *, failed: bool) -> None:
         """Say how a response ended, once."""
-        if not found.judged and not found.state.served and not found.state.answer_of:
-            found.judged = True
-            self._canaries.ended(found.owner, found.state.model[0], failed=failed)
+        if (
+            not response.revision_reported
+            and not response.state.served
+            and not response.state.answer_of
+        ):
+            response.revision_reported = True
+            self._canaries.on_end(response.owner, response.state.model[0], failed=failed)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Tell the breakers what there is to tell, and send on what waits for a broken pool."""
         now = self._clock()
-        due: list[tuple[Callable[[Watched], Awaitable[None]], Watched]] = []
-        for found in list(self._watched.values()):
-            if found.state.phase is fold.Phase.DONE:
+        due: list[tuple[Callable[[WatchedResponse], Awaitable[None]], WatchedResponse]] = []
+        for response in list(self._responses.values()):
+            if response.state.phase is fold.Phase.DONE:
                 continue
-            self._judge(found, now)
-            if found.others and not found.state.next and self._stuck(found, now):
-                due.append((self._send_on, found))
-            elif self._stands_still(found, now):
-                due.append((self._send_continuation, found))
+            self._judge(response, now)
+            if response.others and not response.state.next and self._stuck(response, now):
+                due.append((self._send_on, response))
+            elif self._stands_still(response, now):
+                due.append((self._send_continuation, response))
         for at in range(0, len(due), AT_ONCE):
-            await asyncio.gather(*(send(found) for send, found in due[at : at + AT_ONCE]))
+            await asyncio.gather(*(send(response) for send, response in due[at : at + AT_ONCE]))
 
-    def _judge(self, found: Watched, now: float) -> None:
-        pool = self._pools.catalog.pool(found.owner)
-        progress = (found.state.epoch, found.state.next)
-        if progress != found.seen:
-            found.seen, found.seen_at, found.stalled = progress, now, False
-            self._moved_at[found.owner] = now
+    def _judge(self, response: WatchedResponse, now: float) -> None:
+        pool = self._pools.catalog.pool(response.owner)
+        progress = (response.state.epoch, response.state.next)
+        if progress != response.progress:
+            response.progress, response.progress_at, response.stalled = progress, now, False
+            self._progress_at[response.owner] = now
         if pool is None:
             return
         # The tokens before a continuation say nothing of the pool that is to continue.
-        continued = found.continuer in ("", found.owner)
-        if found.state.next and continued and not found.told:
-            found.told = True
-            self._went_well(found)
-        late = 0 < pool.late_after_s < now - found.sent_at
-        if late and not found.late and not found.state.next:
-            found.late = found.told = True
-            self._breakers.settled(pool.name, "late")
-        since = found.seen_at
-        if found.state.owner in found.state.yielded:  # it makes way for others that get on
-            since = max(since, self._moved_at.get(found.owner, -math.inf))
-        stalled = found.state.epoch and 0 < pool.stalled_after_s < now - since
-        if stalled and not found.stalled:
-            found.stalled = found.told = True
-            self._of_revision(found, failed=True)
-            self._breakers.settled(pool.name, "stalled")
+        continued = response.continuer in ("", response.owner)
+        if response.state.next and continued and not response.reported:
+            response.reported = True
+            self._went_well(response)
+        late = 0 < pool.late_after_s < now - response.sent_at
+        if late and not response.late and not response.state.next:
+            response.late = response.reported = True
+            self._breakers.record(pool.name, "late")
+        since = response.progress_at
+        if response.state.owner in response.state.yielded:  # it makes way for others that get on
+            since = max(since, self._progress_at.get(response.owner, -math.inf))
+        stalled = response.state.epoch and 0 < pool.stalled_after_s < now - since
+        if stalled and not response.stalled:
+            response.stalled = response.reported = True
+            self._report_revision(response, failed=True)
+            self._breakers.record(pool.name, "stalled")
 
-    def _went_well(self, found: Watched) -> None:
+    def _went_well(self, response: WatchedResponse) -> None:
         """It has tokens. A former answer says nothing of the pool's engines."""
-        if found.state.answer_of:
-            self._breakers.left(found.owner)
+        if response.state.answer_of:
+            self._breakers.release(response.owner)
         else:
-            self._breakers.settled(found.owner)
+            self._breakers.record(response.owner)
 
-    def _stuck(self, found: Watched, now: float) -> bool:
+    def _stuck(self, response: WatchedResponse, now: float) -> bool:
         """Whether its pool is broken, or nothing of it was seen to move for as long as the request
         can wait: its workers may die one after the other, or not reach the log. Behind the
         deadline, too: the next pool says so then."""
-        still_s = now - max(found.sent_at, self._moved_at.get(found.at, -math.inf))
-        return still_s >= found.patience_s or self._breakers.state(found.at) is breaker.State.OPEN
+        still_s = now - max(response.sent_at, self._progress_at.get(response.at, -math.inf))
+        return (
+            still_s >= response.patience_s
+            or self._breakers.state(response.at) is breaker.State.OPEN
+        )
 
-    async def _send_on(self, found: Watched) -> None:
+    async def _send_on(self, response: WatchedResponse) -> None:
         """Give the request to the next pool. What fails is tried again: two copies are
         harmless."""
-        request = records.decode_request(found.subscription.request)
+        request = records.decode_request(response.subscription.request)
         if request is None:
-            found.others = []
+            response.others = []
             return
-        to = self._routes.next(request, found.others)
+        to = self._routes.next(request, response.others)
         if to is not None:
-            await self.send(request, found, to)
+            await self.send(request, response, to)
 
-    def _stands_still(self, found: Watched, now: float) -> bool:
+    def _stands_still(self, response: WatchedResponse, now: float) -> bool:
         """Whether another pool is to continue the text: the pool of its owner is broken, it stands
         still, and so is the pool that was asked to continue it, if one was."""
-        pool = self._pools.catalog.pool(found.asked)
+        pool = self._pools.catalog.pool(response.requested_pool)
         return (
-            bool(found.continuers)
+            bool(response.continuers)
             and pool is not None
             and pool.fallback_mid_answer
-            and segments.possible(found.state)
-            and now - max(found.seen_at, found.sent_at) > STANDS_STILL_S
+            and segments.possible(response.state)
+            and now - max(response.progress_at, response.sent_at) > STANDS_STILL_S
             and all(
                 self._breakers.state(name) is breaker.State.OPEN
-                for name in {found.owner, found.continuer or found.owner}
+                for name in {response.owner, response.continuer or response.owner}
             )
         )
 
-    async def _send_continuation(self, found: Watched) -> None:
+    async def _send_continuation(self, response: WatchedResponse) -> None:
         """Ask the next pool to continue the text. Like `_send_on`."""
-        request = records.decode_request(found.subscription.request)
+        request = records.decode_request(response.subscription.request)
         if request is None or not segments.allowed(request):
-            found.continuers = []
+            response.continuers = []
             return
-        continuers = [name for name in found.continuers if name != found.owner]
+        continuers = [name for name in response.continuers if name != response.owner]
         to = self._routes.next(segments.prompt(request, "…"), continuers)
         if to is not None:
-            await self.send(request, found, to, continues=True)
+            await self.send(request, response, to, continues=True)
 
     async def send(
-        self, request: records.Request, found: Watched, to: str, *, continues: bool = False
+        self,
+        request: records.Request,
+        response: WatchedResponse,
+        to: str,
+        *,
+        continues: bool = False,
     ) -> None:
         """Give the request to the pool `to` too. `continues`: to continue its text."""
-        reroute = records.Reroute(request.rid, request, found.asked_ms, continues)
-        topic = topics.requests(to, found.priority)
+        reroute = records.Reroute(request.rid, request, response.appended_ms, continues)
+        topic = topics.requests(to, response.priority)
         try:
-            await self._writer.reroute(reroute, topic, found.partition)
+            await self._writer.reroute(reroute, topic, response.partition)
         except log.AppendFailed as error:
             telemetry.log(telemetry.Action.TASK_FAILED, response=request.rid, exc_info=error)
             return
-        moved(request.rid, found.at, to)
-        found.others = [name for name in found.others if name != to]
+        count_reroute(request.rid, response.at, to)
+        response.others = [name for name in response.others if name != to]
         if continues:
-            found.continuers = [name for name in found.continuers if name != to]
-            found.continuer = to
-        found.at, found.sent_at, found.told, found.late = to, self._clock(), False, False
+            response.continuers = [name for name in response.continuers if name != to]
+            response.continuer = to
+        response.at, response.sent_at, response.reported, response.late = (
+            to,
+            self._clock(),
+            False,
+            False,
+        )
 
 
-def moved(rid: str, pool: str, to: str) -> None:
+def count_reroute(rid: str, pool: str, to: str) -> None:
     """Count and log that another pool got a request than would have been its next."""
     telemetry.FALLBACKS.labels(pool=pool, to=to).inc()
     telemetry.log(telemetry.Action.RESPONSE_REROUTED, response=rid, pool=pool, to=to)

@@ -16,7 +16,7 @@ DEADLINE_S: Final = 30.0  # of a search for a request; the question may wait to 
 class SearchPort(Protocol):
     """Searches the files that a request names."""
 
-    async def prompted(
+    async def prompt(
         self,
         create: command.Create,
         asked: FileSearch,

@@ -26,7 +26,7 @@ from tailrace.protocol import records
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Arrival:
     """An admitted command.
 
     Attributes:
@@ -54,55 +54,55 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class Placement:
     """Attributes:
     turn: the place it takes in its conversation; None: it takes none.
     before: the messages before it; None: not known yet, or none.
     """
 
-    asked: Asked
+    arrival: Arrival
     turn: turns.Place | None = None
     before: context.History | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decision:
     """Attributes:
     create: the command for one model.
     """
 
-    placed: Placed
+    placement: Placement
     create: command.Create
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class Draft:
     """The request record, which its principal was charged for."""
 
-    decided: Decided
+    decision: Decision
     request: records.Request
     partition: int
     charge: rate_limits.Charge
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class Destination:
     """Attributes:
     pool: it is to answer.
     home: the pool whose topic gets the record: with an idempotency key, always the one asked for.
     """
 
-    built: Built
+    draft: Draft
     pool: str
     home: str
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class LogEntry:
     """Attributes:
     asked_ms: the broker's time of the record; 0: not known.
     """
 
-    routed: Routed
+    destination: Destination
     subscription: delivery.Subscription
-    asked_ms: int
+    appended_ms: int

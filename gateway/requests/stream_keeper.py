@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.load import admission, rate_limits
 from gateway.responses import context, response_operations, response_stream
 from tailrace import log, telemetry
@@ -27,7 +27,7 @@ FOLLOW_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Unstored:
+class _EphemeralResponse:
     """A running response that is of use only to its connection. `revoke` cancels it, whether or
     not the connection is still there."""
 
@@ -53,7 +53,7 @@ class StreamKeeper:
         self,
         deliver: delivery.Delivery,
         operations: response_operations.ResponseOperations,
-        cached: cache.Cache,
+        cache: Cache,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         cancel_grace_s: float,
         admitted: admitted.Admitted,
@@ -63,12 +63,12 @@ class StreamKeeper:
         tokens."""
         self._delivery = deliver
         self._operations = operations
-        self._cache = cached
+        self._cache = cache
         self._spawn = spawn
         self._cancel_grace_s = cancel_grace_s
         self._settle = settle
         self._admitted = admitted
-        self._unstored: dict[str, _Unstored] = {}
+        self._ephemeral: dict[str, _EphemeralResponse] = {}
         self.running = admission.Running()
         self.active_streams = 0
         self.on_end: Callable[[response_stream.ResponseStream], None] = lambda _stream: None
@@ -96,7 +96,7 @@ class StreamKeeper:
             request.echo,
             subscription,
             request.store,
-            self._released,
+            self._on_release,
             request=subscription.request,
             previous=request.previous,
             counted=True,
@@ -107,10 +107,10 @@ class StreamKeeper:
             on_first_token=self.on_first_token,
         )
         if not stream.store:
-            self._unstored[stream.rid] = _Unstored(
+            self._ephemeral[stream.rid] = _EphemeralResponse(
                 principal, lambda: self._spawn(self._cancel(stream))
             )
-            self._admitted.add(self._unstored[stream.rid])
+            self._admitted.add(self._ephemeral[stream.rid])
         return stream
 
     async def follow(
@@ -130,11 +130,11 @@ class StreamKeeper:
             subscription.echo,
             subscription,
             bool(subscription.echo["store"]),
-            self._released,
+            self._on_release,
             headers={"x-tailrace-response-id": rid},
         )
 
-    def _released(self, stream: response_stream.ResponseStream) -> None:
+    def _on_release(self, stream: response_stream.ResponseStream) -> None:
         self.active_streams -= 1
         # Only a response that was submitted here has something to be done at its end. A client may
         # follow one response as often as it likes, and must not leave a task behind each time.
@@ -176,8 +176,8 @@ class StreamKeeper:
             self.on_end(stream)
         stream.subscription.close()
         if stream.counted:
-            if (unstored := self._unstored.pop(stream.rid, None)) is not None:
-                self._admitted.discard(unstored)
+            if (response := self._ephemeral.pop(stream.rid, None)) is not None:
+                self._admitted.discard(response)
             self.running.end(stream.rid)
             telemetry.RUNNING_RESPONSES.set(len(self.running))
         if stream.charge is not None and stream.final is not None:

@@ -21,7 +21,6 @@ from gateway.requests import (
     busy_turns,
     charging,
     deciding,
-    earlier,
     following,
     preparing,
     request_writer,
@@ -29,6 +28,7 @@ from gateway.requests import (
     stages,
     stream_keeper,
 )
+from gateway.requests.earlier import EarlierRequests
 from gateway.responses import busy, response_stream
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
@@ -60,7 +60,7 @@ class Submission:
         prepare: preparing.Preparing,
         append: appending.Appending,
         follow: following.Following,
-        known: earlier.Earlier,
+        earlier: EarlierRequests,
         rates: rate_limits.RateLimiter,
         waits: busy_turns.BusyTurns,
         writer: request_writer.RequestWriter,
@@ -72,7 +72,7 @@ class Submission:
         self._preparing = prepare
         self._appending = append
         self.following = follow
-        self._earlier = known
+        self._earlier = earlier
         self._rates = rates
         self._busy = waits
         self._writer = writer
@@ -84,9 +84,9 @@ class Submission:
         return self._writer.ready and not self.intake.refusing
 
     @property
-    def answered(self) -> bool:
+    def responsive(self) -> bool:
         """Whether the log took and answered what it was last asked."""
-        return self._writer.answered
+        return self._writer.responsive
 
     async def submit(
         self, create: command.Create, principal: Principal, recall: admitting.Recall = _nothing
@@ -110,41 +110,41 @@ class Submission:
                     try:
                         return await self._submit_once(create, principal, recall)
                     except busy.Busy as error:
-                        found = await self._earlier.of(create, principal)
-                        if found is not None:
-                            return found
+                        stream = await self._earlier.find(create, principal)
+                        if stream is not None:
+                            return stream
                         await self._busy.wait(error, create.if_busy, principal, give_up)
 
     async def _submit_once(
         self, create: command.Create, principal: Principal, recall: admitting.Recall
     ) -> response_stream.ResponseStream:
         """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
-        asked = self._admitting.asked(create, principal, recall)
+        arrival = self._admitting.receive(create, principal, recall)
         try:
-            with charging.Bill(self._rates, asked) as bill:
+            with charging.Bill(self._rates, arrival) as bill:
                 async with asyncio.timeout(PREPARE_DEADLINE_S) as timeout:
-                    if asked.looks_up:
+                    if arrival.looks_up:
                         # The log may be read. A refused principal must not cause that.
-                        await bill.allowed()
-                    placed = await self._deciding.placed(asked)
-                    decided = await self._deciding.decided(placed)
-                    found = await self._earlier.before_building(decided)
-                    if found is not None:
-                        await bill.charged()
-                        return found
-                    if decided.create.search is not None:
+                        await bill.check()
+                    placement = await self._deciding.place(arrival)
+                    decision = await self._deciding.decide(placement)
+                    stream = await self._earlier.before_building(decision)
+                    if stream is not None:
+                        await bill.charge()
+                        return stream
+                    if decision.create.search is not None:
                         now = asyncio.get_running_loop().time()
                         timeout.reschedule(now + search_port.DEADLINE_S + PREPARE_DEADLINE_S)
-                    built = await self._preparing.built(decided, bill)
-                    routed = await self._admitting.routed(built)
-                    appended = await self._appending.appended(routed, timeout)
-                if isinstance(appended, response_stream.ResponseStream):
-                    return appended
-                bill.stands()
+                    draft = await self._preparing.build(decision, bill)
+                    destination = await self._admitting.route(draft)
+                    entry = await self._appending.append(destination, timeout)
+                if isinstance(entry, response_stream.ResponseStream):
+                    return entry
+                bill.commit()
         except (log.LogUnavailable, TimeoutError) as error:
             telemetry.REQUESTS.labels(outcome="unavailable").inc()
             raise errors.unavailable("The log cannot be written right now.") from error
-        return self.following.begun(appended)
+        return self.following.follow(entry)
 
     async def count(self, create: command.Create, principal: Principal) -> int | None:
         """How many tokens the prompt of a request is; None where a worker has to say.
@@ -152,16 +152,16 @@ class Submission:
         Raises:
             errors.ApiError: as of `submit`, and 400 where it is too long.
         """
-        if create.pending is None and not self._preparing.able(create.pool):
+        if create.pending is None and not self._preparing.can_count(create.pool):
             return None
         self._admitting.admit(create, principal)
         owner = access.owner_of(principal)
-        asked = stages.Asked(create, principal, owner, None, time.monotonic())
+        arrival = stages.Arrival(create, principal, owner, None, time.monotonic())
         charge = await self._rates.charge(create, principal.key)
         try:
             async with asyncio.timeout(PREPARE_DEADLINE_S):
-                placed = await self._deciding.placed(asked)
-                return await self._preparing.counted(await self._deciding.decided(placed))
+                placement = await self._deciding.place(arrival)
+                return await self._preparing.count_tokens(await self._deciding.decide(placement))
         except busy.Busy:
             return None  # as long as it runs, nobody knows what it will say
         except (log.LogUnavailable, TimeoutError) as error:

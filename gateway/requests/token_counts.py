@@ -42,10 +42,10 @@ class TokenCounts:
     ) -> None:
         self._pools = pools
         self._workers = workers
-        self._read: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
         self._counters: dict[str, counter.Counter] = {}
-        self._agreed: dict[str, int] = {}
-        self._told: set[str] = set()
+        self._lengths: dict[str, int] = {}
+        self._logged_pools: set[str] = set()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "count")
 
     async def run(self) -> None:
@@ -57,20 +57,22 @@ class TokenCounts:
     async def read(self) -> None:
         """Read the files of models that were not read. What cannot be read is told, and counted by
         workers."""
-        named = {pool.name: pool.tokenizer for pool in self._pools.catalog.pools}
-        for gone in [name for name, folder in self._read.items() if named.get(name) != folder]:
-            self._read.pop(gone)
-            self._counters.pop(gone, None)
-            self._agreed.pop(gone, None)
-            self._told.discard(gone)
-        for name, folder in named.items():
-            if not folder or name in self._read:
+        folders = {pool.name: pool.tokenizer for pool in self._pools.catalog.pools}
+        for stale in [
+            name for name, folder in self._folders.items() if folders.get(name) != folder
+        ]:
+            self._folders.pop(stale)
+            self._counters.pop(stale, None)
+            self._lengths.pop(stale, None)
+            self._logged_pools.discard(stale)
+        for name, folder in folders.items():
+            if not folder or name in self._folders:
                 continue
-            self._read[name] = folder
+            self._folders[name] = folder
             try:
                 self._counters[name] = await self._in_thread(counter.Counter, Path(folder))
             except counter.NotCountable as error:
-                _tell(name, str(error))
+                _log_fallback(name, str(error))
 
     async def check(self, create: command.Create, request: records.Request) -> None:
         """Check that a request leaves room for an answer, where that can be said.
@@ -81,7 +83,7 @@ class TokenCounts:
         length = self._length(create.pool)
         if length is None or request.truncate or most_tokens(request) < length:
             return
-        await self._counted(create, request, length)
+        await self._count(create, request, length)
 
     async def count(self, create: command.Create, request: records.Request) -> int | None:
         """How many tokens a request's prompt is; None where a worker has to count.
@@ -92,9 +94,9 @@ class TokenCounts:
         length = self._length(create.pool)
         if length is None or request.truncate:
             return None
-        return await self._counted(create, request, length)
+        return await self._count(create, request, length)
 
-    def able(self, pool: str) -> bool:
+    def can_count(self, pool: str) -> bool:
         """Whether prompts of this pool can be counted here now."""
         return self._length(pool) is not None
 
@@ -102,13 +104,13 @@ class TokenCounts:
         """End the thread when what it does is done."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _counted(
+    async def _count(
         self, create: command.Create, request: records.Request, length: int
     ) -> int | None:
         if request.fork is not None:
             return None  # what it copies are ids, which are in the log
-        made = self._counters[create.pool]
-        tokens: int | None = await self._in_thread(made.count, request)
+        prompt_counter = self._counters[create.pool]
+        tokens: int | None = await self._in_thread(prompt_counter.count, request)
         if tokens is not None and tokens + 1 > length:
             telemetry.REQUESTS.labels(outcome="refused").inc()
             message = agreement.too_long(tokens, length)
@@ -117,24 +119,24 @@ class TokenCounts:
 
     def _length(self, pool: str) -> int | None:
         """The model's length, if all workers of the pool count as this process does."""
-        made = self._counters.get(pool)
-        if made is None:
+        prompt_counter = self._counters.get(pool)
+        if prompt_counter is None:
             return None
-        told = [
+        reports = [
             (worker.get("counting_digest"), worker.get("max_model_len"))
             for worker in self._workers.workers(pool)
             if worker.get("state") != "loading"
         ]
-        if told:
-            agreed = _agreed(made.digest, told)
-            if agreed is None:
-                self._agreed.pop(pool, None)
-                if pool not in self._told:
-                    self._told.add(pool)
-                    _tell(pool, "its workers make other prompts")
+        if reports:
+            common = _common_length(prompt_counter.digest, reports)
+            if common is None:
+                self._lengths.pop(pool, None)
+                if pool not in self._logged_pools:
+                    self._logged_pools.add(pool)
+                    _log_fallback(pool, "its workers make other prompts")
             else:
-                self._agreed[pool] = agreed
-        return self._agreed.get(pool)
+                self._lengths[pool] = common
+        return self._lengths.get(pool)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -145,10 +147,10 @@ def most_tokens(request: records.Request) -> int:
     a byte."""
     if images.any_in(request.messages):
         return 0  # only a worker can tell
-    said = conversation.characters(request.messages)
+    characters = conversation.characters(request.messages)
     tools = sum(_characters(tool) for tool in request.tools)
     around = _AROUND_TOKENS * (len(request.messages) + len(request.tools) + 1)
-    return (said + tools) * _BYTES_OF_CHARACTER + around
+    return (characters + tools) * _BYTES_OF_CHARACTER + around
 
 
 def _characters(value: Any) -> int:
@@ -160,10 +162,10 @@ def _characters(value: Any) -> int:
     return len(str(value)) + 2
 
 
-def _agreed(digest: str, told: Sequence[tuple[Any, Any]]) -> int | None:
+def _common_length(digest: str, reports: Sequence[tuple[Any, Any]]) -> int | None:
     """The longest model of workers that all count alike."""
-    lengths = [length for said, length in told if said == digest and type(length) is int]
-    return max(lengths) if len(lengths) == len(told) else None
+    lengths = [length for reported, length in reports if reported == digest and type(length) is int]
+    return max(lengths) if len(lengths) == len(reports) else None
 
 
 def _param(create: command.Create) -> str:
@@ -173,5 +175,5 @@ def _param(create: command.Create) -> str:
     return "messages" if create.choice is not None else "input"
 
 
-def _tell(pool: str, why: str) -> None:
+def _log_fallback(pool: str, why: str) -> None:
     telemetry.log(telemetry.Action.COUNTING_LEFT_TO_WORKERS, pool=pool, detail=why)

@@ -49,7 +49,7 @@ class Turns:
         self._resolver = resolver
         self._clock = clock
 
-    async def following(
+    async def after(
         self, name: str, owner: records.Owner, behind: command.Behind | None = None
     ) -> tuple[Place, context.History]:
         """The place behind a node of a conversation, and the messages that lead up to it. `behind`:
@@ -61,32 +61,34 @@ class Turns:
                 for no more turns; 503, the archive is needed and does not answer.
             log.LogUnavailable
         """
-        found = await self._known.find(name, owner)
-        if found.removed or any(not at.turn for at in found.nodes.values()):
-            found = await self._known.find(name, owner, contents=True)
-        conversations.check_room(found)
+        conversation = await self._known.find(name, owner)
+        if conversation.removed or any(not at.turn for at in conversation.nodes.values()):
+            conversation = await self._known.find(name, owner, contents=True)
+        conversations.check_room(conversation)
         if behind is None:
-            return Place(found, found.head), await self._history(found, found.head, owner)
-        if behind.node is not None and behind.node not in found.nodes:
+            return Place(conversation, conversation.head), await self._history(
+                conversation, conversation.head, owner
+            )
+        if behind.node is not None and behind.node not in conversation.nodes:
             raise errors.invalid_value(
                 conversations_api.PARENT,
                 f"Invalid '{conversations_api.PARENT}': the conversation has no such node.",
             )
-        history = await self._history(found, behind.node, owner)
-        return Place(found, behind.node, branch=True), history
+        history = await self._history(conversation, behind.node, owner)
+        return Place(conversation, behind.node, branch=True), history
 
-    async def beside(self, name: str, rid: str, owner: records.Owner) -> Place:
+    async def sibling(self, name: str, rid: str, owner: records.Owner) -> Place:
         """The place of a response that begins as the turn `rid` does. Raises like `following`, and
         ApiError: 400, the conversation has no such turn."""
-        found = await self._known.find(name, owner)
-        conversations.check_room(found)
-        if rid not in found.nodes:
+        conversation = await self._known.find(name, owner)
+        conversations.check_room(conversation)
+        if rid not in conversation.nodes:
             raise errors.invalid_value(
                 PARAM, f"The response '{rid}' is not a turn of this conversation."
             )
-        return Place(found, found.nodes[rid].parent, branch=True)
+        return Place(conversation, conversation.nodes[rid].parent, branch=True)
 
-    async def take(self, place: Place, rid: str, until: int) -> None:
+    async def acquire(self, place: Place, rid: str, until: int) -> None:
         """Take the place for the response `rid`, whose request is in the log by `until` (broker's
         time in ms) or never.
 
@@ -95,59 +97,61 @@ class Turns:
             errors.ApiError, log.LogUnavailable: like `following`.
             log.AppendFailed: whether it was taken is unknown.
         """
-        found = place.conversation
-        assert found.owner is not None
-        act = tree.Turn(found.id, found.owner, rid, place.parent, place.branch, until)
-        if not await self._known.add(found, act):
-            now = await self._known.find(found.id, found.owner)
-            raise busy.Busy(now.head or rid, PARAM)
+        conversation = place.conversation
+        assert conversation.owner is not None
+        act = tree.Turn(conversation.id, conversation.owner, rid, place.parent, place.branch, until)
+        if not await self._known.add(conversation, act):
+            current = await self._known.find(conversation.id, conversation.owner)
+            raise busy.Busy(current.head or rid, PARAM)
 
-    async def give_back(self, place: Place, rid: str, instead: str | None = None) -> None:
+    async def release(self, place: Place, rid: str, instead: str | None = None) -> None:
         """The response `rid` will not be: its request is not in the log and never will be, or it
         was withdrawn because `instead` is its turn. Raises log.AppendFailed."""
-        found = place.conversation
-        assert found.owner is not None
-        head = instead or found.head
-        await self._known.append(tree.Chosen(found.id, found.owner, head, was=rid, only=True))
+        conversation = place.conversation
+        assert conversation.owner is not None
+        head = instead or conversation.head
+        await self._known.append(
+            tree.Chosen(conversation.id, conversation.owner, head, was=rid, only=True)
+        )
 
     async def _history(
-        self, found: tree.Conversation, node: str | None, owner: records.Owner
+        self, conversation: tree.Conversation, node: str | None, owner: records.Owner
     ) -> context.History:
         """The messages of the path to a node."""
-        path = found.path_to(node)
-        behind: list[str] = []  # what comes behind the last turn that can be continued
+        path = conversation.path_to(node)
+        tail: list[str] = []  # what comes behind the last turn that can be continued
         anchor: str | None = None
         before: context.Messages | None = None
         while path and anchor is None:
             node = path.pop()
-            if not found.nodes[node].turn:
-                behind.append(node)
+            if not conversation.nodes[node].turn:
+                tail.append(node)
             elif (before := await self._resolver.cached(node, owner)) is not None or (
-                await self._continuable(node, found.nodes[node], owner)
+                await self._continuable(node, conversation.nodes[node], owner)
             ):
                 anchor = node
-        behind.reverse()
+        tail.reverse()
         if anchor is None:
-            return context.History(await self._items.messages(found, behind, owner))
+            return context.History(await self._items.messages(conversation, tail, owner))
         partition = ids.parse(anchor).partition
-        if not found.removed:
+        if not conversation.removed:
             if before is None:
                 before = (await self._resolver.resolve(anchor, owner)).messages
-            added = await self._items.messages(found, behind, owner) if behind else []
-            return context.History([*before, *added], partition)
-        whole = [*path[-2 * context.MAX_TURNS :], anchor, *behind]
-        return context.History(await self._items.messages(found, whole, owner), partition)
+            messages = await self._items.messages(conversation, tail, owner) if tail else []
+            return context.History([*before, *messages], partition)
+        whole = [*path[-2 * context.MAX_TURNS :], anchor, *tail]
+        return context.History(await self._items.messages(conversation, whole, owner), partition)
 
     async def _continuable(self, rid: str, at: tree.Node, owner: records.Owner) -> bool:
         """Whether a turn has ended so that another may follow it. Raises Busy."""
         try:
-            found = await self._delivery.find(rid, owner)
+            conversation = await self._delivery.find(rid, owner)
         except delivery.NotFound:
             if self._clock() * 1000 < at.until:
                 raise busy.Busy(rid, PARAM) from None
             return False
         except log.HistoryLost:
             return False
-        if found.phase is not fold.Phase.DONE:
+        if conversation.phase is not fold.Phase.DONE:
             raise busy.Busy(rid, PARAM)
-        return context.continuable(found.response) and not found.withdrawn
+        return context.continuable(conversation.response) and not conversation.withdrawn

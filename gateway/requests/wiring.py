@@ -76,19 +76,19 @@ def submission_of(
     watch = rerouting.Rerouting(
         *(parts.pools, parts.breakers, routes, writer, parts.canaries, parts.hedges), clock=clock
     )
-    streams.on_end, streams.on_first_token = watch.ended, watch.began
+    streams.on_end, streams.on_first_token = watch.on_end, watch.on_first_token
     admit = admitting.Admitting(
         *(parts.limits, intake, builder, writer, routes, parts.counts, streams)
     )
-    known = earlier.Earlier(parts.keys, builder)
+    earlier_requests = earlier.EarlierRequests(parts.keys, builder)
     return submission.Submission(
         intake,
         admit,
         deciding.Deciding(admit, builder, parts.turns),
         preparing.Preparing(builder, parts.rates, parts.tokens, parts.files, parts.permit),
-        appending.Appending(writer, parts.keys, known, parts.turns, parts.withdrawals),
+        appending.Appending(writer, parts.keys, earlier_requests, parts.turns, parts.withdrawals),
         following.Following(builder, streams, routes, watch, parts.hedges, parts.spawn),
-        known,
+        earlier_requests,
         parts.rates,
         parts.busy,
         writer,

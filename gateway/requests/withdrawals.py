@@ -47,10 +47,10 @@ class Withdrawals:
         Args:
             unless: whether it is left as it is; asked again while it raises LogUnavailable.
         """
-        settled = self._pending[request.rid] = asyncio.Event()
-        self._spawn(self._withdraw(request, settled, unless))
+        done = self._pending[request.rid] = asyncio.Event()
+        self._spawn(self._withdraw(request, done, unless))
 
-    async def settled(self, rid: str) -> None:
+    async def wait_for(self, rid: str) -> None:
         """Return when no withdrawal of this response is under way."""
         if (pending := self._pending.get(rid)) is not None:
             await pending.wait()
@@ -58,7 +58,7 @@ class Withdrawals:
     async def _withdraw(
         self,
         request: records.Request,
-        settled: asyncio.Event,
+        done: asyncio.Event,
         unless: Callable[[], Awaitable[bool]] | None,
     ) -> None:
         rid = request.rid
@@ -82,4 +82,4 @@ class Withdrawals:
             telemetry.log(telemetry.Action.TASK_FAILED, response=rid, exc_info=error)
         finally:
             del self._pending[rid]
-            settled.set()
+            done.set()

@@ -75,7 +75,7 @@ class Embedder:
             for each in embeddings_api.parse(body, self._pools.catalog).creates
         ]
         with await choices.submit(
-            self._submission(), self._withdrawn, choices.split(asked[0], asked), principal
+            self._submission(), self._withdrawn, choices.requests(asked[0], asked), principal
         ) as chosen:
             try:
                 await chosen.to_end()

@@ -70,7 +70,7 @@ class Searching:
             for _, (score, text, file) in ranked
         ]
 
-    async def prompted(
+    async def prompt(
         self,
         create: command.Create,
         asked: FileSearch,

@@ -316,7 +316,7 @@ class CreateRoutes:
         async def submit(
             create: command.Create, principal: Principal
         ) -> tuple[command.Create, choices.Choices]:
-            asked = choices.split(create, prompts(create))
+            asked = choices.requests(create, prompts(create))
             chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
             for headers in (chosen.headers, chosen.streams[0].headers):
                 headers.update(create.headers)

@@ -50,8 +50,8 @@ class HealthRoutes:
 
     async def readiness(self) -> dict[str, Any]:
         """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
-        revisions = self._canaries.shown()
-        kafka = self._submit.answered and all(reader.answers for reader in self._tails)
+        revisions = self._canaries.report()
+        kafka = self._submit.responsive and all(reader.answers for reader in self._tails)
         return {
             "ready": self._submit.accepting
             and kafka
@@ -61,6 +61,6 @@ class HealthRoutes:
             "redis": await self._redis.reachable(),
             "draining": self._submit.intake.leaving,
             "engine": self._workers.state(),
-            "pools": self._breakers.shown(),
+            "pools": self._breakers.report(),
             **({"revisions": revisions} if revisions else {}),
         }

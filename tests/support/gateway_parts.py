@@ -134,9 +134,9 @@ class Parts:
             self.broker.layout.partitions,
             self.records_version,
             self.seal_keys,
-            uploaded=self.uploads,
-            searching=self.searching,
-            canary=self.canaries,
+            uploads=self.uploads,
+            search=self.searching,
+            canaries=self.canaries,
         )
         self.breakers = breakers.Breakers(self.current, self.workers, self.cache, "this")
         self.withdrawals = withdrawals.Withdrawals(self.operations, self.spawn)

@@ -198,7 +198,7 @@ async def serving(
         task = asyncio.ensure_future(made.run(bound, stop, hurry))
         await log_contract.until(
             lambda: (
-                not ready or (made.submission.answered and made.revocations.ready) or task.done()
+                not ready or (made.submission.responsive and made.revocations.ready) or task.done()
             ),
             10,
         )
@@ -1203,7 +1203,7 @@ class TestRevoked:
         broker.put_record(topics.REVOCATIONS, 0, record, record.id)
         broker.lag(topics.REVOCATIONS, 0, 0)
         async with serving(keys, broker, ready=False) as service, service.client() as client:
-            await log_contract.until(lambda: service.gateway.submission.answered, 5)
+            await log_contract.until(lambda: service.gateway.submission.responsive, 5)
             assert (await client.get("/ready")).status_code == 503
             assert (await client.get("/v1/models")).status_code == 503
             broker.catch_up(topics.REVOCATIONS, 0)

@@ -77,12 +77,12 @@ async def test_what_may_be_evicted_lies_apart_from_what_must_stay() -> None:
     cached = cache.Cache(stays, evictable)  # type: ignore[arg-type]
     await cached.turn("r")
     await cached.put_turn("o", "r", b"state")
-    await cached.held("pool", ["d"], ["w"])
+    await cached.prefix_tokens("pool", ["d"], ["w"])
     await cached.claim_key("p", "k", "mine", 1.0)
     await cached.consume_tokens("p", 1, 1, 1, "requests")
     await cached.settle_tokens("p", 1, 1, 1, "tokens")
     await cached.workers("pool")
-    await cached.tell_running("g", {"p": 1})
+    await cached.publish_running("g", {"p": 1})
     assert evictable.kinds == {"session", "prefix"}
     assert stays.kinds == {"idem", "rate", "workers", "running"}
 

@@ -109,7 +109,12 @@ class TestCheck:
 class TestRunning:
     def test_counts_by_principal_and_partition(self) -> None:
         counted = running(alice=3, bob=1)
-        assert (len(counted), counted.of("alice"), counted.of("bob"), counted.of("eve")) == (
+        assert (
+            len(counted),
+            counted.count("alice"),
+            counted.count("bob"),
+            counted.count("eve"),
+        ) == (
             4,
             3,
             1,
@@ -122,7 +127,7 @@ class TestRunning:
         counted.add("alice-0", "alice", 0)
         for _ in range(2):
             counted.end("alice-0")
-        assert counted.of("alice") == 1
+        assert counted.count("alice") == 1
         counted.end("alice-1")
         assert (len(counted), counted.busy(0)) == (0, {})
         assert [counted.on(p) for p in range(3)] == [0, 0, 0]

@@ -49,7 +49,9 @@ def placed(**whose: list[str]) -> Placements:
 
 class TestWait:
     def test_each_principal_has_a_wait_of_its_own(self) -> None:
-        work = backlog.of([beat(1_000, 5_000, **waits((1.5, 30.0), alice=(4.0, 50.0)))])
+        work = backlog.from_heartbeats(
+            [beat(1_000, 5_000, **waits((1.5, 30.0), alice=(4.0, 50.0)))]
+        )
         assert work.wait_s("interactive", "alice") == 4.0
         assert work.wait_s("batch", "alice") == 50.0
         assert work.wait_s("interactive", "carol") == 1.5
@@ -57,12 +59,12 @@ class TestWait:
 
     def test_another_principal_of_a_known_tenant_waits_for_its_tenants_turn(self) -> None:
         crowd = {"issuer|acme": (9.0, 9.0)}
-        work = backlog.of([beat(1_000, **waits((1.5, 30.0), **crowd))])
+        work = backlog.from_heartbeats([beat(1_000, **waits((1.5, 30.0), **crowd))])
         assert work.wait_s("interactive", "issuer|acme|new") == 9.0
         assert work.wait_s("interactive", "issuer|other|new") == 1.5
 
     def test_a_request_waits_where_it_begins_first(self) -> None:
-        work = backlog.of(
+        work = backlog.from_heartbeats(
             [
                 beat(1_000, **waits((2.0, 9.0), alice=(8.0, 9.0))),
                 beat(1_000, **waits((3.0, 7.0), bob=(5.0, 7.0))),
@@ -73,7 +75,7 @@ class TestWait:
         assert work.wait_s("batch", "") == 7.0
 
     def test_a_request_of_a_fixed_partition_waits_where_that_is(self) -> None:
-        work = backlog.of(
+        work = backlog.from_heartbeats(
             [
                 beat(1_000, partitions=[0, 1], **waits((2.0, 9.0))),
                 beat(1_000, partitions=[2, "3"], **waits((6.0, 7.0))),
@@ -83,21 +85,26 @@ class TestWait:
         assert found == [2.0, 2.0, 6.0, 2.0], "no worker has 7"
 
     def test_a_worker_that_says_only_its_backlog_waits_for_all_of_it(self) -> None:
-        work = backlog.of([beat(1_000, 5_000)])
+        work = backlog.from_heartbeats([beat(1_000, 5_000)])
         assert work.wait_s("interactive", "alice") == 1_000 / 100
         assert work.wait_s("batch", "alice") == 6_000 / 100
 
     def test_nothing_waits(self) -> None:
-        assert backlog.of([]).wait_s("batch", "") == 0
-        assert backlog.of([beat()]).wait_s("interactive", "") == 0
-        assert backlog.of([beat(**waits((0.0, 0.0)))]).wait_s("interactive", "") == 0
+        assert backlog.from_heartbeats([]).wait_s("batch", "") == 0
+        assert backlog.from_heartbeats([beat()]).wait_s("interactive", "") == 0
+        assert backlog.from_heartbeats([beat(**waits((0.0, 0.0)))]).wait_s("interactive", "") == 0
 
     def test_an_unknown_rate_gives_no_estimate(self) -> None:
         unknown = waits((0.0, 0.0)) | {"waits_s": []}
-        assert backlog.of([beat(1_000, rate=0, **unknown)]).wait_s("interactive", "") is None
+        assert (
+            backlog.from_heartbeats([beat(1_000, rate=0, **unknown)]).wait_s("interactive", "")
+            is None
+        )
 
     def test_a_worker_that_nothing_waited_for_is_as_quick_as_the_others(self) -> None:
-        work = backlog.of([beat(900, rate=0), beat(1_900, rate=90), beat(1_900, rate=110)])
+        work = backlog.from_heartbeats(
+            [beat(900, rate=0), beat(1_900, rate=90), beat(1_900, rate=110)]
+        )
         assert work.rate == 300
         assert work.wait_s("interactive", "") == 9.0
 
@@ -108,17 +115,17 @@ class TestWait:
     def test_nonsense_is_no_wait(self, figure: str, value: object) -> None:
         beats = [beat(900, **{**waits((5.0, 5.0), alice=(5.0, 5.0)), figure: value})]
         for priority in topics.CLASSES:
-            assert 0 <= (backlog.of(beats).wait_s(priority, "alice") or 0.0) <= 9
+            assert 0 <= (backlog.from_heartbeats(beats).wait_s(priority, "alice") or 0.0) <= 9
 
     @pytest.mark.parametrize("state", ["loading", "draining", "failed"])
     def test_a_worker_that_takes_nothing_drains_nothing_but_its_work_is_there(
         self, state: str
     ) -> None:
         away = beat(1_000, state=state, running=0, queued=0, **waits((1.0, 1.0)))
-        work = backlog.of([beat(1_000, **waits((6.0, 7.0))), away])
+        work = backlog.from_heartbeats([beat(1_000, **waits((6.0, 7.0))), away])
         assert (work.rate, sum(work.waiting)) == (100, 2_000)
         assert work.wait_s("interactive", "") == 6.0
-        assert backlog.of([away]).wait_s("interactive", "") is None
+        assert backlog.from_heartbeats([away]).wait_s("interactive", "") is None
 
     @pytest.mark.parametrize(
         "strange",
@@ -130,7 +137,7 @@ class TestWait:
         ],
     )
     def test_what_no_worker_says_is_not_known(self, strange: dict[str, Any]) -> None:
-        work = backlog.of([strange])
+        work = backlog.from_heartbeats([strange])
         assert work.wait_s("batch", "") == 0
         assert (work.running, work.rate, work.each, work.busy) == (0.0, 0.0, 0.0, False)
 
@@ -140,13 +147,17 @@ class TestPlacements:
 
     def test_what_a_principal_has_just_placed_goes_before_its_next_request(self) -> None:
         placements = placed(a=["alice"] * 20)
-        work = backlog.of([beat(1_000, incarnation="a", **waits((10.0, 20.0)))], placements)
+        work = backlog.from_heartbeats(
+            [beat(1_000, incarnation="a", **waits((10.0, 20.0)))], placements
+        )
         assert work.wait_s("interactive", "alice") == 10 + 20 / 2 - backlog.BUSY_UNCOUNTED_S
         assert work.wait_s("batch", "alice") == 20 + 20 / 2 - backlog.BUSY_UNCOUNTED_S
 
     def test_a_light_principal_waits_for_one_request_of_a_heavy_one(self) -> None:
         placements = placed(a=["heavy"] * 1_000)
-        work = backlog.of([beat(1_000, incarnation="a", **waits((1.0, 9.0)))], placements)
+        work = backlog.from_heartbeats(
+            [beat(1_000, incarnation="a", **waits((1.0, 9.0)))], placements
+        )
         assert work.wait_s("interactive", "light") == 1.0 + 0.5 - backlog.BUSY_UNCOUNTED_S
 
     def test_batch_goes_before_no_interactive_request(self) -> None:
@@ -159,7 +170,9 @@ class TestPlacements:
         told = {"running": 3, "queued": 0, **waits((0.0, 0.0))}
         for count, wait_s in ((0, 0.0), (1, 0.0), (3, 0.0), (5, 1.0)):
             placements = placed(a=["alice"] * count, b=["alice"] * count)
-            work = backlog.of([beat(incarnation=name, **told) for name in "ab"], placements)
+            work = backlog.from_heartbeats(
+                [beat(incarnation=name, **told) for name in "ab"], placements
+            )
             assert work.wait_s("interactive", "alice") == wait_s
 
     def test_heartbeats_count_them_after_two_refreshes(self) -> None:

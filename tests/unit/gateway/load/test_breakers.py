@@ -26,7 +26,7 @@ class Shared:
         self.away = False
         self.open: dict[str, tuple[float, store.Open]] = {}
 
-    async def tell_breaker(self, pool: str, found: store.Open) -> bool:
+    async def publish_breaker(self, pool: str, found: store.Open) -> bool:
         if not self.away:
             self.open[pool] = self.time.now + found.for_s, found
         return not self.away
@@ -54,7 +54,7 @@ class Gateway:
 
     def fail(self, pool: str = "a", times: int = breaker.LEAST) -> None:
         for _ in range(times):
-            self.breakers.settled(pool, "failed")
+            self.breakers.record(pool, "failed")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_a_pool_without_a_ready_worker_is_open_and_half_open_when_one_is_b
     assert one.breakers.state("a") is State.HALF_OPEN
     assert [one.breakers.admits("a") for _ in range(3)] == [True, True, False]
     for _ in range(breaker.PASSES):
-        one.breakers.settled("a")
+        one.breakers.record("a")
     assert one.breakers.state("a") is State.CLOSED
 
 
@@ -136,6 +136,6 @@ async def test_a_redis_that_does_not_answer_says_nothing_of_workers(shared: Shar
 async def test_ready_shows_the_state_of_each_pool(shared: Shared) -> None:
     one = Gateway(shared, "one")
     one.fail()
-    shown: dict[str, Any] = one.breakers.shown()
+    shown: dict[str, Any] = one.breakers.report()
     assert shown["a"] == {"state": "open", "reason": "failed", "retry_s": breaker.FIRST_OPEN_S}
     assert shown["b"] == {"state": "closed", "reason": "", "retry_s": 0.0}

@@ -31,7 +31,7 @@ class Shared:
         self.away = False
         self.told: dict[tuple[str, str], tuple[float, store.Returned]] = {}
 
-    async def tell_returned(self, pool: str, revision: str, found: store.Returned) -> None:
+    async def publish_returned(self, pool: str, revision: str, found: store.Returned) -> None:
         if not self.away:
             self.told[pool, revision] = self.time.now + found.for_s, found
 
@@ -60,31 +60,31 @@ class Gateway:
 
     def fails(self) -> None:
         for _ in range(LEAST):
-            self.canaries.ended("default", "old", failed=False)
-            self.canaries.ended("default", "rev", failed=True)
+            self.canaries.on_end("default", "old", failed=False)
+            self.canaries.on_end("default", "rev", failed=True)
 
     @property
-    def shown(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.canaries.shown()["default"]
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.canaries.report()["default"]
         return found
 
     @property
     def returned(self) -> bool:
-        return bool(self.shown["rev"]["share"] == 0)
+        return bool(self.report["rev"]["share"] == 0)
 
 
 async def test_a_new_revision_that_fails_gets_nothing_until_it_is_tried_again() -> None:
     time = Time()
     one = Gateway(Shared(time))
-    assert one.shown == {"rev": {"share": 0.5}, "old": {"share": 0.5}}
+    assert one.report == {"rev": {"share": 0.5}, "old": {"share": 0.5}}
     one.fails()
-    assert one.shown == {
+    assert one.report == {
         "rev": {"share": 0.0, "returned": "errors", "retry_s": 600.0},
         "old": {"share": 1.0},
     }
     time.advance(601)
-    assert one.shown["rev"] == {"share": 0.5}
-    one.canaries.ended("default", "rev", failed=True)  # what was seen before is forgotten
+    assert one.report["rev"] == {"share": 0.5}
+    one.canaries.on_end("default", "rev", failed=True)  # what was seen before is forgotten
     assert not one.returned
     one.fails()
     assert one.returned
@@ -93,17 +93,17 @@ async def test_a_new_revision_that_fails_gets_nothing_until_it_is_tried_again() 
 async def test_a_new_revision_with_late_first_tokens_gets_nothing() -> None:
     one = Gateway(Shared(Time()))
     for _ in range(LEAST):
-        one.canaries.began("default", "old", 0.1)
-        one.canaries.began("default", "rev", 0.5)
-    assert one.shown["rev"]["returned"] == "first_token"
+        one.canaries.on_first_token("default", "old", 0.1)
+        one.canaries.on_first_token("default", "rev", 0.5)
+    assert one.report["rev"]["returned"] == "first_token"
 
 
 async def test_an_old_revision_that_is_worse_keeps_its_share() -> None:
     one = Gateway(Shared(Time()))
     for _ in range(LEAST):
-        one.canaries.ended("default", "old", failed=True)
-        one.canaries.ended("default", "rev", failed=False)
-    assert one.shown == {"rev": {"share": 0.5}, "old": {"share": 0.5}}
+        one.canaries.on_end("default", "old", failed=True)
+        one.canaries.on_end("default", "rev", failed=False)
+    assert one.report == {"rev": {"share": 0.5}, "old": {"share": 0.5}}
 
 
 async def test_other_gateways_are_told_also_after_redis_was_emptied() -> None:
@@ -116,12 +116,12 @@ async def test_other_gateways_are_told_also_after_redis_was_emptied() -> None:
     await two.canaries.exchange()
     assert (one.returned, two.returned) == (True, False)
     shared.away = False
-    time.advance(canaries.TELL_S)
+    time.advance(canaries.PUBLISH_S)
     await one.canaries.exchange()
     await two.canaries.exchange()
-    assert two.shown["rev"] == {"share": 0.0, "returned": "errors", "retry_s": 595.0}
+    assert two.report["rev"] == {"share": 0.0, "returned": "errors", "retry_s": 595.0}
     shared.told.clear()
-    time.advance(canaries.TELL_S)
+    time.advance(canaries.PUBLISH_S)
     await two.canaries.exchange()
     late = Gateway(shared)
     await late.canaries.exchange()
@@ -151,7 +151,7 @@ async def test_without_a_time_it_is_not_tried_again_by_itself() -> None:
     one.fails()
     for each in (one, two):
         await each.canaries.exchange()
-        assert each.shown["rev"]["retry_s"] is None
+        assert each.report["rev"]["retry_s"] is None
     time.advance(10 * store.MOST_S)
     assert one.returned
     assert two.returned
@@ -162,9 +162,9 @@ async def test_a_pool_without_the_member_is_not_looked_at() -> None:
     one = Gateway(Shared(time), dataclasses.replace(POOL, canary=None))
     one.fails()
     await one.canaries.exchange()
-    assert one.canaries.shown() == {}
+    assert one.canaries.report() == {}
     assert one.canaries.partitions("default", "s", [{"role": "user", "content": "x"}]) == set()
-    assert not one.canaries.tells("default")
+    assert not one.canaries.reports_revision("default")
 
 
 # ---- on the way of a request
@@ -208,13 +208,13 @@ async def test_with_no_weight_for_the_new_revision_it_gets_no_new_request() -> N
 async def test_responses_that_fail_return_their_revision() -> None:
     async with running() as parts:
         for _ in range(LEAST):
-            parts.canaries.ended("default", "old", failed=False)
+            parts.canaries.on_end("default", "old", failed=False)
         for n in range(LEAST):
             with await parts.submission.submit(create(f"number {n}"), ALICE) as stream:
                 error = ("server_error", "broken")
                 put_answer(parts.broker, last_request(parts), error=error)
                 await gateway_parts.all_events(stream)
-        assert parts.canaries.shown()["default"]["rev"]["returned"] == "errors"
+        assert parts.canaries.report()["default"]["rev"]["returned"] == "errors"
 
 
 async def test_the_time_to_the_first_token_is_told_of_its_revision() -> None:
@@ -225,7 +225,7 @@ async def test_the_time_to_the_first_token_is_told_of_its_revision() -> None:
             assert 0 < seconds < 60
             told.append((name, revision))
 
-        parts.canaries.began = began  # type: ignore[method-assign]
+        parts.canaries.on_first_token = began  # type: ignore[method-assign]
         with await parts.submission.submit(create(), ALICE) as stream:
             put_answer(parts.broker, last_request(parts), "ho", "ho")
             await gateway_parts.all_events(stream)

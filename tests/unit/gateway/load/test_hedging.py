@@ -93,13 +93,13 @@ class Gateway:
         made.claim()
         self.time.advance(seconds)
         made.token()
-        self.hedges.began(rid)
+        self.hedges.on_first_token(rid)
 
     async def late(self, made: Subscription) -> list[str]:
         """What is offered once the response is late, and its claim is no news."""
-        await self.hedges.look()
+        await self.hedges.check()
         self.time.advance(LATE_S)
-        await self.hedges.look()
+        await self.hedges.check()
         return [rid for _, rid, _ in self.shared.offered]
 
 
@@ -107,13 +107,13 @@ async def test_a_response_that_is_later_than_the_others_is_offered_once() -> Non
     it = Gateway()
     made = it.add()
     made.claim()
-    await it.hedges.look()
+    await it.hedges.check()
     it.time.advance(QUICK_S)
-    await it.hedges.look()
+    await it.hedges.check()
     assert it.shared.offered == []
     it.time.advance(LATE_S - QUICK_S)
-    await it.hedges.look()
-    await it.hedges.look()
+    await it.hedges.check()
+    await it.hedges.check()
     assert it.shared.offered == [("default", "late", Late(3, 7))]
 
 
@@ -128,12 +128,12 @@ async def test_a_claim_that_is_fresh_gets_its_time() -> None:
     made = it.add()
     assert await it.late(made) == []
     made.claim()
-    await it.hedges.look()
+    await it.hedges.check()
     it.time.advance(hedging.FLOOR_S / 2)
-    await it.hedges.look()
+    await it.hedges.check()
     assert it.shared.offered == []
     it.time.advance(hedging.FLOOR_S)
-    await it.hedges.look()
+    await it.hedges.check()
     assert len(it.shared.offered) == 1
 
 
@@ -145,7 +145,7 @@ async def test_what_has_a_token_or_a_second_owner_or_an_end_is_not_offered() -> 
     begun.token()
     taken.claim("b", prev="a")
     ended.cancel()
-    it.hedges.ended("left")
+    it.hedges.on_end("left")
     assert await it.late(begun) == []
 
 
@@ -180,10 +180,10 @@ async def test_no_more_than_the_share_is_offered() -> None:
     it = Gateway(dataclasses.replace(POOL, hedge=Hedge(0.1)))
     for n in range(30 - hedging.LEAST):
         it.add(f"late-{n}").claim()
-    await it.hedges.look()
+    await it.hedges.check()
     it.time.advance(LATE_S)
     for _ in range(3):
-        await it.hedges.look()
+        await it.hedges.check()
     assert len(it.shared.offered) == 3, "a tenth of thirty"
 
 
@@ -197,7 +197,7 @@ async def test_hedges_do_not_make_the_next_ones_later() -> None:
         await it.late(made)
         it.time.advance(0.3)
         made.token()
-        it.hedges.began(made.rid)
+        it.hedges.on_first_token(made.rid)
     assert len(it.shared.offered) == hedging.MOST
 
 
@@ -240,16 +240,16 @@ async def test_a_pool_that_stops_hedging_offers_nothing_more() -> None:
 def test_late_is_what_is_later_than_nineteen_of_twenty() -> None:
     pace = hedging.Pace()
     for n in range(1, 101):
-        pace.began(0.0, n / 10)
+        pace.add_first_token(0.0, n / 10)
     assert pace.late_after_s(0.0) == 9.5
 
 
 def test_the_newest_first_tokens_of_the_last_minutes_count() -> None:
     pace = hedging.Pace()
     for _ in range(hedging.MOST):
-        pace.began(0.0, 9.0)
+        pace.add_first_token(0.0, 9.0)
     for _ in range(hedging.MOST):
-        pace.began(10.0, 1.0)
+        pace.add_first_token(10.0, 1.0)
     assert pace.late_after_s(10.0) == 1.0
     assert pace.late_after_s(10.0 + hedging.WINDOW_S) == 1.0
     assert pace.late_after_s(10.1 + hedging.WINDOW_S) == math.inf
@@ -258,7 +258,7 @@ def test_the_newest_first_tokens_of_the_last_minutes_count() -> None:
 def test_a_pool_that_is_quick_has_a_floor() -> None:
     pace = hedging.Pace()
     for _ in range(hedging.LEAST):
-        pace.began(0.0, 0.001)
+        pace.add_first_token(0.0, 0.001)
     assert pace.late_after_s(0.0) == hedging.FLOOR_S
 
 
@@ -266,11 +266,11 @@ def test_hedges_are_saved_up_to_a_bound() -> None:
     pace = hedging.Pace()
     assert not pace.spend()
     for _ in range(20):
-        pace.asked(0.05, 9)
+        pace.add_request(0.05, 9)
     assert pace.spend()
     assert not pace.spend()
     for _ in range(1_000):
-        pace.asked(0.05, 9)
+        pace.add_request(0.05, 9)
     assert [pace.spend() for _ in range(6)] == [True] * 5 + [False]
 
 
@@ -282,7 +282,7 @@ async def test_a_submitted_request_is_offered_in_redis() -> None:
         for n in range(hedging.LEAST):
             it.begin(f"seen-{n}", messages=[{"role": "user", "content": "hi"}])
         ended: list[str] = []
-        it.hedges.ended = lambda rid: ended.append(rid)  # type: ignore[method-assign]
+        it.hedges.on_end = lambda rid: ended.append(rid)  # type: ignore[method-assign]
         parts.hedges = it.hedges
         parts.submission = parts.submission_with(parts.keys)
         with await parts.submission.submit(gateway_parts.create(), ALICE) as stream:
@@ -290,9 +290,9 @@ async def test_a_submitted_request_is_offered_in_redis() -> None:
             gateway_parts.put_answer(broker, request, end=False)
             while not stream.subscription.state.claims:
                 await stream.next_events()
-            await it.hedges.look()
+            await it.hedges.check()
             it.time.advance(LATE_S)
-            await it.hedges.look()
+            await it.hedges.check()
             held = await Offers(parts.redis, Late, "hedges").all_of("default")
             offset = stream.subscription.state.first.req_offset  # type: ignore[union-attr]
             assert held == {stream.rid: Late(0, offset)}

@@ -253,9 +253,11 @@ def test_no_worker_is_chosen_above_the_bound_while_another_is_below(
 
 
 def test_a_key_always_leads_to_the_same_partition_and_keys_spread() -> None:
-    assert placement.of_key("p", "k", 8) == placement.of_key("p", "k", 8)
-    assert len({placement.of_key("p", str(i), 8) for i in range(100)}) == 8
-    assert placement.of_key("ab", "c", 1 << 60) != placement.of_key("a", "bc", 1 << 60)
+    assert placement.partition_of_key("p", "k", 8) == placement.partition_of_key("p", "k", 8)
+    assert len({placement.partition_of_key("p", str(i), 8) for i in range(100)}) == 8
+    assert placement.partition_of_key("ab", "c", 1 << 60) != placement.partition_of_key(
+        "a", "bc", 1 << 60
+    )
 
 
 def message(role: str, content: str) -> dict[str, str]:

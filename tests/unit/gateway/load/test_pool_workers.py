@@ -39,7 +39,9 @@ def seen(
     placed: Placements | None = None,
     among: Collection[int] = (0, 1, 2),
 ) -> list[PoolWorker]:
-    return pool_workers.of(backlog.of(beats, placed), among, priority, principal, each=100.0)
+    return pool_workers.candidates(
+        backlog.from_heartbeats(beats, placed), among, priority, principal, each=100.0
+    )
 
 
 def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
@@ -215,7 +217,7 @@ async def test_a_request_with_a_key_is_told_the_wait_of_its_partition() -> None:
             for name, partitions, seconds in (("a", [0, 1], 1.0), ("b", [2, 3], 60.0))
         ]
         parts.workers.note("default", beats)
-        keys = {placement.of_key(ALICE.key, str(n), 4) >= 2: str(n) for n in range(20)}
+        keys = {placement.partition_of_key(ALICE.key, str(n), 4) >= 2: str(n) for n in range(20)}
         asked = create(text="hi", deadline_ms=30_000)
         keyed = {there: dataclasses.replace(asked, idempotency_key=keys[there]) for there in keys}
         with pytest.raises(errors.ApiError) as refused:

@@ -32,7 +32,7 @@ def test_revisions_are_those_of_ready_workers_with_partitions_the_newest_first()
         beat("", 1.0, 7),
         {"state": "ready", "partitions": [8]},  # an older version's worker
     ]
-    assert revisions.of(beats) == [NEW, OLD]
+    assert revisions.from_heartbeats(beats) == [NEW, OLD]
 
 
 def test_the_newest_gets_its_percentage_and_the_others_the_rest_by_their_partitions() -> None:
@@ -91,9 +91,9 @@ def record(failed: str = "", first: tuple[float, ...] = ()) -> Record:
     """`failed`: an x for each response that failed, a dot for one that did not."""
     made = Record()
     for each in failed:
-        made.ended(100.0, failed=each == "x")
+        made.add_outcome(100.0, failed=each == "x")
     for seconds in first:
-        made.began(100.0, seconds)
+        made.add_first_token(100.0, seconds)
     return made
 
 

@@ -77,7 +77,7 @@ async def test_who_would_wait_for_longer_gets_a_shorter_answer(
         create = responses_api.parse(
             {"input": "hi", "service_tier": priority}, settings.Catalog((BUSY,))
         )
-        made = routes_of(parts).shortened(create, ALICE.key)
+        made = routes_of(parts).shorten(create, ALICE.key)
         assert made.sampling.max_tokens == (64 if short else 1000)
         assert made.echo == ({"shortened": {"from": 1000, "to": 64}} if short else {})
 

@@ -146,7 +146,7 @@ async def test_one_key_is_one_turn_and_the_head_is_the_one_that_stands(
         one.answer(stands, "said")
         for stream in streams:
             stream.release()
-        place, before = await two.turns.following(name, OWNER)
+        place, before = await two.turns.after(name, OWNER)
         assert [m["content"] for m in before.messages] == ["once", "said"]
         with pytest.raises(errors.ApiError) as reused:
             await one.submission.submit(create("twice", "k", **body), ALICE)

@@ -102,7 +102,7 @@ async def test_a_former_answer_does_not_close_a_breaker() -> None:
     async with test_fallback.running(clock=time) as parts:
         for answer_of in ("resp_x", ""):
             for _ in range(breaker.LEAST):
-                parts.breakers.settled("default", "failed")
+                parts.breakers.record("default", "failed")
             time.advance(parts.breakers.wait_s("default"))
             for _ in range(breaker.PASSES):
                 with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
@@ -163,7 +163,7 @@ async def test_where_there_is_a_place_nothing_is_looked_up() -> None:
         raise AssertionError
 
     async with test_fallback.running((GIVES,)) as parts:
-        parts.cache.answered = looked  # type: ignore[assignment]
+        parts.cache.has_answer = looked  # type: ignore[assignment]
         asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
         with await parts.submission.submit(asked, ALICE) as stream:
             test_fallback.answer(parts, test_fallback.parts_request(parts, "default"))
@@ -173,8 +173,8 @@ async def test_where_there_is_a_place_nothing_is_looked_up() -> None:
 async def test_a_former_answer_says_nothing_of_a_revision() -> None:
     async with test_canaries.running() as parts:
         told: list[tuple[Any, ...]] = []
-        parts.canaries.began = lambda *said: told.append(said)  # type: ignore[method-assign]
-        parts.canaries.ended = lambda *said, **_: told.append(said)  # type: ignore[method-assign]
+        parts.canaries.on_first_token = lambda *said: told.append(said)  # type: ignore[method-assign]
+        parts.canaries.on_end = lambda *said, **_: told.append(said)  # type: ignore[method-assign]
         with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
             request = test_canaries.last_request(parts)
             gateway_parts.put_answer(parts.broker, request, "ho", answer_of="resp_x")

@@ -22,7 +22,7 @@ def create(n: int = 3, key: str | None = None, **fields: Any) -> command.Create:
 
 
 async def submit(parts: gateway_parts.Parts, asked: command.Create) -> choices.Choices:
-    return await choices.submit(parts.submission, parts.withdrawals, choices.split(asked), ALICE)
+    return await choices.submit(parts.submission, parts.withdrawals, choices.requests(asked), ALICE)
 
 
 async def test_each_choice_is_a_response_and_the_stream_has_the_events_of_all() -> None:
@@ -109,7 +109,7 @@ def test_a_prompts_seeds_do_not_depend_on_its_place() -> None:
     body = {"prompt": ["a", "b"], "n": 2, "seed": 5}
     prompts = completions_api.parse(body, CATALOG).creates
     keyed = [command.with_key(prompt, "k", body) for prompt in prompts]
-    asked = choices.split(keyed[0], keyed)
+    asked = choices.requests(keyed[0], keyed)
     assert [(each.input[0]["content"], each.sampling.seed) for each in asked] == [
         ("a", 5),
         ("a", 6),
@@ -121,5 +121,5 @@ def test_a_prompts_seeds_do_not_depend_on_its_place() -> None:
 
 def test_seeds_stay_within_their_bounds() -> None:
     asked = create(seed=2**63 - 1)
-    assert choices.of(asked, 0, 0) is asked
-    assert choices.of(asked, 1, 1).sampling.seed == -(2**63)
+    assert choices.nth(asked, 0, 0) is asked
+    assert choices.nth(asked, 1, 1).sampling.seed == -(2**63)

@@ -27,17 +27,17 @@ async def test_a_request_of_a_pool_that_nobody_serves_expires_for_every_reader()
     async with gateway_parts.running() as parts:
         ends = expiry.Expiry(parts.delivery, parts.operations, clock=time)
         with await parts.submission.submit(create(), ALICE) as stream:
-            await ends.look()
+            await ends.check()
             time.now += LATER_S - 1
-            await ends.look()
+            await ends.check()
             assert parts.tokens(records.Cancel) == []
             parts.broker.delete_below(topics.requests("default", "interactive"), 0, 1)
             time.now += 1
-            await ends.look()
+            await ends.check()
             await gateway_parts.all_events(stream)
             assert stream.final is not None
             assert (stream.final["status"], stream.final["error"]["code"]) == ("failed", "expired")
-            await ends.look()
+            await ends.check()
         async with gateway_parts.running(parts.broker) as other:
             found = await other.delivery.find(stream.rid, stream.owner)
             assert found.response == stream.final
@@ -55,9 +55,9 @@ async def test_a_request_that_another_gateway_took_and_forgot_expires_where_it_i
             async with gateway_parts.running(parts.broker) as other:
                 ends = expiry.Expiry(other.delivery, other.operations, clock=time)
                 await other.delivery.find(stream.rid, stream.owner)
-                await ends.look()
+                await ends.check()
                 time.now += LATER_S
-                await ends.look()
+                await ends.check()
             await log_contract.until(lambda: parts.tokens(records.Cancel))
 
 
@@ -66,9 +66,9 @@ async def test_a_request_that_a_worker_has_claimed_does_not_expire() -> None:
     async with gateway_parts.running() as parts:
         ends = expiry.Expiry(parts.delivery, parts.operations, clock=time)
         with await parts.submission.submit(create(store=False), ALICE) as stream:
-            await ends.look()
+            await ends.check()
             parts.answer(stream.rid, "half", end=False)
             await log_contract.until(lambda: stream.subscription.state.next)
             time.now += LATER_S
-            await ends.look()
+            await ends.check()
             assert parts.tokens(records.Cancel) == []

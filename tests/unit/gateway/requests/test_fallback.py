@@ -69,7 +69,7 @@ def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.C
 def fail(parts: Parts, *pools: str) -> None:
     for pool in pools:
         for _ in range(breaker.LEAST):
-            parts.breakers.settled(pool, "failed")
+            parts.breakers.record(pool, "failed")
         assert parts.breakers.state(pool) is State.OPEN
 
 
@@ -96,7 +96,7 @@ async def test_while_all_is_well_a_request_goes_to_its_own_pool() -> None:
             assert isinstance(request, records.Request)
             answer(parts, request)
             await gateway_parts.all_events(stream)
-        await parts.submission.following.rerouting.look()
+        await parts.submission.following.rerouting.check()
         assert written(parts, "small") == []
 
 
@@ -185,7 +185,7 @@ async def test_what_only_its_own_model_can_answer_waits_for_it() -> None:
         for each in (biased, dataclasses.replace(asked, generate=False)):
             with await parts.submission.submit(each, ALICE) as stream:
                 assert stream.pool == "default"
-                await parts.submission.following.rerouting.look()
+                await parts.submission.following.rerouting.check()
                 answer(parts, parts_request(parts, "default"))
         assert written(parts, "small") == []
 
@@ -205,7 +205,7 @@ async def test_a_pool_without_fallback_takes_what_it_always_took() -> None:
     async with running((dataclasses.replace(LARGE, fallback=()),)) as parts:
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert [r.rid for r in written(parts, "default")] == [stream.rid]
             answer(parts, parts_request(parts, "default"))
 
@@ -215,11 +215,11 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
     async with running(clock=time) as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
             (request,) = written(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
+            await parts.submission.following.rerouting.check()
             (reroute,) = written(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert records.encode(reroute.request) == records.encode(request)
@@ -231,13 +231,13 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
             )
             assert reroute.asked_ms == original.timestamp
             fail(parts, "small")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             (third,) = written(parts, "tiny")
             assert third == reroute
             time.advance(parts.breakers.wait_s("small"))
             fail(parts, "tiny")
             assert parts.breakers.state("small") is State.HALF_OPEN
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert len(written(parts, "small")) == 1, "it has it already"
             answer(parts, reroute.request, served="t")
             seen = await gateway_parts.all_events(stream)
@@ -256,17 +256,17 @@ async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_de
         ]
         requests = written(parts, "default")
         time.advance(4.9)
-        await watch.look()
+        await watch.check()
         assert written(parts, "small") == []
         assert isinstance(requests[1], records.Request)
         answer(parts, requests[1])
         await gateway_parts.all_events(second)
         second.release()
         time.advance(4.9)
-        await watch.look()
+        await watch.check()
         assert written(parts, "small") == [], "the pool answered something at 4.9 s"
         time.advance(0.2)
-        await watch.look()
+        await watch.check()
         assert [r.rid for r in written(parts, "small")] == [first.rid]
         assert parts.breakers.state("default") is State.CLOSED, "a client chose the deadline"
         answer(parts, parts_request(parts, "small"), served="s")
@@ -281,7 +281,7 @@ async def test_what_expired_in_a_broken_pool_is_sent_on_to_be_told_so() -> None:
         with await parts.submission.submit(create(deadline_ms=60_000), ALICE) as stream:
             time.advance(61.0)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert [r.rid for r in written(parts, "small")] == [stream.rid]
             answer(parts, parts_request(parts, "small"), served="s")
 
@@ -293,7 +293,7 @@ async def test_after_the_first_token_nothing_is_sent_on() -> None:
             while not any(e.delta for e in await stream.next_events()):
                 pass
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
@@ -313,14 +313,14 @@ class TestMidAnswer:
                 answer(parts, parts_request(parts, "default"), end=False)
                 while not any(e.delta for e in await stream.next_events()):
                     pass
-                await parts.submission.following.rerouting.look()
+                await parts.submission.following.rerouting.check()
                 yield parts, stream, time
                 await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
                 await gateway_parts.all_events(stream)
 
     async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
         async with self.begun() as (parts, _, time):
-            look = parts.submission.following.rerouting.look
+            look = parts.submission.following.rerouting.check
             time.advance(rerouting.STANDS_STILL_S + 1)
             await look()
             assert written(parts, "small") == [], "its pool is well"
@@ -349,7 +349,7 @@ class TestMidAnswer:
         async with self.begun() as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S - 1)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
 
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
@@ -357,14 +357,14 @@ class TestMidAnswer:
         async with self.begun(pools) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
 
     async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
         async with self.begun(version=1) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
 
     async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
@@ -372,7 +372,7 @@ class TestMidAnswer:
         async with self.begun(text=text) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
 
     async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
@@ -380,7 +380,7 @@ class TestMidAnswer:
             parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
             assert len(written(parts, "tiny")) == 1
 
@@ -391,7 +391,7 @@ async def test_a_cancelled_response_is_not_sent_on() -> None:
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
             fail(parts, "default")
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert written(parts, "small") == []
 
 
@@ -400,11 +400,11 @@ async def test_a_reroute_of_unknown_outcome_is_written_again_and_harms_nobody() 
         with await parts.submission.submit(create(), ALICE) as stream:
             fail(parts, "default")
             parts.broker.fail_next_append(log.AppendFailed("ambiguous"), landed=True)
-            await parts.submission.following.rerouting.look()
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
+            await parts.submission.following.rerouting.check()
             first, second = written(parts, "small")
             assert first == second
-            await parts.submission.following.rerouting.look()
+            await parts.submission.following.rerouting.check()
             assert len(written(parts, "small")) == 2
             answer(parts, parts_request(parts, "small"), served="s")
             await gateway_parts.all_events(stream)
@@ -452,10 +452,10 @@ class TestOutcomes:
             streams.append(await submit(create(), ALICE))
             time.advance(4.0)
             for _ in range(2):
-                await watch.look()
+                await watch.check()
                 assert parts.breakers.state("default") is State.CLOSED, "one is not late yet"
             time.advance(2.0)
-            await watch.look()
+            await watch.check()
             assert parts.breakers.reason("default") == "late"
             for stream in streams:
                 stream.release()
@@ -477,16 +477,16 @@ class TestOutcomes:
                 parts.broker.put_record(topics.TOKENS, 0, pause, request.rid)
             states = [stream.subscription.state for stream in streams]
             await eventually(lambda: all(state.yielded for state in states), "the pauses are read")
-            await watch.look()
+            await watch.check()
             for _ in range(3):
                 time.advance(15.0)
                 with await parts.submission.submit(create(), ALICE) as other:
                     answer(parts, parts_request(parts, "default"))
                     await gateway_parts.all_events(other)
-                await watch.look()
+                await watch.check()
                 assert parts.breakers.state("default") is State.CLOSED
             time.advance(21.0)
-            await watch.look()
+            await watch.check()
             assert parts.breakers.reason("default") == "stalled"
             for stream, request in zip(streams, paused, strict=True):
                 stream.release()
@@ -546,7 +546,7 @@ async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> 
                 with pytest.raises(errors.ApiError) as refused:
                     await parts.submission.submit(asked, ALICE)
                 assert refused.value.status == 429
-                for choice in choices.split(dataclasses.replace(asked, choices=3)):
+                for choice in choices.requests(dataclasses.replace(asked, choices=3)):
                     with pytest.raises(errors.ApiError):
                         await parts.submission.submit(choice, ALICE)
                 continue

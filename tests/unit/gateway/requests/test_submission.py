@@ -105,7 +105,7 @@ async def test_a_field_that_no_worker_takes_is_refused_before_the_log() -> None:
 async def test_a_key_whose_partition_is_another_workers_is_refused_too() -> None:
     """All requests with a key go to one partition, so only its worker counts."""
     async with four_partitions() as parts:
-        home = placement.of_key(ALICE.key, "key", 4)
+        home = placement.partition_of_key(ALICE.key, "key", 4)
         other = (home + 1) % 4
         parts.workers.note("default", [beat(home, "min_p"), beat(other)])
         with pytest.raises(errors.ApiError) as refused:

@@ -212,8 +212,8 @@ async def test_a_model_that_cannot_be_read_is_left_to_workers(
         pools(pool, dataclasses.replace(POOL, name="other")), parts.workers
     )
     await counts.read()
-    assert not counts.able("default")
-    assert not counts.able("other")
+    assert not counts.can_count("default")
+    assert not counts.can_count("other")
     counted_by(parts, counts)
     assert await asked(parts, response(FITS + "x"))
     counts.close()

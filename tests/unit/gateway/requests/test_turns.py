@@ -59,7 +59,7 @@ async def asked(parts: gateway_parts.Parts, name: str, text: str, **more: Any) -
 
 async def following(parts: gateway_parts.Parts, name: str) -> list[tuple[str, str]]:
     """Who said what before the next turn."""
-    _, before = await parts.turns.following(name, OWNER)
+    _, before = await parts.turns.after(name, OWNER)
     return [(message["role"], message["content"]) for message in before.messages]
 
 

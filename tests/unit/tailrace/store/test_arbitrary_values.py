@@ -164,7 +164,7 @@ def batch_wait(principal: str, *beats: Mapping[str, Any]) -> float | None:
     placements = backlog.Placements()
     for beat in beats * 9:
         placements.add(str(beat.get("incarnation", "")), "alice", 1)
-    return backlog.of(beats, placements).wait_s("batch", principal)
+    return backlog.from_heartbeats(beats, placements).wait_s("batch", principal)
 
 
 @hypothesis.given(st.lists(anything, max_size=8) | anything)

@@ -29,7 +29,7 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
     running = slots.acquire(0, ALICE, 100.0)
     turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
     assert beat()["waits_s"] == [], "something waits, and how fast it begins is not known"
-    assert backlog.of([beat()]).wait_s("interactive", "alice") is None
+    assert backlog.from_heartbeats([beat()]).wait_s("interactive", "alice") is None
     for turn in [running, *turns[:8]]:  # each holds the only slot for 5 s and makes 100 tokens
         time.advance(5.0)
         made += 100
@@ -38,7 +38,7 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
         assert not slots.holds
     slots.acquire(0, BOB, 100.0)
     time.advance(1.0)
-    work_ahead, waiting = backlog.of([beat()]), slots.queued - 1
+    work_ahead, waiting = backlog.from_heartbeats([beat()]), slots.queued - 1
     # Before her next one are hers, that of bob, one more of his, and what runs.
     assert work_ahead.wait_s("interactive", "alice") == pytest.approx((waiting + 3) * 5.0, rel=0.1)
     # What runs ends after 4 s. Before him are his own and that of alice which has its turn with it.
