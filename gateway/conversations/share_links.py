@@ -31,7 +31,7 @@ class Page:
     """A part of what a link shows. `next`: the place of the next one; None: there is no more."""
 
     share: tree.Share
-    said: list[Shown]
+    items: list[Shown]
     next: int | None
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from gateway.load import admission, pool_choice, principal_counts
 from gateway.parsing import command
 from gateway.requests import request_builder, request_writer, stages, stream_keeper
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors, records
 from tailrace.settings.shapes import Limits
 from tailrace.web import access
 
-Recall = Callable[[str], Remembered | None]
+Recall = Callable[[str], ResponseMemory | None]
 
 
 @dataclass(slots=True)

@@ -165,7 +165,7 @@ async def submit(
         return Choices(streams)
     for stream in streams:
         # One that an idempotency key led to is another request's.
-        request = records.decode_request(stream.request) if stream.counted else None
+        request = records.decode_request(stream.request) if stream.submitted_here else None
         if request is not None:
             withdrawals.begin(request)
         stream.release()

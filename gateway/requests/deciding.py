@@ -42,7 +42,7 @@ class Deciding:
         if pending is None:
             return stages.Decision(placement, arrival.create)
         before = placement.before or await self._builder.before(
-            arrival.create, arrival.principal, arrival.remembered
+            arrival.create, arrival.principal, arrival.memory
         )
         create = await self._decide_model(arrival.create, pending, before, arrival.principal)
         return stages.Decision(dataclasses.replace(placement, before=before), create)

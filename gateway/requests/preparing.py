@@ -35,7 +35,7 @@ class Preparing:
         create, placement = decision.create, decision.placement
         arrival = placement.arrival
         request, partition = await self._builder.build(
-            create, arrival.principal, arrival.remembered, placement.before
+            create, arrival.principal, arrival.memory, placement.before
         )
         bill.undo(functools.partial(self._builder.discard, partition, create, arrival.principal))
         charge = await bill.charge()

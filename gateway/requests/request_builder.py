@@ -18,7 +18,7 @@ from gateway.load.canaries import Canaries
 from gateway.parsing import command, conversation, images, sampling
 from gateway.requests import forks, requirements, search_port
 from gateway.responses import context, references
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import telemetry
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
@@ -77,7 +77,7 @@ class RequestBuilder:
         self,
         create: command.Create,
         principal: Principal,
-        memory: Remembered | None = None,
+        memory: ResponseMemory | None = None,
     ) -> context.History:
         """What comes before a request of no conversation. Raises like `build`."""
         owner = access.owner_of(principal)
@@ -87,7 +87,7 @@ class RequestBuilder:
         self,
         create: command.Create,
         principal: Principal,
-        memory: Remembered | None = None,
+        memory: ResponseMemory | None = None,
         before: context.History | None = None,
     ) -> tuple[records.Request, int]:
         """The request record and its partition.
@@ -113,7 +113,7 @@ class RequestBuilder:
         with_references = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
         # A warm-up is no answer: what follows it without an input answers what it was given.
-        continues = None if create.turn else context.opened(past)
+        continues = None if create.turn else context.is_open(past)
         if continues is False and create.generate and create.previous is not None:
             raise errors.invalid_value("previous_response_id", _NO_TEXT.format(create.previous))
         open_calls: set[str] = set()
@@ -121,7 +121,7 @@ class RequestBuilder:
             create = with_references
             open_calls = conversation.check_calls(create.turn, past, complete=create.generate)
         if create.generate:  # what follows a warm-up may still answer them
-            past = context.settled(past, open_calls)
+            past = context.without_open_calls(past, open_calls)
         if continues:
             _check_continuation(create)
         head = (

@@ -19,7 +19,7 @@ from gateway.load import rate_limits
 from gateway.parsing import command, conversation
 from gateway.requests import turns
 from gateway.responses import context
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace.auth.principal import Principal
 from tailrace.delivery import delivery
 from tailrace.protocol import records
@@ -37,7 +37,7 @@ class Arrival:
     create: command.Create
     principal: Principal
     owner: records.Owner
-    remembered: Remembered | None
+    memory: ResponseMemory | None
     since: float
 
     @property

@@ -99,7 +99,7 @@ class StreamKeeper:
             self._on_release,
             request=subscription.request,
             previous=request.previous,
-            counted=True,
+            submitted_here=True,
             charge=charge,
             headers={**charge.headers, "x-tailrace-response-id": request.rid},
             pool=pool,
@@ -138,7 +138,7 @@ class StreamKeeper:
         self.active_streams -= 1
         # Only a response that was submitted here has something to be done at its end. A client may
         # follow one response as often as it likes, and must not leave a task behind each time.
-        if stream.over or (stream.store and not stream.counted):
+        if stream.over or (stream.store and not stream.submitted_here):
             self._end(stream)
         else:
             self._spawn(self._follow_to_end(stream))
@@ -149,7 +149,7 @@ class StreamKeeper:
             async with asyncio.timeout(FOLLOW_S):
                 if not stream.store:
                     await self._cancel_after_grace(stream)
-                if stream.counted:
+                if stream.submitted_here:
                     await stream.to_end()
         except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
             pass  # this process cannot follow it; what the log holds of it stays true
@@ -172,10 +172,10 @@ class StreamKeeper:
         await self._operations.append_cancel(stream.rid, stream.owner, stream.echo)
 
     def _end(self, stream: response_stream.ResponseStream) -> None:
-        if stream.counted:
+        if stream.submitted_here:
             self.on_end(stream)
         stream.subscription.close()
-        if stream.counted:
+        if stream.submitted_here:
             if (response := self._ephemeral.pop(stream.rid, None)) is not None:
                 self._admitted.discard(response)
             self.running.end(stream.rid)

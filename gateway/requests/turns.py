@@ -126,7 +126,7 @@ class Turns:
             node = path.pop()
             if not conversation.nodes[node].turn:
                 tail.append(node)
-            elif (before := await self._resolver.cached(node, owner)) is not None or (
+            elif (before := await self._resolver.cached_turn(node, owner)) is not None or (
                 await self._continuable(node, conversation.nodes[node], owner)
             ):
                 anchor = node

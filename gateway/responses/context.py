@@ -13,10 +13,10 @@ from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from gateway import cache
+from gateway.cache import Cache
 from gateway.parsing import conversation
 from gateway.responses import busy
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, file_search, fold, ids, records
@@ -116,38 +116,38 @@ def with_answer(
             one message from now on.
     """
     output = [each for each in response["output"] if each["type"] != file_search.CALL]
-    items = [item for each in output if (item := said(each)) is not None]
+    items = [item for each in output if (item := dialogue_item(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
     if answer and events.ITEMS in (response.get(events.FALLBACK) or {}):
         # Its items are one text, which several models wrote (log rule §25).
         answer = [{**answer[0], "content": "".join(m["content"] for m in answer)}]
-    found = [*messages, *answer]
+    dialogue = [*messages, *answer]
     if continues and answer and "reasoning_content" not in answer[0]:
         whole = {**messages[-1], **answer[0], "content": messages[-1]["content"]}
         whole["content"] += answer[0]["content"]
-        found = [*messages[:-1], whole, *answer[1:]]
+        dialogue = [*messages[:-1], whole, *answer[1:]]
     if response["status"] == "completed":
-        return last_turns(found) if answer else messages
+        return last_turns(dialogue) if answer else messages
     begin = len(messages) - continues
-    found[begin:] = [{**m, "cut": True} if "tool_calls" in m else m for m in found[begin:]]
+    dialogue[begin:] = [{**m, "cut": True} if "tool_calls" in m else m for m in dialogue[begin:]]
     if output or continues:
-        found[-1] = _cut_short(
-            found[-1], continued=not output or bool(response.get(events.CONTINUE))
+        dialogue[-1] = _cut_short(
+            dialogue[-1], can_continue=not output or bool(response.get(events.CONTINUE))
         )
-    return last_turns(found) if answer else found
+    return last_turns(dialogue) if answer else dialogue
 
 
-def _cut_short(last: dict[str, Any], *, continued: bool) -> dict[str, Any]:
+def _cut_short(last: dict[str, Any], *, can_continue: bool) -> dict[str, Any]:
     """The last message behind an answer that was cut short; `continued`: its text can be. Then a
     character that the bound cut in two is left to what follows."""
     if last["role"] != "assistant":
-        return {**last, "open": continued}
-    if not continued:
+        return {**last, "open": can_continue}
+    if not can_continue:
         return last
     return {**last, "content": last["content"].rstrip(HALF_A_CHARACTER), "open": True}
 
 
-def opened(messages: Messages) -> bool | None:
+def is_open(messages: Messages) -> bool | None:
     """Whether the last message is an answer that was cut short and can be continued; None where
     something else is to follow it: it is no answer, and nothing was cut short behind it."""
     if not messages:
@@ -158,24 +158,24 @@ def opened(messages: Messages) -> bool | None:
     return bool(last.get("open"))
 
 
-def settled(messages: Sequence[dict[str, Any]], unanswered: Container[str]) -> Messages:
+def without_open_calls(messages: Sequence[dict[str, Any]], open_calls: Container[str]) -> Messages:
     """Return the dialogue as a model is given it: of answers that were cut short, without the calls
     that have no output."""
-    found = []
+    dialogue = []
     for each in messages:
         message = {name: value for name, value in each.items() if name != "open"}
         if "cut" in message:
             message = {name: value for name, value in message.items() if name != "cut"}
-            calls = [call for call in message.pop("tool_calls") if call["id"] not in unanswered]
+            calls = [call for call in message.pop("tool_calls") if call["id"] not in open_calls]
             if calls:
                 message["tool_calls"] = calls
             elif not message["content"]:
                 continue
-        found.append(message)
-    return found
+        dialogue.append(message)
+    return dialogue
 
 
-def said(item: dict[str, Any]) -> conversation.Item | None:
+def dialogue_item(item: dict[str, Any]) -> conversation.Item | None:
     """An output item as a part of the dialogue; None for a call that was cut short, and for that of
     a search."""
     kind = item["type"]
@@ -185,9 +185,9 @@ def said(item: dict[str, Any]) -> conversation.Item | None:
         if item["status"] != "completed":
             return None
         custom = kind == "custom_tool_call"
-        said = item["input" if custom else "arguments"]
+        arguments = item["input" if custom else "arguments"]
         name, namespace = item["name"], item.get("namespace")
-        return conversation.Call(item["call_id"], name, said, "", namespace, custom=custom)
+        return conversation.Call(item["call_id"], name, arguments, "", namespace, custom=custom)
     text = "".join(part.get("text", "") for part in item.get("content", ()))
     if kind == "reasoning":
         return conversation.Reasoning(text, "")
@@ -225,13 +225,13 @@ def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
 class Resolver:
     """Finds the messages before a request."""
 
-    def __init__(self, deliver: delivery.Delivery, cached: cache.Cache, partitions: int) -> None:
+    def __init__(self, deliver: delivery.Delivery, cache: Cache, partitions: int) -> None:
         self._delivery = deliver
-        self._cache = cached
+        self._cache = cache
         self._partitions = partitions
 
     async def resolve(
-        self, previous: str | None, owner: records.Owner, remembered: Remembered | None = None
+        self, previous: str | None, owner: records.Owner, memory: ResponseMemory | None = None
     ) -> History:
         """Return the messages that lead up to `previous`.
 
@@ -251,14 +251,14 @@ class Resolver:
             partition = ids.parse(previous, self._partitions).partition
         except ids.InvalidId as error:
             raise errors.previous_response_not_found(previous) from error
-        if remembered is not None:
-            return History(unpack(remembered.state), partition)
-        messages = await self.cached(previous, owner)
+        if memory is not None:
+            return History(unpack(memory.state), partition)
+        messages = await self.cached_turn(previous, owner)
         if messages is None:
             messages = await self._rebuild(previous, owner)
         return History(messages, partition)
 
-    async def cached(self, rid: str, owner: records.Owner) -> Messages | None:
+    async def cached_turn(self, rid: str, owner: records.Owner) -> Messages | None:
         """The messages that lead up to what follows a response, if the cache has them. It has those
         of responses that ended and can be continued."""
         messages = decode(await self._cache.turn(rid), owner)
@@ -267,18 +267,18 @@ class Resolver:
 
     async def _rebuild(self, previous: str, owner: records.Owner) -> Messages:
         try:
-            found = await self._delivery.find(previous, owner)
-            if not found.response["store"] or (
-                found.phase is fold.Phase.DONE and not continuable(found.response)
+            snapshot = await self._delivery.find(previous, owner)
+            if not snapshot.response["store"] or (
+                snapshot.phase is fold.Phase.DONE and not continuable(snapshot.response)
             ):
                 raise errors.previous_response_not_found(previous)
-            if found.phase is not fold.Phase.DONE:
+            if snapshot.phase is not fold.Phase.DONE:
                 raise busy.Busy(previous, "previous_response_id")
             request = await self._delivery.request_of(previous, owner)
         except (delivery.NotFound, log.HistoryLost) as error:
             raise errors.previous_response_not_found(previous) from error
         messages = with_answer(
-            without_instructions(request), found.response, continues=request.continue_final
+            without_instructions(request), snapshot.response, continues=request.continue_final
         )
         telemetry.SESSION_LOOKUPS.labels(outcome="rebuilt").inc()
         await self._cache.put_turn(owner.key, previous, encode(owner, messages))

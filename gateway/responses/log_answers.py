@@ -11,19 +11,19 @@ from tailrace.protocol import errors
 T = TypeVar("T")
 
 
-async def read(asked: Awaitable[T]) -> T:
+async def read(operation: Awaitable[T]) -> T:
     """What was asked. Raises errors.ApiError: 503, the log cannot be read."""
     try:
-        return await asked
+        return await operation
     except (log.LogUnavailable, log.HistoryLost) as error:
         raise unreadable() from error
 
 
-async def written(asked: Awaitable[T]) -> T:
+async def write(operation: Awaitable[T]) -> T:
     """What became of a change, which may read the log, too. Raises errors.ApiError: 400, it is too
     large; 503, the log does not answer."""
     try:
-        return await asked
+        return await operation
     except log.TooLarge as error:
         raise errors.record_too_large() from error
     except log.AppendFailed as error:

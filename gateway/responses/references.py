@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from gateway.files import uploads
+from gateway.files.uploads import Uploads
 from gateway.parsing import command, conversation
 from gateway.responses import context
 from tailrace import log
@@ -29,12 +29,12 @@ class References:
     """Looks references up, and opens what is sealed."""
 
     def __init__(
-        self, deliver: delivery.Delivery, keys: seals.Keys | None, kept: uploads.Uploads
+        self, deliver: delivery.Delivery, keys: seals.Keys | None, uploads: Uploads
     ) -> None:
         """`keys`: None where nothing is sealed."""
         self._delivery = deliver
         self._keys = keys
-        self._uploads = kept
+        self._uploads = uploads
 
     async def resolve(self, create: command.Create, owner: records.Owner) -> command.Create:
         """The command with its references replaced by the items, the files that it names by their
@@ -48,98 +48,98 @@ class References:
         """
         if not conversation.unresolved(create.turn):
             return create
-        turn, shown = await self.resolve_items(create.turn, owner)
+        turn, items = await self.resolve_items(create.turn, owner)
         return dataclasses.replace(
-            create, turn=turn, input=conversation.messages(turn), items=shown
+            create, turn=turn, input=conversation.messages(turn), items=items
         )
 
     async def resolve_items(
         self, items: tuple[conversation.Item, ...], owner: records.Owner
     ) -> tuple[tuple[conversation.Item, ...], list[dict[str, Any]]]:
         """Items with what they name, and how they are shown. Raises like `resolve`."""
-        known: dict[str, dict[str, conversation.Item]] = {}
+        items_by_response: dict[str, dict[str, conversation.Item]] = {}
         files: dict[str, dict[str, Any]] = {}
         turn: list[conversation.Item] = []
-        shown: list[dict[str, Any]] = []
+        forms: list[dict[str, Any]] = []
         characters = 0
         for item in items:
-            seen = item
+            form = item
             match item:
                 case conversation.Reference():
-                    named = await self._referenced(item, owner, known)
-                    characters += _length(named)
+                    target = await self._referenced_item(item, owner, items_by_response)
+                    characters += _length(target)
                     if characters > MAX_CHARACTERS:
                         raise errors.record_too_large()
-                    turn.append(seen := named)
+                    turn.append(form := target)
                 case conversation.Reasoning(sealed=str(sealed)):
-                    text = self._opened(item, sealed, "rs_", owner) or item.text
+                    text = self._open(item, sealed, "rs_", owner) or item.text
                     turn.append(dataclasses.replace(item, text=text))
                 case conversation.Compaction(sealed=sealed):
-                    summary = self._opened(item, sealed, "cmp_", owner)
+                    summary = self._open(item, sealed, "cmp_", owner)
                     if summary is None:
-                        raise _not_opened(item.where)
+                        raise _cannot_open(item.where)
                     turn.append(dataclasses.replace(item, summary=summary))
                 case _ if conversation.uploads(item):
-                    seen = await self._with_files(item, owner, files)
-                    characters += _length(seen)
+                    form = await self._with_files(item, owner, files)
+                    characters += _length(form)
                     if characters > MAX_CHARACTERS:
                         raise errors.record_too_large()
-                    turn.append(_as_told(seen))
+                    turn.append(_for_model(form))
                 case _:
                     turn.append(item)
-            shown.append(conversation.shown(seen))
-        return tuple(turn), shown
+            forms.append(conversation.shown(form))
+        return tuple(turn), forms
 
-    def _opened(
+    def _open(
         self, item: conversation.Item, sealed: str, kind: str, owner: records.Owner
     ) -> str | None:
         """The text; None where nothing is sealed and the item has its text beside."""
         if self._keys is None:
             if isinstance(item, conversation.Reasoning) and item.text:
                 return None
-            raise _not_opened(item.where)
+            raise _cannot_open(item.where)
         try:
             return self._keys.open(sealed, kind, owner)
         except seals.InvalidSeal as error:
-            raise _not_opened(item.where) from error
+            raise _cannot_open(item.where) from error
 
     async def _with_files(
-        self, item: conversation.Item, owner: records.Owner, known: dict[str, dict[str, Any]]
+        self, item: conversation.Item, owner: records.Owner, files: dict[str, dict[str, Any]]
     ) -> conversation.Item:
         """The item with the files that it names, each a part of its own; `known`: those of the
         request so far, by id."""
         for part in conversation.uploads(item):
-            if part["id"] not in known:
-                if len(known) == MAX_FILES:
+            if part["id"] not in files:
+                if len(files) == MAX_FILES:
                     raise errors.invalid_value(
                         part["where"], f"A request names at most {MAX_FILES} files."
                     )
-                known[part["id"]] = await self._uploads.part(part["id"], owner, part["where"])
-            if part["image"] and known[part["id"]]["type"] != "image":
+                files[part["id"]] = await self._uploads.part(part["id"], owner, part["where"])
+            if part["image"] and files[part["id"]]["type"] != "image":
                 raise errors.unsupported_value(part["where"], "This file is no image.")
 
-        return _with_parts(item, lambda parts: [_filled(part, known) for part in parts])
+        return _with_parts(item, lambda parts: [_fill(part, files) for part in parts])
 
-    async def _referenced(
+    async def _referenced_item(
         self,
         reference: conversation.Reference,
         owner: records.Owner,
-        known: dict[str, dict[str, conversation.Item]],
+        items_by_response: dict[str, dict[str, conversation.Item]],
     ) -> conversation.Item:
-        found = _ITEM_ID.match(reference.id)
-        if found is None:
+        match = _ITEM_ID.match(reference.id)
+        if match is None:
             raise errors.item_not_found(reference.id)
-        rid = ids.PREFIX + found["scope"]
-        if rid not in known:
-            if len(known) == MAX_RESPONSES:
+        rid = ids.PREFIX + match["scope"]
+        if rid not in items_by_response:
+            if len(items_by_response) == MAX_RESPONSES:
                 raise errors.invalid_value(
                     "input",
                     f"Invalid 'input': its references name more than {MAX_RESPONSES} responses.",
                 )
-            known[rid] = await self._items(rid, owner)
-        if reference.id not in known[rid]:
+            items_by_response[rid] = await self._items(rid, owner)
+        if reference.id not in items_by_response[rid]:
             raise errors.item_not_found(reference.id)
-        return dataclasses.replace(known[rid][reference.id], where=reference.where)
+        return dataclasses.replace(items_by_response[rid][reference.id], where=reference.where)
 
     async def _items(self, rid: str, owner: records.Owner) -> dict[str, conversation.Item]:
         """The whole output items of a stored response, by id."""
@@ -152,7 +152,7 @@ class References:
         return {
             each["id"]: item
             for each in response["output"]
-            if each["status"] != "in_progress" and (item := context.said(each)) is not None
+            if each["status"] != "in_progress" and (item := context.dialogue_item(each)) is not None
         }
 
 
@@ -167,10 +167,10 @@ def _with_parts(
     return item
 
 
-def _as_told(item: conversation.Item) -> conversation.Item:
+def _for_model(item: conversation.Item) -> conversation.Item:
     """As a model is told it: one text, or parts if an image is among them."""
 
-    def told(parts: Parts) -> str | Parts:
+    def merge(parts: Parts) -> str | Parts:
         if not images.any_in([{"content": parts}]):
             return "".join(part["text"] for part in parts)
         return [
@@ -178,15 +178,15 @@ def _as_told(item: conversation.Item) -> conversation.Item:
             for part in parts
         ]
 
-    return _with_parts(item, told)
+    return _with_parts(item, merge)
 
 
-def _filled(part: dict[str, Any], known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _fill(part: dict[str, Any], files: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if part["type"] != conversation.UPLOAD:
         return part
-    found = known[part["id"]]
-    detail = {"detail": part["detail"]} if part["detail"] and found["type"] == "image" else {}
-    return {**found, **detail}
+    file = files[part["id"]]
+    detail = {"detail": part["detail"]} if part["detail"] and file["type"] == "image" else {}
+    return {**file, **detail}
 
 
 def _length(item: conversation.Item) -> int:
@@ -205,5 +205,5 @@ def _length(item: conversation.Item) -> int:
     return 0
 
 
-def _not_opened(where: str) -> errors.ApiError:
+def _cannot_open(where: str) -> errors.ApiError:
     return errors.invalid_encrypted_content(f"{where}.encrypted_content")

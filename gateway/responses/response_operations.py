@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from gateway import cache
-from gateway.files import files
+from gateway.cache import Cache
+from gateway.files.files import Files
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.log import interfaces
@@ -27,13 +27,13 @@ class ResponseOperations:
         self,
         deliver: delivery.Delivery,
         writer: interfaces.RecordWriter,
-        cached: cache.Cache,
-        kept_files: files.Files,
+        cache: Cache,
+        files: Files,
     ) -> None:
         self._delivery = deliver
         self._writer = writer
-        self._cache = cached
-        self._files = kept_files
+        self._cache = cache
+        self._files = files
 
     async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
         """Cancel a response and return its final Response object.
@@ -108,8 +108,8 @@ class ResponseOperations:
         if (await self._delivery.find(rid, owner, embeddings=True)).withdrawn:
             raise Withdrawn(rid)
         try:
-            found = await self._delivery.request_of(rid, owner, embeddings=True)
-            return found.body_digest
+            request = await self._delivery.request_of(rid, owner, embeddings=True)
+            return request.body_digest
         except log.HistoryLost:
             return None
 
@@ -136,8 +136,10 @@ class ResponseOperations:
             log.LogUnavailable
             errors.ApiError: 503, only the archive may have an image, and does not answer.
         """
-        named = images.named_in(request.input)
-        showing = [m for m in request.messages if named & {p["sha256"] for p in images.parts([m])}]
+        digests = images.named_in(request.input)
+        showing = [
+            m for m in request.messages if digests & {p["sha256"] for p in images.parts([m])}
+        ]
         messages = await self._files.whole(owner, showing) if images_whole else []
         return [
             {"id": ids.item_id(request.rid, f"msg_{i}_"), **item}

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from gateway.load import rate_limits
 from gateway.responses import context
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import events, records
@@ -57,7 +57,7 @@ class ResponseStream:
     on_release: Callable[[ResponseStream], None]
     request: bytes | None = None
     previous: str | None = None
-    counted: bool = False
+    submitted_here: bool = False
     charge: rate_limits.Charge | None = None
     headers: dict[str, str] = field(default_factory=dict)
     on_first_token: OnFirstToken = lambda _stream, _seconds: None
@@ -98,7 +98,7 @@ class ResponseStream:
             raise
         if batch and batch[-1].terminal:
             self.final = batch[-1].response
-            self._tell_headers()
+            self._add_final_headers()
         if (self.awaited_since or self.last_token_at) and any(e.delta is not None for e in batch):
             self._measure(time.monotonic())
         return batch
@@ -117,7 +117,7 @@ class ResponseStream:
             telemetry.inter_token_seconds(self.pool).observe(now - self.last_token_at)
         self.last_token_at = now
 
-    def _tell_headers(self) -> None:
+    def _add_final_headers(self) -> None:
         revision = (self.final or {}).get(events.REVISION)
         if isinstance(revision, str) and _HEADER_VALUE.fullmatch(revision):
             self.headers = {**self.headers, "x-tailrace-revision": revision}
@@ -139,10 +139,10 @@ class ResponseStream:
         return self.final is not None or self.lost
 
     @property
-    def remembered(self) -> Remembered | None:
+    def memory(self) -> ResponseMemory | None:
         """What a continuation needs of the response; None unless it ended and can be continued."""
         messages = self.dialogue
-        return Remembered(self.rid, context.pack(messages)) if messages is not None else None
+        return ResponseMemory(self.rid, context.pack(messages)) if messages is not None else None
 
     @property
     def dialogue(self) -> context.Messages | None:

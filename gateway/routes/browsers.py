@@ -29,14 +29,14 @@ class BrowserRoutes:
         config: settings.GatewaySettings,
         pools: settings.CurrentPools,
         gate: access.Access,
-        issued: tickets.Tickets,
+        ticket_store: tickets.Tickets,
         workers: worker_registry.WorkerRegistry,
         version: str,
     ) -> None:
         self._config = config
         self._pools = pools
         self._gate = gate
-        self._tickets = issued
+        self._tickets = ticket_store
         self._workers = workers
         self._version = version
 

@@ -8,10 +8,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.conversations import conversations, turn_list
 from gateway.conversations import erasure as conversation_erasure
 from gateway.conversations import items as conversation_items
-from gateway.files import files
+from gateway.conversations import turn_list
+from gateway.conversations.conversations import Conversations
+from gateway.files.files import Files
 from gateway.load import admission, rate_limits
 from gateway.parsing import conversation, conversations_api, json_body
 from gateway.responses import log_answers, references
@@ -27,7 +28,7 @@ from tailrace.web import access, encoded_json
 
 MAX_BODY_BYTES: Final = 900_000  # an item is one record
 
-Shown = dict[str, Any]
+Json = dict[str, Any]
 
 
 class ConversationRoutes:
@@ -36,74 +37,78 @@ class ConversationRoutes:
     def __init__(
         self,
         gate: access.Access,
-        known: conversations.Conversations,
+        conversations: Conversations,
         items: conversation_items.Items,
         turns: turn_list.ConversationTurns,
         erasure: conversation_erasure.ConversationErasure,
         refs: references.References,
-        kept_files: files.Files,
+        files: Files,
         rates: rate_limits.RateLimiter,
-        kept: kept_bytes.KeptBytes,
+        budget: kept_bytes.KeptBytes,
     ) -> None:
         self._gate = gate
-        self._known = known
+        self._conversations = conversations
         self._items = items
         self._turns = turns
         self._erasure = erasure
         self._references = refs
-        self._files = kept_files
+        self._files = files
         self._rates = rates
-        self._kept = kept
+        self._budget = budget
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
         owner = await self._owner(request, CredentialScope.CREATE)
         key = request.headers.get("idempotency-key") or None
-        asked = conversations_api.created(await self._body(request, owner), key)
-        metadata, title = asked.metadata or {}, asked.title or ""
+        fields = conversations_api.created(await self._body(request, owner), key)
+        metadata, title = fields.metadata or {}, fields.title or ""
         if key is not None:
-            made = await log_answers.written(self._known.create_once(owner, key, metadata, title))
+            conversation = await log_answers.write(
+                self._conversations.create_once(owner, key, metadata, title)
+            )
         else:
-            shown = await self._shown(asked.items, owner)
-            made = await log_answers.written(self._known.create(owner, metadata, title, shown))
-        return encoded_json.EncodedJSON(as_shown(made))
+            items = await self._stored_items(fields.items, owner)
+            conversation = await log_answers.write(
+                self._conversations.create(owner, metadata, title, items)
+            )
+        return encoded_json.EncodedJSON(as_json(conversation))
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/conversations`: that in which something happened last comes first; an
         extension."""
         owner = await self._owner(request, CredentialScope.READ)
         limit = limit_of(request.query_params.get("limit"))
         after = request.query_params.get("after")
         try:
-            found = await log_answers.read(self._known.listed(owner, after, limit))
+            page = await log_answers.read(self._conversations.listed(owner, after, limit))
         except reader.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
-        rows = [as_shown(each) for each in found]
+        rows = [as_json(each) for each in page]
         return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        found, _ = await self._found(request, CredentialScope.READ)
-        return encoded_json.EncodedJSON(as_shown(found))
+        conversation, _ = await self._find(request, CredentialScope.READ)
+        return encoded_json.EncodedJSON(as_json(conversation))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: other metadata; extensions: title, pin, head."""
-        found, owner = await self._found(request, CredentialScope.CREATE)
-        asked = conversations_api.changed(await self._body(request, owner))
-        if asked.head and asked.head not in found.nodes:
+        conversation, owner = await self._find(request, CredentialScope.CREATE)
+        fields = conversations_api.changed(await self._body(request, owner))
+        if fields.head and fields.head not in conversation.nodes:
             raise errors.invalid_value("head", "Invalid 'head': no such node.")
         acts: list[tree.Act] = []
-        if asked.metadata is not None:
-            acts.append(tree.Changed(found.id, owner, metadata=asked.metadata))
-        if asked.title is not None:
-            acts.append(tree.Changed(found.id, owner, title=asked.title))
-        if asked.pinned is not None:
-            acts.append(tree.Changed(found.id, owner, pinned=asked.pinned))
-        if asked.head is not None:
-            acts.append(tree.Chosen(found.id, owner, asked.head or None))
-        await log_answers.written(self._known.append(*acts))
+        if fields.metadata is not None:
+            acts.append(tree.Changed(conversation.id, owner, metadata=fields.metadata))
+        if fields.title is not None:
+            acts.append(tree.Changed(conversation.id, owner, title=fields.title))
+        if fields.pinned is not None:
+            acts.append(tree.Changed(conversation.id, owner, pinned=fields.pinned))
+        if fields.head is not None:
+            acts.append(tree.Chosen(conversation.id, owner, fields.head or None))
+        await log_answers.write(self._conversations.append(*acts))
         return encoded_json.EncodedJSON(
-            as_shown(await log_answers.read(self._known.find(found.id, owner)))
+            as_json(await log_answers.read(self._conversations.find(conversation.id, owner)))
         )
 
     async def delete(self, request: Request) -> Response:
@@ -115,16 +120,16 @@ class ConversationRoutes:
                 "responses", "Invalid 'responses': expected 'true' or 'false'."
             )
         if responses == "true":
-            await log_answers.written(self._erasure.erase(name, owner))
+            await log_answers.write(self._erasure.erase(name, owner))
         else:
-            await log_answers.written(self._known.delete(name, owner))
+            await log_answers.write(self._conversations.delete(name, owner))
         body = {"id": name, "object": "conversation.deleted", "deleted": True}
         return encoded_json.EncodedJSON(body)
 
     async def nodes(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/nodes`: the tree, in the order in which it grew; an
         extension."""
-        found, _ = await self._found(request, CredentialScope.READ)
+        conversation, _ = await self._find(request, CredentialScope.READ)
         rows = [
             {
                 "id": name,
@@ -134,29 +139,34 @@ class ConversationRoutes:
                 "items": list(node.items),
                 "created_at": node.at_ms // 1000,
             }
-            for name, node in found.nodes.items()
+            for name, node in conversation.nodes.items()
         ]
-        body = {"object": "list", "data": rows, "head": found.head, "path": found.path()}
+        body = {
+            "object": "list",
+            "data": rows,
+            "head": conversation.head,
+            "path": conversation.path(),
+        }
         return encoded_json.EncodedJSON(body)
 
     async def turns(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/turns`: the tree as `nodes` has it, with what was said; an
         extension."""
-        found, _ = await self._found(request, CredentialScope.READ, contents=True)
+        conversation, _ = await self._find(request, CredentialScope.READ, contents=True)
         query = request.query_params
         limit, after = limit_of(query.get("limit")), query.get("after")
-        names = list(found.nodes)
+        names = list(conversation.nodes)
         if _order(query.get("order")) == "desc":
             names.reverse()
         if after is not None:
-            if after not in found.nodes:
+            if after not in conversation.nodes:
                 raise errors.invalid_value("after", "Invalid 'after': no such node.")
             names = names[names.index(after) + 1 :]
-        rows = await log_answers.read(self._turns.rows(found, names[:limit]))
+        rows = await log_answers.read(self._turns.rows(conversation, names[:limit]))
         body = {
             "object": "list",
             "data": rows,
-            "head": found.head,
+            "head": conversation.head,
             "first_id": names[0] if rows else None,
             "last_id": names[len(rows) - 1] if rows else None,
             "has_more": len(names) > len(rows),
@@ -165,77 +175,79 @@ class ConversationRoutes:
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`: of the chosen path, the newest first."""
-        found, _ = await self._found(request, CredentialScope.READ, contents=True)
+        conversation, _ = await self._find(request, CredentialScope.READ, contents=True)
         query = request.query_params
         limit, after = limit_of(query.get("limit")), query.get("after")
         order = _order(query.get("order"))
         start = None
         if after is not None:
-            start = self._items.node_of(found, after)
-            if start not in found.path():
+            start = self._items.node_of(conversation, after)
+            if start not in conversation.path():
                 raise errors.invalid_value("after", "Invalid 'after': no such item.")
-        rows: list[Shown] = []
-        behind = after is None
-        along = self._items.along(found, newest_first=order != "asc", start=start)
-        async for item in _each(along):
-            if behind:
+        rows: list[Json] = []
+        started = after is None
+        path_items = self._items.along(conversation, newest_first=order != "asc", start=start)
+        async for item in _each(path_items):
+            if started:
                 rows.append(item)
-            behind = behind or item["id"] == after
+            started = started or item["id"] == after
             if len(rows) > limit:
                 break
-        if not behind:
+        if not started:
             raise errors.invalid_value("after", "Invalid 'after': no such item.")
         return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))
 
     async def add(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
-        found, owner = await self._found(request, CredentialScope.CREATE)
-        given = conversations_api.added(await self._body(request, owner))
-        shown = await self._shown(given, owner)
-        named = await log_answers.written(self._known.add_items(found, shown))
-        rows = [{**item, "id": name} for name, item in named]
+        conversation, owner = await self._find(request, CredentialScope.CREATE)
+        items = conversations_api.added(await self._body(request, owner))
+        stored_items = await self._stored_items(items, owner)
+        entries = await log_answers.write(self._conversations.add_items(conversation, stored_items))
+        rows = [{**item, "id": name} for name, item in entries]
         return encoded_json.EncodedJSON(_page(rows, has_more=False))
 
     async def item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item_id}`."""
-        found, _ = await self._found(request, CredentialScope.READ, contents=True)
-        _, item = await self._item(found, request.path_params["item_id"])
+        conversation, _ = await self._find(request, CredentialScope.READ, contents=True)
+        _, item = await self._item(conversation, request.path_params["item_id"])
         return encoded_json.EncodedJSON(item)
 
     async def remove(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/items/{item_id}`."""
-        found, _ = await self._found(request, CredentialScope.CREATE, contents=True)
-        name, _ = await self._item(found, request.path_params["item_id"])
-        await log_answers.written(self._known.remove_item(found, name))
-        return encoded_json.EncodedJSON(as_shown(found))
+        conversation, _ = await self._find(request, CredentialScope.CREATE, contents=True)
+        name, _ = await self._item(conversation, request.path_params["item_id"])
+        await log_answers.write(self._conversations.remove_item(conversation, name))
+        return encoded_json.EncodedJSON(as_json(conversation))
 
-    async def _item(self, found: tree.Conversation, name: str) -> tuple[str, Shown]:
-        node = self._items.node_of(found, name)
-        for item in await log_answers.read(self._items.of_node(found, node)) if node else ():
+    async def _item(self, conversation: tree.Conversation, name: str) -> tuple[str, Json]:
+        node = self._items.node_of(conversation, name)
+        for item in await log_answers.read(self._items.of_node(conversation, node)) if node else ():
             if item["id"] == name:
                 return name, item
         raise errors.conversation_item_not_found(name)
 
-    async def _shown(
+    async def _stored_items(
         self, items: tuple[conversation.Item, ...], owner: records.Owner
-    ) -> list[Shown]:
+    ) -> list[Json]:
         """Items as they are kept: with what they name, and with their images. What is sealed stays
         so."""
-        resolved, shown = await log_answers.read(self._references.resolve_items(items, owner))
-        found = []
-        for item, kept in zip(resolved, shown, strict=True):
+        full_items, forms = await log_answers.read(self._references.resolve_items(items, owner))
+        stored = []
+        for item, form in zip(full_items, forms, strict=True):
             messages = await log_answers.read(
                 self._files.whole(owner, conversation.messages([item]))
             )
-            found += images.restored([kept], messages)
-        return found
+            stored += images.restored([form], messages)
+        return stored
 
-    async def _found(
+    async def _find(
         self, request: Request, scope: CredentialScope, *, contents: bool = False
     ) -> tuple[tree.Conversation, records.Owner]:
         owner = await self._owner(request, scope)
         name = request.path_params["conversation_id"]
-        return await log_answers.read(self._known.find(name, owner, contents=contents)), owner
+        return await log_answers.read(
+            self._conversations.find(name, owner, contents=contents)
+        ), owner
 
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
@@ -246,14 +258,14 @@ class ConversationRoutes:
 
     async def _body(self, request: Request, owner: records.Owner) -> json_body.Body:
         """The body. What it says is charged like the input of a response."""
-        with self._kept.account(owner.key) as account:
-            raw = await request_body.arrived(request, MAX_BODY_BYTES, account)
+        with self._budget.account(owner.key) as account:
+            raw = await request_body.receive(request, MAX_BODY_BYTES, account)
             charge = rate_limits.Charge(owner.key)
             await self._rates.charge_tokens(charge, len(raw) / admission.CHARS_PER_TOKEN_GUESS)
             return json_body.decode(raw) if raw else {}
 
 
-async def _each(items: AsyncIterator[Shown]) -> AsyncIterator[Shown]:
+async def _each(items: AsyncIterator[Json]) -> AsyncIterator[Json]:
     """The same, with errors like `_read`."""
     try:
         async for item in items:
@@ -269,21 +281,21 @@ def _order(text: str | None) -> str | None:
     return text
 
 
-def as_shown(found: tree.Conversation) -> Shown:
+def as_json(conversation: tree.Conversation) -> Json:
     """A conversation as clients are shown it."""
     return {
-        "id": found.id,
+        "id": conversation.id,
         "object": "conversation",
-        "created_at": found.created_at,
-        "metadata": found.metadata,
-        "title": found.title or None,
-        "pinned": found.pinned,
-        "head": found.head,
-        "updated_at": found.updated_ms // 1000 or found.created_at,
+        "created_at": conversation.created_at,
+        "metadata": conversation.metadata,
+        "title": conversation.title or None,
+        "pinned": conversation.pinned,
+        "head": conversation.head,
+        "updated_at": conversation.updated_ms // 1000 or conversation.created_at,
     }
 
 
-def _page(rows: list[Shown], *, has_more: bool) -> Shown:
+def _page(rows: list[Json], *, has_more: bool) -> Json:
     return {
         "object": "list",
         "data": rows,

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.answers import chat_completions, compactions, embeddings, failures, text_completions
-from gateway.files import files
+from gateway.files.files import Files
 from gateway.parsing import (
     auto_model,
     chat_api,
@@ -29,7 +29,8 @@ from gateway.parsing import (
     embeddings_api,
     responses_api,
 )
-from gateway.requests import choices, submission, withdrawals
+from gateway.requests import choices, submission
+from gateway.requests.withdrawals import Withdrawals
 from gateway.responses import response_stream
 from gateway.routes import large_bodies, request_body
 from tailrace import log, settings, telemetry
@@ -47,7 +48,7 @@ T = TypeVar("T")
 E_co = TypeVar("E_co", covariant=True)
 
 
-class Followed(event_stream.Source[E_co], Protocol[E_co]):
+class Followable(event_stream.Source[E_co], Protocol[E_co]):
     """What a connection follows: a context manager that lets go of it."""
 
     @property
@@ -79,18 +80,18 @@ class CreateRoutes:
         pools: settings.CurrentPools,
         gate: access.Access,
         submit: submission.Submission,
-        withdrawn: withdrawals.Withdrawals,
+        withdrawals: Withdrawals,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
-        kept: kept_bytes.KeptBytes,
+        budget: kept_bytes.KeptBytes,
         large: large_bodies.LargeBodies,
-        kept_files: files.Files,
+        files: Files,
         seal_keys: seals.Keys | None,
     ) -> None:
         """`seal_keys`: None to seal nothing."""
-        self._kept = kept
+        self._budget = budget
         self._large = large
-        self._files = kept_files
+        self._files = files
         self._seal_keys = seal_keys
         self._config = config
         searches = config.searches
@@ -99,7 +100,7 @@ class CreateRoutes:
         self._pools = pools
         self._gate = gate
         self._submit = submit
-        self._withdrawn = withdrawn
+        self._withdrawals = withdrawals
         self._draining = draining
         self._checks = checks
 
@@ -137,7 +138,7 @@ class CreateRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        principal, create, stream = await self._created(request, auto_model.reading(self._parse))
+        principal, create, stream = await self._create_one(request, auto_model.reading(self._parse))
         if create.stream:
             return self._body_of(principal, stream, events.Event.sse)
         if create.background:
@@ -145,7 +146,7 @@ class CreateRoutes:
                 return encoded_json.EncodedJSON(
                     stream.subscription.response, headers=stream.headers
                 )
-        await self._whole(principal, stream, request)
+        await self._wait_for_end(principal, stream, request)
         if stream.final is not None and (wrong := failures.wrong_request(stream.final, INPUT)):
             raise wrong
         return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
@@ -162,12 +163,12 @@ class CreateRoutes:
             tokens = await self._submit.count(create, principal)
             return await self._submit.submit(create, principal) if tokens is None else tokens
 
-        principal, tokens = await self._asked(
+        principal, tokens = await self._submit_body(
             request, auto_model.reading(self._parse_count), submit
         )
         if not isinstance(tokens, int):
             stream = tokens
-            await self._whole(principal, stream, request)
+            await self._wait_for_end(principal, stream, request)
             headers.update(stream.headers)
             final = stream.final
             assert final is not None
@@ -181,24 +182,24 @@ class CreateRoutes:
     async def compact(self, request: Request) -> Response:
         """`POST /v1/responses/compact`."""
         keys = compactions.check(request.url.path, self._seal_keys)
-        principal, _, stream = await self._created(
+        principal, _, stream = await self._create_one(
             request, auto_model.reading(responses_api.parse_compact)
         )
-        asked = records.decode_request(stream.request)
-        await self._whole(principal, stream, request)
+        logged_request = records.decode_request(stream.request)
+        await self._wait_for_end(principal, stream, request)
         final = stream.final
         assert final is not None
         if final["status"] not in ("completed", "incomplete"):
             raise failures.error_of(final, INPUT)
-        if asked is None:
+        if logged_request is None:
             raise errors.server_error()
         owner = access.owner_of(principal)
         # Without the question for the summary.
         try:
-            said = await self._files.whole(owner, asked.messages[:-1])
+            messages = await self._files.whole(owner, logged_request.messages[:-1])
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(stream.rid, error) from error
-        body = compactions.body(final, said, owner, keys)
+        body = compactions.body(final, messages, owner, keys)
         return encoded_json.EncodedJSON(body, headers=stream.headers)
 
     async def chat(self, request: Request) -> Response:
@@ -209,80 +210,82 @@ class CreateRoutes:
             choice = records.Choice(secrets.token_hex(GROUP_BYTES), count=create.choices)
             return dataclasses.replace(create, choice=choice)
 
-        principal, create, chosen = await self._chosen(request, parse)
+        principal, create, choice_streams = await self._create_choices(request, parse)
         if create.stream:
             body = chat_completions.Stream(
-                chosen.echoes,
+                choice_streams.echoes,
                 include_usage=create.usage_in_stream,
                 logprobs=create.sampling.logprobs is not None,
             )
-            if len(chosen.streams) == 1:  # nothing to be merged
-                return self._body_of(principal, chosen.streams[0], body.of)
-            return self._body_of(principal, chosen, body.of_choice)
-        await self._whole(principal, chosen, request)
-        whole = chat_completions.completion(chosen.finals)
-        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+            if len(choice_streams.streams) == 1:  # nothing to be merged
+                return self._body_of(principal, choice_streams.streams[0], body.of)
+            return self._body_of(principal, choice_streams, body.of_choice)
+        await self._wait_for_end(principal, choice_streams, request)
+        whole = chat_completions.completion(choice_streams.finals)
+        return encoded_json.EncodedJSON(whole, headers=choice_streams.headers)
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        asked: list[completions_api.Asked] = []
+        calls: list[completions_api.Asked] = []
 
         def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
-            asked.append(completions_api.parse(body, catalog))
-            return asked[0].creates[0]
+            calls.append(completions_api.parse(body, catalog))
+            return calls[0].creates[0]
 
         def prompts(first: command.Create) -> list[command.Create]:
             key, digest = first.idempotency_key, first.body_digest
             return [
                 dataclasses.replace(each, idempotency_key=key, body_digest=digest)
-                for each in asked[0].creates
+                for each in calls[0].creates
             ]
 
-        principal, create, chosen = await self._chosen(request, parse, prompts)
-        texts, echo = asked[0].prompts, asked[0].echo
+        principal, create, choice_streams = await self._create_choices(request, parse, prompts)
+        texts, echo = calls[0].prompts, calls[0].echo
         if create.stream:
             body = text_completions.Stream(
-                chosen.echoes,
+                choice_streams.echoes,
                 texts,
                 include_usage=create.usage_in_stream,
                 logprobs=create.sampling.logprobs is not None,
                 echo=echo,
             )
-            return self._body_of(principal, chosen, body.of_choice)
-        await self._whole(principal, chosen, request)
-        whole = text_completions.completion(chosen.finals, texts, echo=echo)
-        return encoded_json.EncodedJSON(whole, headers=chosen.headers)
+            return self._body_of(principal, choice_streams, body.of_choice)
+        await self._wait_for_end(principal, choice_streams, request)
+        whole = text_completions.completion(choice_streams.finals, texts, echo=echo)
+        return encoded_json.EncodedJSON(whole, headers=choice_streams.headers)
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
-        asked: list[embeddings_api.Asked] = []
+        calls: list[embeddings_api.Asked] = []
 
         def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
-            asked.append(embeddings_api.parse(body, catalog))
-            return asked[0].creates[0]
+            calls.append(embeddings_api.parse(body, catalog))
+            return calls[0].creates[0]
 
         def parts(first: command.Create) -> list[command.Create]:
             key, digest = first.idempotency_key, first.body_digest
             return [
                 dataclasses.replace(each, idempotency_key=key, body_digest=digest)
-                for each in asked[0].creates
+                for each in calls[0].creates
             ]
 
-        principal, _, chosen = await self._chosen(request, parse, parts)
-        await self._whole(principal, chosen, request)
-        finals = [stream.final for stream in chosen.streams if stream.final is not None]
+        principal, _, choice_streams = await self._create_choices(request, parse, parts)
+        await self._wait_for_end(principal, choice_streams, request)
+        finals = [stream.final for stream in choice_streams.streams if stream.final is not None]
         embeddings.check(finals)
-        vectors = [stream.subscription.vectors for stream in chosen.streams]
+        vectors = [stream.subscription.vectors for stream in choice_streams.streams]
         pieces = []
-        for piece in embeddings.body(finals, vectors, asked[0].encoding):
+        for piece in embeddings.body(finals, vectors, calls[0].encoding):
             pieces.append(piece)
             await asyncio.sleep(0)  # others have their turn in between
-        return Response(b"".join(pieces), media_type="application/json", headers=chosen.headers)
+        return Response(
+            b"".join(pieces), media_type="application/json", headers=choice_streams.headers
+        )
 
     def _body_of(
         self,
         principal: Principal,
-        stream: Followed[E],
+        stream: Followable[E],
         encode: Callable[[E], bytes],
     ) -> Response:
         return event_stream.EventStream(
@@ -298,14 +301,14 @@ class CreateRoutes:
             later=self._gate.later,
         )
 
-    async def _created(
+    async def _create_one(
         self, request: Request, parse: Parse
     ) -> tuple[Principal, command.Create, response_stream.ResponseStream]:
         """Parse and submit."""
-        principal, create, chosen = await self._chosen(request, parse)
-        return principal, create, chosen.streams[0]
+        principal, create, choice_streams = await self._create_choices(request, parse)
+        return principal, create, choice_streams.streams[0]
 
-    async def _chosen(
+    async def _create_choices(
         self,
         request: Request,
         parse: Parse,
@@ -316,16 +319,18 @@ class CreateRoutes:
         async def submit(
             create: command.Create, principal: Principal
         ) -> tuple[command.Create, choices.Choices]:
-            asked = choices.requests(create, prompts(create))
-            chosen = await choices.submit(self._submit, self._withdrawn, asked, principal)
-            for headers in (chosen.headers, chosen.streams[0].headers):
+            creates = choices.requests(create, prompts(create))
+            choice_streams = await choices.submit(
+                self._submit, self._withdrawals, creates, principal
+            )
+            for headers in (choice_streams.headers, choice_streams.streams[0].headers):
                 headers.update(create.headers)
-            return create.submitted, chosen
+            return create.submitted, choice_streams
 
-        principal, (create, chosen) = await self._asked(request, parse, submit)
-        return principal, create, chosen
+        principal, (create, choice_streams) = await self._submit_body(request, parse, submit)
+        return principal, create, choice_streams
 
-    async def _asked(
+    async def _submit_body(
         self,
         request: Request,
         parse: Parse,
@@ -334,8 +339,8 @@ class CreateRoutes:
         """Parse and submit."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
         # What the submission makes of it counts from then on.
-        with self._kept.account(principal.key) as account:
-            body = await request_body.arrived(
+        with self._budget.account(principal.key) as account:
+            body = await request_body.receive(
                 request,
                 self._config.max_http_bytes,
                 account,
@@ -345,16 +350,18 @@ class CreateRoutes:
             turn = self._large.turn() if large else contextlib.nullcontext()
             key = request.headers.get("idempotency-key")
             async with turn:
-                create = await request_body.parsed(
+                create = await request_body.parse_body(
                     body,
-                    lambda given: command.with_key(parse(given, self._pools.catalog), key, given),
+                    lambda fields: command.with_key(
+                        parse(fields, self._pools.catalog), key, fields
+                    ),
                 )
                 return principal, await submit(create, principal)
 
-    async def _whole(
+    async def _wait_for_end(
         self,
         principal: Principal,
-        stream: Followed[Any],
+        stream: Followable[Any],
         request: Request,
     ) -> None:
         """Wait for the end, until the client leaves, its credential is revoked or this process

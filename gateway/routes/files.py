@@ -29,12 +29,12 @@ class FileRoutes:
     def __init__(
         self,
         gate: access.Access,
-        kept: kept_bytes.KeptBytes,
+        budget: kept_bytes.KeptBytes,
         large: large_bodies.LargeBodies,
         files: gateway_uploads.Uploads,
     ) -> None:
         self._gate = gate
-        self._kept = kept
+        self._budget = budget
         self._large = large
         self._files = files
 
@@ -43,27 +43,27 @@ class FileRoutes:
         `Idempotency-Key` it may be sent again."""
         principal = await self._principal(request, CredentialScope.CREATE)
         owner = access.owner_of(principal)
-        with self._kept.account(principal.key) as account:
-            body = await request_body.arrived(request, uploads.MAX_FORM_BYTES, account)
+        with self._budget.account(principal.key) as account:
+            body = await request_body.receive(request, uploads.MAX_FORM_BYTES, account)
             key = idempotency_key(request)
             large = len(body) > request_body.LARGE_BYTES
             async with self._large.turn() if large else contextlib.nullcontext():
-                given = await asyncio.to_thread(
-                    _parsed, request.headers.get("content-type", ""), body
+                upload = await asyncio.to_thread(
+                    _parse, request.headers.get("content-type", ""), body
                 )
                 with _log_errors():
-                    record = await self._files.add(owner, given, key)
-        return JSONResponse(_shown(record))
+                    record = await self._files.add(owner, upload, key)
+        return JSONResponse(_as_json(record))
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/files/{id}`."""
         owner = await self._owner(request, CredentialScope.READ)
-        return JSONResponse(_shown(await self._found(request, owner)))
+        return JSONResponse(_as_json(await self._record(request, owner)))
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/files/{id}/content`: the bytes, as an attachment that no browser shows."""
         owner = await self._owner(request, CredentialScope.READ)
-        record = await self._found(request, owner)
+        record = await self._record(request, owner)
         try:
             with _log_errors():
                 data = await self._files.content(record)
@@ -79,17 +79,21 @@ class FileRoutes:
             },
         )
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/files`: the caller's own, the newest first unless `order` is `asc`."""
         owner = await self._owner(request, CredentialScope.READ)
         query = request.query_params
         purpose = query.get("purpose")
         with _log_errors():
-            mine = await self._files.all_of(owner)
-        found = [_shown(each) for each in mine if purpose is None or each.purpose == purpose]
+            uploads_of_owner = await self._files.all_of(owner)
+        rows = [
+            _as_json(each)
+            for each in uploads_of_owner
+            if purpose is None or each.purpose == purpose
+        ]
         return JSONResponse(
-            responses.listed(
-                found,
+            responses.list_page(
+                rows,
                 query.get("limit"),
                 query.get("order") or "desc",
                 query.get("after"),
@@ -101,7 +105,7 @@ class FileRoutes:
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/files/{id}`."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        record = await self._found(request, owner)
+        record = await self._record(request, owner)
         with _log_errors():
             await self._files.delete(record)
         return JSONResponse({"id": record.id, "object": "file", "deleted": True})
@@ -116,7 +120,7 @@ class FileRoutes:
             self._gate.rates.read(principal)  # nothing is generated that would be charged for
         return principal
 
-    async def _found(self, request: Request, owner: records.Owner) -> records.Upload:
+    async def _record(self, request: Request, owner: records.Owner) -> records.Upload:
         file_id = request.path_params["file_id"]
         with _log_errors():
             record = await self._files.find(file_id, owner)
@@ -140,13 +144,13 @@ def _log_errors() -> Iterator[None]:
         raise errors.unavailable("The log cannot be used right now.") from error
 
 
-def _parsed(content_type: str, body: bytearray) -> uploads.Uploaded:
+def _parse(content_type: str, body: bytearray) -> uploads.Uploaded:
     form = multipart.parse(content_type, body, uploads.FILE)
     body.clear()
     return uploads.parse(form)
 
 
-def _shown(record: records.Upload) -> dict[str, Any]:
+def _as_json(record: records.Upload) -> dict[str, Any]:
     return {
         "id": record.id,
         "object": "file",

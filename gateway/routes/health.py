@@ -8,7 +8,9 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.load import breakers, canaries, worker_registry
+from gateway.load import worker_registry
+from gateway.load.breakers import Breakers
+from gateway.load.canaries import Canaries
 from gateway.requests import submission
 from tailrace.log import interfaces
 from tailrace.store.redis_store import RedisStore
@@ -26,8 +28,8 @@ class HealthRoutes:
         gate: access.Access,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
-        broken: breakers.Breakers,
-        weighed: canaries.Canaries,
+        breakers: Breakers,
+        canaries: Canaries,
         tails: Sequence[interfaces.TailReader],
     ) -> None:
         """`tails`: readers besides those of the delivery."""
@@ -35,8 +37,8 @@ class HealthRoutes:
         self._gate = gate
         self._redis = redis
         self._workers = workers
-        self._breakers = broken
-        self._canaries = weighed
+        self._breakers = breakers
+        self._canaries = canaries
         self._tails = tails
 
     async def health(self, _request: Request) -> Response:

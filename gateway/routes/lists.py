@@ -27,7 +27,7 @@ _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
 _METADATA: Final = "metadata["
 
 Response_ = dict[str, Any]
-Shown = Callable[[Sequence[Response_]], dict[str, Any]]
+Render = Callable[[Sequence[Response_]], dict[str, Any]]
 """From the Response objects of a completion's choices to what a list shows of it."""
 
 
@@ -52,24 +52,24 @@ class ListRoutes:
         if after is not None:
             rids = chat_completions.response_ids(after, chat_api.MAX_CHOICES)
             after = rids[0] if rids else after
-        return await self._listed(request, fold.CHAT, after, chat_completions.completion)
+        return await self._list(request, fold.CHAT, after, chat_completions.completion)
 
     async def responses(self, request: Request) -> Response:
         """`GET /v1/responses`; an extension."""
         after = request.query_params.get("after")
-        return await self._listed(request, fold.RESPONSE, after, lambda group: group[0])
+        return await self._list(request, fold.RESPONSE, after, lambda group: group[0])
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/chat/completions/{id}`: other metadata."""
-        name, owner = await self._completions.addressed(request, CredentialScope.CREATE)
-        body = json_body.decode(await request_body.arrived(request, MAX_BODY_BYTES))
+        name, owner = await self._completions.address(request, CredentialScope.CREATE)
+        body = json_body.decode(await request_body.receive(request, MAX_BODY_BYTES))
         for field in body:
             if field != "metadata":
                 raise errors.unsupported_parameter(field, "Only 'metadata' can be changed.")
         if "metadata" not in body:
             raise errors.missing_required_parameter("metadata")
         metadata = shared_fields.metadata(body) or {}
-        shown = await self._completions.completed(name, owner)
+        completion = await self._completions.completion(name, owner)
         rid = chat_completions.response_ids(name, chat_api.MAX_CHOICES)[0]
         try:
             await self._writer.append(
@@ -83,15 +83,15 @@ class ListRoutes:
             raise errors.unavailable(
                 "The log does not answer. Whether it holds the change is unknown."
             ) from error
-        return encoded_json.EncodedJSON({**shown, "metadata": metadata})
+        return encoded_json.EncodedJSON({**completion, "metadata": metadata})
 
-    async def _listed(
-        self, request: Request, kind: str, after: str | None, shown: Shown
+    async def _list(
+        self, request: Request, kind: str, after: str | None, render: Render
     ) -> Response:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
         query = request.query_params
-        wanted = reader.Wanted(
+        listing = reader.Wanted(
             owner.key,
             kind,
             model=query.get("model"),
@@ -101,30 +101,30 @@ class ListRoutes:
             limit=limit_of(query.get("limit")),
         )
         try:
-            found = await self._archive.listed(wanted)
+            groups = await self._archive.listed(listing)
         except reader.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(None, error) from error
-        page = [shown(group) for group in found[: wanted.limit]]
+        page = [render(group) for group in groups[: listing.limit]]
         body = {
             "object": "list",
             "data": page,
             "first_id": page[0]["id"] if page else None,
             "last_id": page[-1]["id"] if page else None,
-            "has_more": len(found) > wanted.limit,
+            "has_more": len(groups) > listing.limit,
         }
         return encoded_json.EncodedJSON(body)
 
 
 def _metadata(query: QueryParams) -> dict[str, str]:
     """`metadata[name]=value`, as SDKs write a mapping into a query."""
-    found = {
+    pairs = {
         name[len(_METADATA) : -1]: value
         for name, value in query.multi_items()
         if name.startswith(_METADATA) and name.endswith("]")
     }
-    return shared_fields.metadata({"metadata": found}) or {}
+    return shared_fields.metadata({"metadata": pairs}) or {}
 
 
 def _newest_first(order: str | None) -> bool:

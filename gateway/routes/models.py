@@ -20,7 +20,7 @@ class ModelRoutes:
         self._pools = pools
         self._started = started
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/models`."""
         await self._gate.principal(request)
         return JSONResponse(

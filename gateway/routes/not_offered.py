@@ -48,8 +48,8 @@ _METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 def error_of(path: str) -> errors.ApiError:
     """What a client of this path is told."""
     below = path.removeprefix("/v1/")
-    known = next((name for name in INSTEAD if below == name or below.startswith(f"{name}/")), None)
-    return errors.not_offered(path, INSTEAD[known]) if known else errors.not_found(path)
+    part = next((name for name in INSTEAD if below == name or below.startswith(f"{name}/")), None)
+    return errors.not_offered(path, INSTEAD[part]) if part else errors.not_found(path)
 
 
 async def answer(request: Request) -> Response:

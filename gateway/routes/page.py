@@ -79,10 +79,10 @@ class Page(StaticFiles):
         for name in sorted(names):
             if any(name.endswith(s) and name.removesuffix(s) in names for s in ENCODINGS):
                 continue  # a variant of another file
-            encoded = {"": name, **{e: name + s for s, e in ENCODINGS.items() if name + s in names}}
+            paths = {"": name, **{e: name + s for s, e in ENCODINGS.items() if name + s in names}}
             self._variants[f"/{name}"] = {
                 encoding: Variant(path, _headers(name, encoding, (root / path).read_bytes()))
-                for encoding, path in encoded.items()
+                for encoding, path in paths.items()
             }
         if "/index.html" in self._variants:
             self._variants["/"] = self._variants["/index.html"]
@@ -96,10 +96,10 @@ class Page(StaticFiles):
         """One for each file; none while the page is not built."""
         if "/" not in self._variants:
             return []
-        found = [Route(path, self.serve, methods=["GET"]) for path in self._variants]
+        routes = [Route(path, self.serve, methods=["GET"]) for path in self._variants]
         if SHARED in self._variants:
-            found.append(Route(f"{share_tokens.PATH}{{token}}", self.shared, methods=["GET"]))
-        return [*found]
+            routes.append(Route(f"{share_tokens.PATH}{{token}}", self.shared, methods=["GET"]))
+        return [*routes]
 
     async def serve(self, request: Request) -> Response:
         """The file at the request's path, in the best encoding that the client accepts."""
@@ -113,8 +113,8 @@ class Page(StaticFiles):
 
     async def _file(self, request: Request, path: str) -> Response:
         variants = self._variants[path]
-        accepted = accepted_encodings(request.headers.get("accept-encoding", ""))
-        best = next((e for e in ENCODINGS.values() if e in variants and e in accepted), "")
+        encodings = accepted_encodings(request.headers.get("accept-encoding", ""))
+        best = next((e for e in ENCODINGS.values() if e in variants and e in encodings), "")
         response = await self.get_response(variants[best].path, request.scope)
         response.headers.update(security_headers(path, self._push_urls))
         return response
@@ -139,12 +139,12 @@ class Page(StaticFiles):
 
 def accepted_encodings(header: str) -> set[str]:
     """The codings that an `Accept-Encoding` names, without those whose weight is 0."""
-    found = set()
+    codings = set()
     for part in header.lower().split(","):
         coding, _, weight = part.replace(" ", "").partition(";")
         if not re.fullmatch(r"q=0(\.0*)?", weight):
-            found.add(coding)
-    return found
+            codings.add(coding)
+    return codings
 
 
 def _names(folder: Path) -> set[str]:

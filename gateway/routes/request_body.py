@@ -36,10 +36,10 @@ async def read(request: Request, limit: int) -> dict[str, Any]:
     Raises:
         errors.ApiError: as `arrived` does, or no JSON object.
     """
-    return json_body.decode(await arrived(request, limit))
+    return json_body.decode(await receive(request, limit))
 
 
-async def arrived(
+async def receive(
     request: Request,
     limit: int,
     account: kept_bytes.Account | None = None,
@@ -54,12 +54,12 @@ async def arrived(
     """
     most = limit + for_images
     too_large = errors.payload_too_large(limit, without="its images" if for_images else "")
-    announced = int(request.headers.get("content-length") or 0)
-    if announced > most:
+    content_length = int(request.headers.get("content-length") or 0)
+    if content_length > most:
         raise too_large
     body = bytearray()
-    if account is not None and announced > limit:
-        account.take(_weight(0, announced, limit))  # refused before it is read
+    if account is not None and content_length > limit:
+        account.take(_weight(0, content_length, limit))  # refused before it is read
         account = None
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -93,18 +93,18 @@ def of_images(body: bytes | bytearray) -> int:
     Between a quote and the next one there is a text, or the whole is no JSON. So what is counted
     here holds no objects.
     """
-    counted = at = 0
+    total = at = 0
     for _ in range(_FEW):
         at = body.find(_DATA_URL, at)
         end = body.find(b'"', at + len(_DATA_URL))
         if at < 0 or end < 0:
             break
-        counted += end - at
+        total += end - at
         at = end
-    return counted
+    return total
 
 
-async def parsed(body: bytearray, parse: Callable[[dict[str, Any]], T]) -> T:
+async def parse_body(body: bytearray, parse: Callable[[dict[str, Any]], T]) -> T:
     """What `parse` makes of the body's object. The body is empty then: its object holds it again.
 
     Raises:
@@ -112,8 +112,8 @@ async def parsed(body: bytearray, parse: Callable[[dict[str, Any]], T]) -> T:
     """
 
     def read_once() -> T:
-        given = json_body.decode(body)
+        fields = json_body.decode(body)
         body.clear()
-        return parse(given)
+        return parse(fields)
 
     return read_once() if len(body) <= LARGE_BYTES else await asyncio.to_thread(read_once)

@@ -30,33 +30,31 @@ class ResponseRoutes:
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`."""
-        rid, owner = await self._addressed(request, CredentialScope.CREATE)
-        cancelled = await _answered(rid, self._operations.cancel(rid, owner))
-        return encoded_json.EncodedJSON(cancelled)
+        rid, owner = await self._address(request, CredentialScope.CREATE)
+        response = await _call(rid, self._operations.cancel(rid, owner))
+        return encoded_json.EncodedJSON(response)
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`."""
-        rid, owner = await self._addressed(request, CredentialScope.CREATE)
-        await _answered(rid, self._operations.delete(rid, owner))
+        rid, owner = await self._address(request, CredentialScope.CREATE)
+        await _call(rid, self._operations.delete(rid, owner))
         return JSONResponse({"id": rid, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`."""
-        rid, owner = await self._addressed(request, CredentialScope.READ)
+        rid, owner = await self._address(request, CredentialScope.READ)
         query = request.query_params
-        items = await _answered(rid, self._operations.input_items(rid, owner))
+        items = await _call(rid, self._operations.input_items(rid, owner))
         return JSONResponse(
-            listed(items, query.get("limit"), query.get("order"), query.get("after"))
+            list_page(items, query.get("limit"), query.get("order"), query.get("after"))
         )
 
-    async def _addressed(
-        self, request: Request, scope: CredentialScope
-    ) -> tuple[str, records.Owner]:
+    async def _address(self, request: Request, scope: CredentialScope) -> tuple[str, records.Owner]:
         owner = access.owner_of(await self._gate.principal(request, scope))
         return request.path_params["response_id"], owner
 
 
-async def _answered(rid: str, operation: Awaitable[T]) -> T:
+async def _call(rid: str, operation: Awaitable[T]) -> T:
     """The operation's result, or its failure as the client is told it."""
     try:
         return await operation
@@ -64,7 +62,7 @@ async def _answered(rid: str, operation: Awaitable[T]) -> T:
         raise error_mapping.api_error(rid, error) from error
 
 
-def listed(
+def list_page(
     items: list[dict[str, Any]],
     limit: str | None,
     order: str | None,
@@ -90,13 +88,13 @@ def listed(
         if place is None:
             raise errors.invalid_value("after", "Invalid 'after': no such item.")
         rows = rows[place + 1 :]
-    shown = rows[: int(limit) if limit is not None else usual]
+    page = rows[: int(limit) if limit is not None else usual]
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(rows) > len(shown),
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(rows) > len(page),
     }
 
 

@@ -45,18 +45,16 @@ class RevocationRoutes:
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
         if len(self._revocations.known) >= MAX_REVOCATIONS:
             raise errors.overloaded(60.0)
-        record = _revoked(
-            await request_body.read(request, MAX_BODY_BYTES), admin, self._gate.clock()
-        )
+        record = _parse(await request_body.read(request, MAX_BODY_BYTES), admin, self._gate.clock())
         await self._append(record)
-        return JSONResponse(_shown(record), 201)
+        return JSONResponse(_as_json(record), 201)
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/admin/revocations`."""
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
         await log_answers.read(self._revocations.caught_up())
-        found = [_shown(each) for each in self._revocations.known if _may(admin, each)]
-        return JSONResponse({"object": "list", "data": found})
+        rows = [_as_json(each) for each in self._revocations.known if _may(admin, each)]
+        return JSONResponse({"object": "list", "data": rows})
 
     async def lift(self, request: Request) -> Response:
         """`DELETE /v1/admin/revocations/{id}`."""
@@ -91,7 +89,7 @@ def _may(admin: Principal, record: records.Revoked) -> bool:
     return record.issuer == admin.issuer and admin.tenant in (None, record.tenant)
 
 
-def _revoked(body: dict[str, Any], admin: Principal, now: float) -> records.Revoked:
+def _parse(body: dict[str, Any], admin: Principal, now: float) -> records.Revoked:
     """The record that the body asks for.
 
     Raises:
@@ -130,7 +128,7 @@ def _name(body: dict[str, Any], field: str) -> str | None:
     return value
 
 
-def _shown(record: records.Revoked) -> dict[str, Any]:
+def _as_json(record: records.Revoked) -> dict[str, Any]:
     return {
         "id": record.id,
         "object": "revocation",

@@ -34,25 +34,25 @@ class SearchRoutes:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
         query = request.query_params
-        asked, limit = _asked(query.get("q")), limit_of(query.get("limit"))
+        words, limit = _words(query.get("q")), limit_of(query.get("limit"))
         after = _after(query.get("after"))
         self._archive.require("searches")
         await self._rates.charge_request(owner.key)  # it costs more than another look-up
         try:
-            found = await self._archive.search(owner, asked, after, limit)
+            matches = await self._archive.search(owner, words, after, limit)
         except reader.UnknownPlace as error:
             raise _no_such_place() from error
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(None, error) from error
         body = {
             "object": "list",
-            "data": [_shown(match) for match in found[:limit]],
-            "has_more": len(found) > limit,
+            "data": [_as_json(match) for match in matches[:limit]],
+            "has_more": len(matches) > limit,
         }
         return encoded_json.EncodedJSON(body)
 
 
-def _asked(text: str | None) -> str:
+def _words(text: str | None) -> str:
     if not text:
         raise errors.missing_required_parameter("q")
     if len(text) > MAX_CHARACTERS:
@@ -75,10 +75,10 @@ def _no_such_place() -> errors.ApiError:
     return errors.invalid_value("after", "Invalid 'after': no such conversation.")
 
 
-def _shown(match: reader.Match) -> dict[str, Any]:
+def _as_json(match: reader.Match) -> dict[str, Any]:
     return {
         "object": "conversation.match",
-        "conversation": conversation_routes.as_shown(match.conversation),
+        "conversation": conversation_routes.as_json(match.conversation),
         "response_id": match.response,
         "snippet": match.snippet,
         "ranges": match.ranges,

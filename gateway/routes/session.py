@@ -37,7 +37,7 @@ class SessionRoutes:
         principal = await self._gate.credential(request, credential)
         self._gate.permit(principal)
         value = self._cookies.seal(principal)
-        response = JSONResponse(_shown(principal, self._cookies.token(value)), headers=NO_STORE)
+        response = JSONResponse(_as_json(principal, self._cookies.token(value)), headers=NO_STORE)
         self._cookies.set(response, request, value, principal.expires_at - self._gate.clock())
         return response
 
@@ -55,7 +55,7 @@ class SessionRoutes:
                 raise
             return JSONResponse({"object": "session", "subject": None}, headers=NO_STORE)
         token = self._cookies.token(value) if value is not None else None
-        return JSONResponse(_shown(principal, token), headers=NO_STORE)
+        return JSONResponse(_as_json(principal, token), headers=NO_STORE)
 
     async def end(self, request: Request) -> Response:
         """`DELETE /v1/session`. It needs no good session: a user who is signed out stays so."""
@@ -68,7 +68,7 @@ class SessionRoutes:
         return response
 
 
-def _shown(principal: Principal, token: str | None) -> dict[str, Any]:
+def _as_json(principal: Principal, token: str | None) -> dict[str, Any]:
     return {
         "object": "session",
         "issuer": principal.issuer,

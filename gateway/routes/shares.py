@@ -28,7 +28,7 @@ PRIVATE: Final = {
     "referrer-policy": "no-referrer",
 }
 
-Shown = dict[str, Any]
+Json = dict[str, Any]
 
 
 class ShareRoutes:
@@ -51,26 +51,26 @@ class ShareRoutes:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/share`."""
-        owner, name, tokens = await self._asked(request, CredentialScope.CREATE)
+        owner, name, tokens = await self._authorize(request, CredentialScope.CREATE)
         await self._rates.charge_request(owner.key)  # what is written is kept for long
-        raw = await request_body.arrived(request, MAX_BODY_BYTES)
+        raw = await request_body.receive(request, MAX_BODY_BYTES)
         seconds = shares_api.seconds(json_body.decode(raw) if raw else {})
-        share, made = await log_answers.written(self._links.create(name, owner, seconds))
-        return encoded_json.EncodedJSON(_shown(tokens, owner, name, share, made))
+        share, record = await log_answers.write(self._links.create(name, owner, seconds))
+        return encoded_json.EncodedJSON(_as_json(tokens, owner, name, share, record))
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/shares`: those that show it, the newest first."""
-        owner, name, tokens = await self._asked(request, CredentialScope.READ)
+        owner, name, tokens = await self._authorize(request, CredentialScope.READ)
         live = await log_answers.read(self._links.live(name, owner))
-        rows = [_shown(tokens, owner, name, share, each) for share, each in live.items()]
+        rows = [_as_json(tokens, owner, name, share, each) for share, each in live.items()]
         return encoded_json.EncodedJSON({"object": "list", "data": rows, "has_more": False})
 
     async def revoke(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/shares/{share_id}`."""
-        owner, name, _ = await self._asked(request, CredentialScope.CREATE)
+        owner, name, _ = await self._authorize(request, CredentialScope.CREATE)
         await self._rates.charge_request(owner.key)
         share = request.path_params["share_id"]
-        await log_answers.written(self._links.revoke(name, owner, share))
+        await log_answers.write(self._links.revoke(name, owner, share))
         body = {"id": share, "object": "conversation.share.deleted", "deleted": True}
         return encoded_json.EncodedJSON(body)
 
@@ -85,7 +85,7 @@ class ShareRoutes:
         response.headers.update(PRIVATE)
         return response
 
-    async def _page(self, request: Request) -> Shown:
+    async def _page(self, request: Request) -> Json:
         self._gate.rates.visit(request)
         start = shares_api.start(request.query_params.get("after"))
         link = self._link(request.path_params["token"])
@@ -102,7 +102,7 @@ class ShareRoutes:
             "title": share.title or None,
             "created_at": share.created_at,
             "expires_at": share.expires_at,
-            "data": page.said,
+            "data": page.items,
             "has_more": page.next is not None,
             "next": page.next,
         }
@@ -117,7 +117,7 @@ class ShareRoutes:
             raise errors.share_not_found()
         return link
 
-    async def _asked(
+    async def _authorize(
         self, request: Request, scope: CredentialScope
     ) -> tuple[records.Owner, str, share_tokens.Tokens]:
         self._gate.check_origin(request)
@@ -126,18 +126,18 @@ class ShareRoutes:
         return owner, name, self._links.check("/v1/conversations/{id}/share")
 
 
-def _shown(
-    tokens: share_tokens.Tokens, owner: records.Owner, name: str, share: str, made: tree.Share
-) -> Shown:
-    token = tokens.seal(share_tokens.Link(owner, name, share, made.head, made.expires_at))
+def _as_json(
+    tokens: share_tokens.Tokens, owner: records.Owner, name: str, share: str, record: tree.Share
+) -> Json:
+    token = tokens.seal(share_tokens.Link(owner, name, share, record.head, record.expires_at))
     return {
         "id": share,
         "object": "conversation.share",
         "conversation_id": name,
-        "title": made.title or None,
-        "head": made.head,
-        "created_at": made.created_at,
-        "expires_at": made.expires_at,
+        "title": record.title or None,
+        "head": record.head,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
         "token": token,
         "url_path": f"{share_tokens.PATH}{token}",
     }

@@ -74,21 +74,21 @@ class Table:
             ("DELETE", "/v1/chat/completions/{completion_id}", self.completions.delete),
             ("GET", "/v1/chat/completions/{completion_id}/messages", self.completions.messages),
             ("POST", "/v1/files", self.files.create),
-            ("GET", "/v1/files", self.files.listed),
+            ("GET", "/v1/files", self.files.list_all),
             ("GET", "/v1/files/{file_id}", self.files.show),
             ("GET", "/v1/files/{file_id}/content", self.files.content),
             ("DELETE", "/v1/files/{file_id}", self.files.delete),
             *self._of_conversations(),
             *self._of_shares(),
             *self._of_vector_stores(),
-            ("GET", "/v1/models", self.models.listed),
+            ("GET", "/v1/models", self.models.list_all),
             ("GET", "/v1/models/{model:path}", self.models.show),
             ("POST", "/v1/tickets", self.browsers.ticket),
             ("POST", "/v1/session", self.sessions.begin),
             ("GET", "/v1/session", self.sessions.show),
             ("DELETE", "/v1/session", self.sessions.end),
             ("POST", "/v1/admin/revocations", self.revocations.create),
-            ("GET", "/v1/admin/revocations", self.revocations.listed),
+            ("GET", "/v1/admin/revocations", self.revocations.list_all),
             ("DELETE", "/v1/admin/revocations/{revocation_id}", self.revocations.lift),
             ("GET", "/config.json", self.browsers.public_config),
             ("GET", "/dev/credential", self.browsers.dev_credential),
@@ -102,7 +102,7 @@ class Table:
         routes, one = self.conversations, "/v1/conversations/{conversation_id}"
         return [
             ("POST", "/v1/conversations", routes.create),
-            ("GET", "/v1/conversations", routes.listed),
+            ("GET", "/v1/conversations", routes.list_all),
             ("GET", "/v1/conversations/search", self.searches.search),  # before an id
             ("GET", one, routes.show),
             ("POST", one, routes.change),
@@ -119,7 +119,7 @@ class Table:
         routes, one = self.shares, "/v1/conversations/{conversation_id}"
         return [
             ("POST", f"{one}/share", routes.create),
-            ("GET", f"{one}/shares", routes.listed),
+            ("GET", f"{one}/shares", routes.list_all),
             ("DELETE", f"{one}/shares/{{share_id}}", routes.revoke),
             ("GET", "/v1/shared/{token:path}", routes.show),
         ]
@@ -131,7 +131,7 @@ class Table:
         file, batch = f"{one}/files/{{file_id}}", f"{one}/file_batches/{{batch_id}}"
         return [
             ("POST", "/v1/vector_stores", routes.create),
-            ("GET", "/v1/vector_stores", routes.listed),
+            ("GET", "/v1/vector_stores", routes.list_all),
             ("DELETE", "/v1/vector_stores", routes.delete_all),
             ("GET", one, routes.show),
             ("POST", one, routes.change),

@@ -13,7 +13,8 @@ from gateway.files import uploads
 from gateway.load import admission, rate_limits
 from gateway.parsing import file_text, json_body, vector_stores_api
 from gateway.responses import log_answers
-from gateway.retrieval import embedder, file_search, passages, vector_stores
+from gateway.retrieval import embedder, file_search, vector_stores
+from gateway.retrieval.passages import Passages
 from gateway.routes import request_body, responses
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import kept_bytes
@@ -25,7 +26,7 @@ MAX_BODY_BYTES: Final = 262_144
 LIST_USUAL: Final = 20
 LIST_MOST: Final = 100
 
-Shown = dict[str, Any]
+Json = dict[str, Any]
 
 
 class VectorStoreRoutes:
@@ -35,72 +36,72 @@ class VectorStoreRoutes:
         self,
         gate: access.Access,
         stores: vector_stores.VectorStores,
-        kept_passages: passages.Passages,
+        passages: Passages,
         files: uploads.Uploads,
         embed: embedder.Embedder,
-        searching: file_search.Searching,
+        searcher: file_search.Searching,
         rates: rate_limits.RateLimiter,
-        kept: kept_bytes.KeptBytes,
+        budget: kept_bytes.KeptBytes,
     ) -> None:
         self._gate = gate
         self._stores = stores
-        self._passages = kept_passages
+        self._passages = passages
         self._files = files
         self._embedder = embed
-        self._searching = searching
+        self._searcher = searcher
         self._rates = rates
-        self._kept = kept
+        self._budget = budget
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/vector_stores`."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        asked = vector_stores_api.created(await self._body(request, owner))
-        additions = [vector_stores_api.Addition(name, {}, asked.chunking) for name in asked.files]
-        found = [await self._addition(owner, each, "file_ids") for each in additions]
-        made = await log_answers.written(self._stores.create(owner, asked))
-        for upload, addition in found:
-            await log_answers.written(self._stores.attach(made, upload, addition))
-        return self._shown(await log_answers.written(self._stores.find(made.id, owner)))
+        fields = vector_stores_api.created(await self._body(request, owner))
+        additions = [vector_stores_api.Addition(name, {}, fields.chunking) for name in fields.files]
+        attachments = [await self._addition(owner, each, "file_ids") for each in additions]
+        store = await log_answers.write(self._stores.create(owner, fields))
+        for upload, addition in attachments:
+            await log_answers.write(self._stores.attach(store, upload, addition))
+        return self._store_response(await log_answers.write(self._stores.find(store.id, owner)))
 
-    async def listed(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         """`GET /v1/vector_stores`: the newest first unless `order` is `asc`."""
         owner = await self._owner(request, CredentialScope.READ)
-        found = await log_answers.written(self._stores.all_of(owner))
-        return _page(request, [_store(each, self._gate.clock()) for each in found])
+        stores = await log_answers.write(self._stores.all_of(owner))
+        return _page(request, [_store(each, self._gate.clock()) for each in stores])
 
     async def show(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}`."""
-        return self._shown(await self._found(request, CredentialScope.READ))
+        return self._store_response(await self._find(request, CredentialScope.READ))
 
     async def change(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}`."""
-        store = await self._found(request, CredentialScope.CREATE)
-        asked = vector_stores_api.changed(await self._body(request, store.owner))
-        return self._shown(await log_answers.written(self._stores.change(store, asked)))
+        store = await self._find(request, CredentialScope.CREATE)
+        fields = vector_stores_api.changed(await self._body(request, store.owner))
+        return self._store_response(await log_answers.write(self._stores.change(store, fields)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores/{id}`: with all that it holds; the uploads stay."""
-        store = await self._found(request, CredentialScope.CREATE)
-        await log_answers.written(self._stores.delete(store))
-        return JSONResponse(_deleted(store))
+        store = await self._find(request, CredentialScope.CREATE)
+        await log_answers.write(self._stores.delete(store))
+        return JSONResponse(_deletion(store))
 
     async def delete_all(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores`: all of the caller's; an extension."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        found = await log_answers.written(self._stores.all_of(owner))
-        for store in found:
-            await log_answers.written(self._stores.delete(store))
+        stores = await log_answers.write(self._stores.all_of(owner))
+        for store in stores:
+            await log_answers.write(self._stores.delete(store))
         return JSONResponse(
-            {"object": "list", "data": [_deleted(each) for each in found], "deleted": True}
+            {"object": "list", "data": [_deletion(each) for each in stores], "deleted": True}
         )
 
     async def search(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/search`."""
         self._gate.check_origin(request)
         principal = await self._gate.principal(request, CredentialScope.CREATE)
-        store = await self._of(request, access.owner_of(principal))
-        asked = vector_stores_api.search(await self._body(request, store.owner))
-        hits = await log_answers.written(self._searching.hits([store], asked, principal))
+        store = await self._find_of(request, access.owner_of(principal))
+        query = vector_stores_api.search(await self._body(request, store.owner))
+        hits = await log_answers.write(self._searcher.hits([store], query, principal))
         rows = [
             {
                 "file_id": hit.file,
@@ -114,7 +115,7 @@ class VectorStoreRoutes:
         return JSONResponse(
             {
                 "object": "vector_store.search_results.page",
-                "search_query": list(asked.queries),
+                "search_query": list(query.queries),
                 "data": rows,
                 "has_more": False,
                 "next_page": None,
@@ -125,46 +126,46 @@ class VectorStoreRoutes:
 
     async def attach(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/files`."""
-        store = await self._found(request, CredentialScope.CREATE)
-        asked = vector_stores_api.added(await self._body(request, store.owner))
-        upload, addition = await self._addition(store.owner, asked, "file_id")
-        file = await log_answers.written(self._stores.attach(store, upload, addition))
+        store = await self._find(request, CredentialScope.CREATE)
+        request_fields = vector_stores_api.added(await self._body(request, store.owner))
+        upload, addition = await self._addition(store.owner, request_fields, "file_id")
+        file = await log_answers.write(self._stores.attach(store, upload, addition))
         return JSONResponse(_file(store, file))
 
     async def files(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files`."""
-        store = await self._found(request, CredentialScope.READ)
+        store = await self._find(request, CredentialScope.READ)
         return _page(request, _files(request, store, list(store.present.values())))
 
     async def file(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}`."""
-        store = await self._found(request, CredentialScope.READ)
+        store = await self._find(request, CredentialScope.READ)
         return JSONResponse(_file(store, _file_of(request, store)))
 
     async def describe(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/files/{file_id}`: other attributes."""
-        store = await self._found(request, CredentialScope.CREATE)
+        store = await self._find(request, CredentialScope.CREATE)
         file = _file_of(request, store)
         attributes = vector_stores_api.described(await self._body(request, store.owner))
-        now = await log_answers.written(self._stores.describe(store, file, attributes))
-        return JSONResponse(_file(store, now))
+        file_now = await log_answers.write(self._stores.describe(store, file, attributes))
+        return JSONResponse(_file(store, file_now))
 
     async def detach(self, request: Request) -> Response:
         """`DELETE /v1/vector_stores/{id}/files/{file_id}`: out of the store; the upload stays."""
-        store = await self._found(request, CredentialScope.CREATE)
+        store = await self._find(request, CredentialScope.CREATE)
         file = _file_of(request, store)
-        await log_answers.written(self._stores.detach(store, file))
+        await log_answers.write(self._stores.detach(store, file))
         return JSONResponse(
             {"id": file.act.file, "object": "vector_store.file.deleted", "deleted": True}
         )
 
     async def content(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/files/{file_id}/content`: the texts of its passages."""
-        store = await self._found(request, CredentialScope.READ)
+        store = await self._find(request, CredentialScope.READ)
         file = _file_of(request, store)
         texts: list[str] = []
         if file.status == "completed":
-            texts = await log_answers.written(self._passages.texts(store, file.act.attachment))
+            texts = await log_answers.write(self._passages.texts(store, file.act.attachment))
         return JSONResponse(
             {
                 "object": "vector_store.file_content.page",
@@ -181,60 +182,60 @@ class VectorStoreRoutes:
 
     async def attach_batch(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/file_batches`."""
-        store = await self._found(request, CredentialScope.CREATE)
-        asked = vector_stores_api.added_together(await self._body(request, store.owner))
-        found = [await self._addition(store.owner, each, "file_ids") for each in asked]
+        store = await self._find(request, CredentialScope.CREATE)
+        additions = vector_stores_api.added_together(await self._body(request, store.owner))
+        attachments = [await self._addition(store.owner, each, "file_ids") for each in additions]
         batch = acts.BATCH_PREFIX + os.urandom(ids.RANDOM_BYTES).hex()
         files = [
-            await log_answers.written(self._stores.attach(store, upload, addition, batch))
-            for upload, addition in found
+            await log_answers.write(self._stores.attach(store, upload, addition, batch))
+            for upload, addition in attachments
         ]
         return JSONResponse(_batch(store, batch, files))
 
     async def batch(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/file_batches/{batch_id}`."""
-        store = await self._found(request, CredentialScope.READ)
+        store = await self._find(request, CredentialScope.READ)
         return JSONResponse(_batch(store, *_batch_of(request, store)))
 
     async def cancel_batch(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/file_batches/{batch_id}/cancel`."""
-        store = await self._found(request, CredentialScope.CREATE)
+        store = await self._find(request, CredentialScope.CREATE)
         _, files = _batch_of(request, store)
         for each in files:
             if each.status == "in_progress":
-                await log_answers.written(self._stores.progress(store, each, status="cancelled"))
-        now = await log_answers.written(self._stores.find(store.id, store.owner))
-        return JSONResponse(_batch(now, *_batch_of(request, now)))
+                await log_answers.write(self._stores.progress(store, each, status="cancelled"))
+        store_now = await log_answers.write(self._stores.find(store.id, store.owner))
+        return JSONResponse(_batch(store_now, *_batch_of(request, store_now)))
 
     async def batch_files(self, request: Request) -> Response:
         """`GET /v1/vector_stores/{id}/file_batches/{batch_id}/files`."""
-        store = await self._found(request, CredentialScope.READ)
+        store = await self._find(request, CredentialScope.READ)
         _, files = _batch_of(request, store)
         return _page(request, _files(request, store, files))
 
     async def _addition(
-        self, owner: records.Owner, asked: vector_stores_api.Addition, where: str
+        self, owner: records.Owner, addition: vector_stores_api.Addition, where: str
     ) -> tuple[records.Upload, vector_stores_api.Addition]:
         """The upload that is to be added, and how it is cut for the model of the deployment.
 
         Raises:
             errors.ApiError: 400, there is no such file, or it has no text.
         """
-        upload = await log_answers.written(self._files.find(asked.file, owner))
+        upload = await log_answers.write(self._files.find(addition.file, owner))
         if upload is None:
-            raise errors.file_unknown(asked.file, where)
+            raise errors.file_unknown(addition.file, where)
         file_text.check(upload.filename, not upload.width, where)
-        chunking = asked.chunking.fitting(self._embedder.longest)
-        return upload, vector_stores_api.Addition(asked.file, asked.attributes, chunking)
+        chunking = addition.chunking.fitting(self._embedder.longest)
+        return upload, vector_stores_api.Addition(addition.file, addition.attributes, chunking)
 
-    def _shown(self, store: acts.Store) -> Response:
+    def _store_response(self, store: acts.Store) -> Response:
         return JSONResponse(_store(store, self._gate.clock()))
 
-    async def _found(self, request: Request, scope: CredentialScope) -> acts.Store:
-        return await self._of(request, await self._owner(request, scope))
+    async def _find(self, request: Request, scope: CredentialScope) -> acts.Store:
+        return await self._find_of(request, await self._owner(request, scope))
 
-    async def _of(self, request: Request, owner: records.Owner) -> acts.Store:
-        return await log_answers.written(self._stores.find(request.path_params["store_id"], owner))
+    async def _find_of(self, request: Request, owner: records.Owner) -> acts.Store:
+        return await log_answers.write(self._stores.find(request.path_params["store_id"], owner))
 
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
@@ -244,14 +245,14 @@ class VectorStoreRoutes:
         return owner
 
     async def _body(self, request: Request, owner: records.Owner) -> json_body.Body:
-        with self._kept.account(owner.key) as account:
-            raw = await request_body.arrived(request, MAX_BODY_BYTES, account)
+        with self._budget.account(owner.key) as account:
+            raw = await request_body.receive(request, MAX_BODY_BYTES, account)
             charge = rate_limits.Charge(owner.key)
             await self._rates.charge_tokens(charge, len(raw) / admission.CHARS_PER_TOKEN_GUESS)
             return await asyncio.to_thread(json_body.decode, raw) if raw else {}
 
 
-def _page(request: Request, rows: list[Shown]) -> Response:
+def _page(request: Request, rows: list[Json]) -> Response:
     query = request.query_params
     before = query.get("before")
     if before is not None:
@@ -261,7 +262,7 @@ def _page(request: Request, rows: list[Shown]) -> Response:
         # `rows` are oldest first, so what comes before it in the answer depends on the order.
         rows = rows[:place] if query.get("order") == "asc" else rows[place + 1 :]
     return JSONResponse(
-        responses.listed(
+        responses.list_page(
             rows,
             query.get("limit"),
             query.get("order") or "desc",
@@ -274,10 +275,10 @@ def _page(request: Request, rows: list[Shown]) -> Response:
 
 def _file_of(request: Request, store: acts.Store) -> acts.File:
     name = request.path_params["file_id"]
-    found = store.present.get(name)
-    if found is None:
+    file = store.present.get(name)
+    if file is None:
         raise errors.vector_store_file_not_found(name)
-    return found
+    return file
 
 
 def _batch_of(request: Request, store: acts.Store) -> tuple[str, list[acts.File]]:
@@ -288,14 +289,14 @@ def _batch_of(request: Request, store: acts.Store) -> tuple[str, list[acts.File]
     return name, files
 
 
-def _files(request: Request, store: acts.Store, files: list[acts.File]) -> list[Shown]:
-    wanted = request.query_params.get("filter")
-    if wanted not in (None, "in_progress", "completed", "failed", "cancelled"):
+def _files(request: Request, store: acts.Store, files: list[acts.File]) -> list[Json]:
+    status = request.query_params.get("filter")
+    if status not in (None, "in_progress", "completed", "failed", "cancelled"):
         raise errors.invalid_value(
             "filter",
             "Invalid 'filter': expected 'in_progress', 'completed', 'failed' or 'cancelled'.",
         )
-    return [_file(store, each) for each in files if wanted in (None, each.status)]
+    return [_file(store, each) for each in files if status in (None, each.status)]
 
 
 def _counts(files: list[acts.File]) -> dict[str, int]:
@@ -305,7 +306,7 @@ def _counts(files: list[acts.File]) -> dict[str, int]:
     return {**counts, "total": len(files)}
 
 
-def _store(store: acts.Store, now: float) -> Shown:
+def _store(store: acts.Store, now: float) -> Json:
     expired = store.expired(now)
     files = [] if expired else list(store.present.values())
     counts = _counts(files)
@@ -327,11 +328,11 @@ def _store(store: acts.Store, now: float) -> Shown:
     }
 
 
-def _deleted(store: acts.Store) -> Shown:
+def _deletion(store: acts.Store) -> Json:
     return {"id": store.id, "object": "vector_store.deleted", "deleted": True}
 
 
-def _file(store: acts.Store, file: acts.File) -> Shown:
+def _file(store: acts.Store, file: acts.File) -> Json:
     progress = file.progress
     failed = progress is not None and progress.status == "failed"
     return {
@@ -356,7 +357,7 @@ def _file(store: acts.Store, file: acts.File) -> Shown:
     }
 
 
-def _batch(store: acts.Store, name: str, files: list[acts.File]) -> Shown:
+def _batch(store: acts.Store, name: str, files: list[acts.File]) -> Json:
     counts = _counts(files)
     status = "completed"
     if counts["in_progress"]:

@@ -81,7 +81,11 @@ class Parts:
 def table_of(parts: Parts) -> table.Table:
     """The table of routes over these parts."""
     gate, deliver, rates = parts.gate, parts.delivery, parts.rates
-    large, talks, retrieval = large_bodies.LargeBodies(), parts.conversations, parts.retrieval
+    large, conversations, retrieval = (
+        large_bodies.LargeBodies(),
+        parts.conversations,
+        parts.retrieval,
+    )
     chats = completions.CompletionRoutes(gate, deliver, parts.operations)
     stores = None
     if retrieval is not None:
@@ -107,11 +111,17 @@ def table_of(parts: Parts) -> table.Table:
         completions=chats,
         lists=lists.ListRoutes(gate, deliver.archived, parts.writer, chats),
         conversations=conversation_routes.ConversationRoutes(
-            *(gate, talks.known, talks.items, talks.turns, talks.erasure),
+            *(
+                gate,
+                conversations.known,
+                conversations.items,
+                conversations.turns,
+                conversations.erasure,
+            ),
             *(parts.references, parts.files, rates, deliver.kept),
         ),
         searches=search.SearchRoutes(gate, deliver.archived, rates),
-        shares=shares.ShareRoutes(gate, talks.links, rates),
+        shares=shares.ShareRoutes(gate, conversations.links, rates),
         files=file_routes.FileRoutes(gate, deliver.kept, large, parts.uploads),
         vector_stores=stores,
         models=models.ModelRoutes(gate, parts.pools, int(time.time())),

@@ -28,7 +28,7 @@ def by_model(
         `max_output_tokens`.
     """
 
-    def of(pool: Pool) -> dict[str, Any]:
+    def limits(pool: Pool) -> dict[str, Any]:
         beats = workers(pool.name)
         return {
             "images": newest >= records.VERSION_2 and requirements.takes_images(beats),
@@ -36,20 +36,22 @@ def by_model(
             "max_output_tokens": pool.longest_answer,
         }
 
-    found = {name: of(pool) for pool in catalog.pools for name in (*pool.answers, *pool.aliases)}
-    return {**found, AUTO: _auto(catalog, found)} if catalog.rules else found
+    by_name = {
+        name: limits(pool) for pool in catalog.pools for name in (*pool.answers, *pool.aliases)
+    }
+    return {**by_name, AUTO: _auto(catalog, by_name)} if catalog.rules else by_name
 
 
-def _auto(catalog: Catalog, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _auto(catalog: Catalog, by_name: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Of the model that answers one image, and of all that may answer."""
-    ruled = [found[rule.model] for rule in catalog.rules]
+    models = [by_name[rule.model] for rule in catalog.rules]
     try:
-        _, seeing = model_choice.by_rules(catalog, images.MAX_TOKENS_GUESS, _IMAGES)
-        seen = found[seeing]["images"]
+        _, model = model_choice.by_rules(catalog, images.MAX_TOKENS_GUESS, _IMAGES)
+        takes_images = by_name[model]["images"]
     except errors.ApiError:
-        seen = False
+        takes_images = False
     return {
-        "images": seen,
-        "files": any(each["files"] for each in ruled),
-        "max_output_tokens": max(each["max_output_tokens"] for each in ruled),
+        "images": takes_images,
+        "files": any(each["files"] for each in models),
+        "max_output_tokens": max(each["max_output_tokens"] for each in models),
     }

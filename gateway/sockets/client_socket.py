@@ -31,7 +31,7 @@ class ClientSocket:
         self.verdict: asyncio.Future[close_codes.CloseCode | None] = (
             asyncio.get_running_loop().create_future()
         )
-        self.gone = False
+        self.closed = False
 
     def decide(self, code: close_codes.CloseCode | None) -> None:
         """Set the verdict, unless it is set."""
@@ -50,7 +50,7 @@ class ClientSocket:
 
     async def send(self, bodies: Sequence[bytes]) -> None:
         """Send text frames. A client that does not read them in time is closed as slow."""
-        if self.gone:
+        if self.closed:
             return
         try:
             for body in bodies:
@@ -67,21 +67,21 @@ class ClientSocket:
 
     async def close(self, code: close_codes.CloseCode | None) -> None:
         """Send the close frame. None: the client left, and nothing is sent."""
-        shown = close_codes.for_sdk(code) if code is not None else None
+        wire_code = close_codes.for_sdk(code) if code is not None else None
         telemetry.SOCKET_CLOSES.labels(
-            code=str(int(shown)) if shown is not None else "client"
+            code=str(int(wire_code)) if wire_code is not None else "client"
         ).inc()
         telemetry.log(
             telemetry.Action.SOCKET_CLOSED,
-            code=shown,
+            code=wire_code,
             reason=code.name.lower() if code is not None else "client",
         )
         if (
             code is None
-            or shown is None
+            or wire_code is None
             or self._socket.application_state is not WebSocketState.CONNECTED
         ):
             return
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError, OSError):
             async with asyncio.timeout(CLOSE_DEADLINE_S):
-                await self._socket.close(int(shown), close_codes.TABLE[code].reason)
+                await self._socket.close(int(wire_code), close_codes.TABLE[code].reason)

@@ -87,17 +87,17 @@ class Connection:
     async def run(
         self,
         draining: drain.Draining,
-        resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None = None,
+        resumption: tuple[lanes.Lane, response_stream.ResponseStream] | None = None,
     ) -> None:
         """Serve until the client leaves, the credential expires or is revoked, the socket reaches
         its age limit, the service drains, or the client proves too slow."""
-        if resumed is not None:
-            lane, stream = resumed
+        if resumption is not None:
+            lane, stream = resumption
             self._scheduler.adopt(stream.rid, lane)
             self._start(lane, self._deliver(lane, stream))
         watchers = [
             asyncio.ensure_future(t)
-            for t in (self._read(), self._grow_old(), self._drain(draining))
+            for t in (self._read(), self._enforce_age(), self._drain(draining))
         ]
         self._expiry.start(self.principal.expires_at)
         for task in watchers:
@@ -105,7 +105,7 @@ class Connection:
         try:
             code = await self._client.verdict
         finally:
-            self._client.gone = True
+            self._client.closed = True
             self._expiry.cancel()
             for task in watchers:
                 task.cancel()
@@ -124,7 +124,7 @@ class Connection:
         """The credential was revoked: close, start nothing more and send nothing more. Creates that
         wait are dropped."""
         self._client.decide(close_codes.CloseCode.CREDENTIAL_REVOKED)
-        self._client.gone = True
+        self._client.closed = True
 
     def leave(self, why: lanes.Leaving) -> None:
         """Take no more creates. Running responses go on."""
@@ -134,10 +134,10 @@ class Connection:
 
     async def _read(self) -> None:
         # The message is in no variable here: it would be kept until the next one comes.
-        while await self._take(await self._client.receive()):
+        while await self._handle(await self._client.receive()):
             await self._gate.rates.message(self.principal)
 
-    async def _take(self, message: dict[str, Any]) -> bool:
+    async def _handle(self, message: dict[str, Any]) -> bool:
         """Act on one ASGI message. Returns whether another one may follow."""
         if message["type"] == "websocket.disconnect":
             self._client.decide(None)
@@ -146,7 +146,7 @@ class Connection:
         try:
             if text is None:
                 raise errors.invalid_request("Messages are JSON text frames.")
-            actions = self._scheduler.received(text.encode())
+            actions = self._scheduler.receive(text.encode())
         except errors.ApiError as error:
             actions = [lanes.Reply(errors.ws_event(error))]
         await self._act(actions)
@@ -154,7 +154,7 @@ class Connection:
 
     async def _act(self, actions: Sequence[lanes.Action]) -> None:
         for action in actions:
-            if self._client.gone:
+            if self._client.closed:
                 return  # the client has left
             match action:
                 case lanes.Begin(lane, data):
@@ -167,10 +167,10 @@ class Connection:
                     # Looked up in the log before the next message is read, so that guessing ids is
                     # no faster than reading.
                     await self._cancel_other(action)
-                case lanes.Renew(shown):
+                case lanes.Renew(credential):
                     # Checked before the next message is read, so that credentials cannot be tried
                     # faster than that.
-                    await self._renew(shown)
+                    await self._renew(credential)
                 case lanes.Close(code):
                     self._client.decide(code)
 
@@ -178,24 +178,24 @@ class Connection:
         task = asyncio.get_running_loop().create_task(work)
         self._lane_tasks[lane] = task
 
-        def done(ended: asyncio.Task[None]) -> None:
-            if self._lane_tasks.get(lane) is ended:
+        def done(finished: asyncio.Task[None]) -> None:
+            if self._lane_tasks.get(lane) is finished:
                 del self._lane_tasks[lane]
-            self._client.task_done(ended)
+            self._client.task_done(finished)
 
         task.add_done_callback(done)
 
     async def _create(self, lane: lanes.Lane, data: bytes) -> None:
-        stream = await self._submitted(lane, data)
+        stream = await self._submit_create(lane, data)
         del data  # it is not kept while the response runs
         if stream is None:
             return
-        if self._client.gone:
+        if self._client.closed:
             stream.release()
             return
         await self._deliver(lane, stream)
 
-    async def _submitted(
+    async def _submit_create(
         self, lane: lanes.Lane, data: bytes
     ) -> response_stream.ResponseStream | None:
         """The stream of a create whose turn has come; None when it was refused."""
@@ -229,8 +229,8 @@ class Connection:
             await self._refuse_cancel(action, error)
 
     async def _refuse_cancel(self, action: lanes.Cancel, error: Exception) -> None:
-        shown = error_mapping.api_error(action.rid, error)
-        await self._act([lanes.Reply(errors.ws_event(shown, action.lane))])
+        api_error = error_mapping.api_error(action.rid, error)
+        await self._act([lanes.Reply(errors.ws_event(api_error, action.lane))])
 
     # ---- to the client
 
@@ -250,20 +250,20 @@ class Connection:
         finally:
             del self._streams[lane]
         if stream.lost:
-            lost = errors.history_lost(stream.rid)
-            await self._act(self._scheduler.rejected(lane, lost, stream.previous))
+            error = errors.history_lost(stream.rid)
+            await self._act(self._scheduler.rejected(lane, error, stream.previous))
         elif stream.final is not None or stream.subscription.ended:
-            await self._act(self._scheduler.ended(lane, stream.remembered, stream.previous))
+            await self._act(self._scheduler.ended(lane, stream.memory, stream.previous))
 
     # ---- deadlines
 
-    def _warn(self, left_s: float) -> None:
-        self._spawn(self._act([lanes.Reply(auth_messages.expiring(left_s))]))
+    def _warn(self, remaining_s: float) -> None:
+        self._spawn(self._act([lanes.Reply(auth_messages.expiring(remaining_s))]))
 
-    async def _renew(self, shown: auth_messages.Shown) -> None:
+    async def _renew(self, credential: auth_messages.Shown) -> None:
         try:
             self.principal = await self._gate.renewed(
-                self.principal, shown, self._origin, CredentialScope.CREATE
+                self.principal, credential, self._origin, CredentialScope.CREATE
             )
         except errors.ApiError as error:
             await self._act([lanes.Reply(auth_messages.refused(error))])
@@ -271,7 +271,7 @@ class Connection:
             self._expiry.start(self.principal.expires_at)
             await self._act([lanes.Reply(auth_messages.renewed(self.principal.expires_at))])
 
-    async def _grow_old(self) -> None:
+    async def _enforce_age(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)
         await self._act(self._scheduler.leave(lanes.Leaving.AGE))
         await asyncio.sleep(AGE_GRACE_S)

@@ -35,11 +35,11 @@ class Sockets:
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
-        kept: kept_bytes.KeptBytes,
+        budget: kept_bytes.KeptBytes,
     ) -> None:
         self._config = config
         self._pools = pools
-        self._kept = kept
+        self._budget = budget
         self._gate = gate
         self._submit = submit
         self._operations = operations
@@ -59,12 +59,12 @@ class Sockets:
                 raise errors.unavailable("This instance is shutting down; connect again.")
             principal = await self._gate.principal(socket, CredentialScope.CREATE)
             self._gate.room.check_room(principal)
-            resumed = await self._resumed(socket, principal)
+            resumption = await self._resume(socket, principal)
         except errors.ApiError as error:
             telemetry.log(telemetry.Action.SOCKET_REFUSED, status=error.status, code=error.code)
             await socket.send_denial_response(error_mapping.error_response(error))
             return
-        with resumed[1] if resumed is not None else contextlib.nullcontext():
+        with resumption[1] if resumption is not None else contextlib.nullcontext():
             try:
                 await socket.accept(
                     subprotocol=access.SUBPROTOCOL
@@ -73,16 +73,16 @@ class Sockets:
                 )
             except (WebSocketDisconnect, RuntimeError):
                 return  # the client left during the handshake
-            await self._run(socket, principal, resumed)
+            await self._run(socket, principal, resumption)
 
     async def _run(
         self,
         socket: WebSocket,
         principal: Principal,
-        resumed: tuple[lanes.Lane, response_stream.ResponseStream] | None,
+        resumption: tuple[lanes.Lane, response_stream.ResponseStream] | None,
     ) -> None:
-        account = self._kept.account(principal.key)
-        accepted = connection.Connection(
+        account = self._budget.account(principal.key)
+        open_connection = connection.Connection(
             socket,
             principal,
             self._config,
@@ -95,28 +95,28 @@ class Sockets:
             own_protocol=access.SUBPROTOCOL in access.offered(socket),
             origin=socket.headers.get("origin"),
         )
-        self._open.add(accepted)
-        self._checks.add(accepted)
-        self._gate.admitted.add(accepted)
+        self._open.add(open_connection)
+        self._checks.add(open_connection)
+        self._gate.admitted.add(open_connection)
         self._gate.room.enter(principal)
         telemetry.OPEN_SOCKETS.labels(kind="responses").inc()
-        telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumed is not None)
+        telemetry.log(telemetry.Action.SOCKET_OPENED, resumed=resumption is not None)
         try:
             with account:
-                await accepted.run(self._draining, resumed)
+                await open_connection.run(self._draining, resumption)
         finally:
-            self._open.discard(accepted)
-            self._checks.discard(accepted)
-            self._gate.admitted.discard(accepted)
+            self._open.discard(open_connection)
+            self._checks.discard(open_connection)
+            self._gate.admitted.discard(open_connection)
             self._gate.room.leave(principal)
             telemetry.OPEN_SOCKETS.labels(kind="responses").dec()
 
     def leave(self) -> None:
         """Close idle sockets now, and the others when their responses have ended."""
-        for accepted in list(self._open):
-            accepted.leave(lanes.Leaving.DRAIN)
+        for open_connection in list(self._open):
+            open_connection.leave(lanes.Leaving.DRAIN)
 
-    async def _resumed(
+    async def _resume(
         self, socket: WebSocket, principal: Principal
     ) -> tuple[lanes.Lane, response_stream.ResponseStream] | None:
         """The lane and the rest of a response that lost its socket.

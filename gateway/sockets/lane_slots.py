@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import errors
 
@@ -19,7 +19,7 @@ MAX_IN_FLIGHT: Final = 16
 MAX_LANES: Final = errors.MAX_STREAM_IDS
 MAX_QUEUED: Final = 256
 MAX_QUEUED_BYTES: Final = 4 << 20
-MAX_REMEMBERED_BYTES: Final = 4 << 20
+MAX_MEMORY_BYTES: Final = 4 << 20
 RETRY_QUEUE_S: Final = 1.0
 
 Lane = str | None
@@ -45,7 +45,7 @@ class LaneState:
     busy: bool = False
     rid: str | None = None
     cancel: bool = False
-    memory: Remembered | None = None
+    memory: ResponseMemory | None = None
 
 
 class LaneSlots:
@@ -64,8 +64,8 @@ class LaneSlots:
 
     def __init__(self, max_in_flight: int, max_lanes: int, account: kept_bytes.Account) -> None:
         self._account = account
-        self._remembering: dict[Lane, None] = {}
-        self._remembered_bytes = 0
+        self._memories: dict[Lane, None] = {}
+        self._memory_bytes = 0
         self._max_in_flight = max_in_flight
         self._max_lanes = max_lanes
         self.lanes: dict[Lane, LaneState] = {}
@@ -86,8 +86,8 @@ class LaneSlots:
             errors.ApiError: Too many distinct lanes, or too much waits on this connection or for
                 this principal.
         """
-        named = len(self.lanes) - (None in self.lanes)
-        if lane is not None and lane not in self.lanes and named >= self._max_lanes:
+        named_lanes = len(self.lanes) - (None in self.lanes)
+        if lane is not None and lane not in self.lanes and named_lanes >= self._max_lanes:
             raise errors.websocket_stream_limit_reached()
         if self._queued >= MAX_QUEUED or self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
             raise errors.too_much_kept(RETRY_QUEUE_S)
@@ -111,25 +111,25 @@ class LaneSlots:
             state.starting = len(data)
             yield lane, data
 
-    def submitted(self, lane: Lane) -> None:
+    def on_submitted(self, lane: Lane) -> None:
         """The create of this lane was accepted or refused, and its text is kept no more;
         idempotent."""
         state = self.lanes[lane]
-        self._give_back(state.starting)
+        self._refund(state.starting)
         state.starting = 0
 
-    def remember(self, lane: Lane, memory: Remembered) -> None:
+    def remember(self, lane: Lane, memory: ResponseMemory) -> None:
         """Keep what the lane's last response needs to be continued. Over the bound the oldest
         memories of the connection are dropped. What does not fit at all is not kept."""
         self.forget(lane)
         size = len(memory.state)
-        while self._remembering and self._remembered_bytes + size > MAX_REMEMBERED_BYTES:
-            self.forget(next(iter(self._remembering)))
-        if size > MAX_REMEMBERED_BYTES or not self._account.fits(size):
+        while self._memories and self._memory_bytes + size > MAX_MEMORY_BYTES:
+            self.forget(next(iter(self._memories)))
+        if size > MAX_MEMORY_BYTES or not self._account.fits(size):
             return
         self._account.take(size)
-        self._remembered_bytes += size
-        self._remembering[lane] = None
+        self._memory_bytes += size
+        self._memories[lane] = None
         self.lanes[lane].memory = memory
 
     def forget(self, lane: Lane) -> None:
@@ -137,8 +137,8 @@ class LaneSlots:
         state = self.lanes[lane]
         if state.memory is not None:
             self._account.give_back(len(state.memory.state))
-            self._remembered_bytes -= len(state.memory.state)
-            del self._remembering[lane]
+            self._memory_bytes -= len(state.memory.state)
+            del self._memories[lane]
             state.memory = None
 
     def occupy(self, lane: Lane, rid: str) -> None:
@@ -150,7 +150,7 @@ class LaneSlots:
     def release(self, lane: Lane) -> None:
         """Free the slot of a lane. Its next create waits behind lanes that waited longer."""
         state = self.lanes[lane]
-        self.submitted(lane)
+        self.on_submitted(lane)
         state.busy, state.rid, state.cancel = False, None, False
         self.in_flight -= 1
         if state.queue:
@@ -161,10 +161,10 @@ class LaneSlots:
         self._waiting.clear()
         for lane, state in self.lanes.items():
             while state.queue:
-                self._give_back(len(state.queue.popleft()))
+                self._refund(len(state.queue.popleft()))
                 self._queued -= 1
                 yield lane
 
-    def _give_back(self, size: int) -> None:
+    def _refund(self, size: int) -> None:
         self._queued_bytes -= size
         self._account.give_back(size)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.parsing import json_body
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from gateway.sockets import lane_slots
 from gateway.sockets.lane_slots import Lane as Lane
 from tailrace.delivery import kept_bytes
@@ -64,7 +64,7 @@ class Cancel:
 class Renew:
     """Check what the client shows in place of its credential, and answer."""
 
-    shown: auth_messages.Shown
+    credential: auth_messages.Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LaneScheduler:
 
     # ---- what the client says
 
-    def received(self, data: bytes) -> list[Action]:
+    def receive(self, data: bytes) -> list[Action]:
         """Handle one client event, as the client sent it.
 
         Only what decides its way is decoded here: a body may take twenty times its bytes once it is
@@ -151,8 +151,8 @@ class LaneScheduler:
             self._slots.enqueue(lane, data)
         except errors.ApiError as error:
             # A lane that is no lane cannot be named in the answer.
-            shown = None if error.code == "invalid_stream_id" else lane_of(event.stream_id)
-            return [Reply(errors.ws_event(error, shown))]
+            reply_lane = None if error.code == "invalid_stream_id" else lane_of(event.stream_id)
+            return [Reply(errors.ws_event(error, reply_lane))]
         return self._begin()
 
     def _cancel(self, event: json_body.EventHead, _data: bytes) -> list[Action]:
@@ -182,8 +182,8 @@ class LaneScheduler:
 
     def _cancel_lane(self, lane: Lane) -> list[Action]:
         state = self._slots.lanes[lane]
-        asked, state.cancel = state.cancel, True
-        return [] if asked or state.rid is None else [Cancel(state.rid, own=True, lane=lane)]
+        already, state.cancel = state.cancel, True
+        return [] if already or state.rid is None else [Cancel(state.rid, own=True, lane=lane)]
 
     def cancel_failed(self, lane: Lane) -> None:
         """It may be asked for again."""
@@ -197,14 +197,14 @@ class LaneScheduler:
             "message": "Steering is not supported.",
         }
         body = json_body.decode(data)
-        previous, asked = body.get("previous_response_id"), body.get("input")
+        previous, steer_input = body.get("previous_response_id"), body.get("input")
         steer = {  # of the declared types, whatever came
             "previous_response_id": previous if isinstance(previous, str) else "",
-            "input": asked if isinstance(asked, str | list) else "",
+            "input": steer_input if isinstance(steer_input, str | list) else "",
         }
-        failed = {"type": "response.steer.failed", "error": error, "steer": steer}
+        reply = {"type": "response.steer.failed", "error": error, "steer": steer}
         # The number must be there, and must not be one of a running response's series.
-        return [Reply({**failed, "sequence_number": 0})]
+        return [Reply({**reply, "sequence_number": 0})]
 
     # ---- what became of a create
 
@@ -212,7 +212,7 @@ class LaneScheduler:
         """The create of this lane is in the log as `rid`."""
         state = self._slots.lanes[lane]
         state.rid = rid
-        self._slots.submitted(lane)
+        self._slots.on_submitted(lane)
         return [Cancel(rid, own=True, lane=lane)] if state.cancel else []
 
     def rejected(self, lane: Lane, error: errors.ApiError, previous: object = None) -> list[Action]:
@@ -222,15 +222,15 @@ class LaneScheduler:
         return [Reply(errors.ws_event(error, lane)), *self._release(lane)]
 
     def ended(
-        self, lane: Lane, remembered: Remembered | None, previous: object = None
+        self, lane: Lane, memory: ResponseMemory | None, previous: object = None
     ) -> list[Action]:
         """The response of this lane came to its end; `remembered` is None when it failed and cannot
         be continued."""
         state = self._slots.lanes[lane]
         if state.rid is not None:
             self._recent.append(state.rid)
-        if remembered is not None:
-            self._slots.remember(lane, remembered)
+        if memory is not None:
+            self._slots.remember(lane, memory)
         else:
             self._forget(lane, previous)
         return self._release(lane)
@@ -239,7 +239,7 @@ class LaneScheduler:
         """A response of an earlier connection goes on here; its lane is taken until it ends."""
         self._slots.occupy(lane, rid)
 
-    def recall(self, lane: Lane, rid: str) -> Remembered | None:
+    def recall(self, lane: Lane, rid: str) -> ResponseMemory | None:
         """The state of an earlier response of this connection: of this lane, or of another one,
         which makes it a fork."""
         for state in (self._slots.lanes[lane], *self._slots.lanes.values()):
@@ -255,16 +255,16 @@ class LaneScheduler:
         if self.leaving is not None:
             return []
         self.leaving = why
-        refused = [Reply(errors.ws_event(_refusal(why), lane)) for lane in self._slots.empty()]
-        return [*refused, *self._close_if_idle()]
+        replies = [Reply(errors.ws_event(_refusal(why), lane)) for lane in self._slots.empty()]
+        return [*replies, *self._close_if_idle()]
 
     def _close_if_idle(self) -> list[Action]:
         if self.leaving is None or not self.idle:
             return []
-        told: list[Action] = (
+        replies: list[Action] = (
             [Reply(errors.ws_event(_refusal(Leaving.AGE)))] if self.leaving is Leaving.AGE else []
         )
-        return [*told, Close(close_codes.CloseCode.RESTART)]
+        return [*replies, Close(close_codes.CloseCode.RESTART)]
 
     # ---- slots
 

@@ -44,7 +44,7 @@ async def test_answers_are_passed_on(parts: Any) -> None:
     _, cached = parts
     assert await cached.turn("r") == b"turn"
     assert await cached.claim_key("p", "k", "mine", 1.0) == FIRST
-    assert await cached.held("pool", ["short", "long"], ["w/1", "w/3"]) == {"w/1": 64}
+    assert await cached.prefix_tokens("pool", ["short", "long"], ["w/1", "w/3"]) == {"w/1": 64}
     assert (await cached.consume_tokens("p", 1, 1, 1, "requests")).allowed is False
 
 
@@ -53,7 +53,7 @@ async def test_away_everything_answers_like_an_empty_cache_and_rates_fail_open(p
     store.away = True
     assert await cached.turn("r") is None
     assert await cached.claim_key("p", "k", "mine", 1.0) == "mine"
-    assert await cached.held("pool", ["d"], ["w/1"]) == {}
+    assert await cached.prefix_tokens("pool", ["d"], ["w/1"]) == {}
     assert await cached.consume_tokens("p", 1, 1, 1, "requests") is None
     assert await cached.workers("pool") is None
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.parsing import auto_model, command, responses_api
 from gateway.responses import context, response_stream
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace.archive import reader
 from tailrace.protocol import errors, features, records, topics
 from tailrace.settings import catalog
@@ -72,7 +72,7 @@ async def answered(
     parts: Parts,
     made: command.Create,
     text: str,
-    recall: dict[str, Remembered] | None = None,
+    recall: dict[str, ResponseMemory] | None = None,
 ) -> response_stream.ResponseStream:
     """The stream of a response that has ended."""
     with await parts.submission.submit(made, ALICE, (recall or {}).get) as stream:
@@ -97,7 +97,7 @@ async def test_a_short_turn_of_a_long_dialogue_is_a_long_one(known: str) -> None
         assert last(parts) == ("s", "default")
         recall = {}
         if known == "by the connection":
-            assert isinstance(first.remembered, Remembered)
+            assert isinstance(first.remembered, ResponseMemory)
             recall = {first.rid: first.remembered}
         parts.redis.away = known == "by the log"
         second = create("and?", previous_response_id=first.rid)
@@ -132,7 +132,7 @@ async def test_turns_that_are_left_out_of_the_prompt_do_not_count() -> None:
         turn = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "so"}]
         long = [{**turn[0], "content": LONG}, turn[1]]
         for before, model in (([*long, *turn * 9], "l"), ([*long, *turn * 10], "s")):
-            memory = Remembered(first.rid, context.pack(before))
+            memory = ResponseMemory(first.rid, context.pack(before))
             again = create("u", previous_response_id=first.rid)
             await answered(parts, again, "so", {first.rid: memory})
             assert last(parts)[0] == model

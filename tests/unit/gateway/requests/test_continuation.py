@@ -216,11 +216,11 @@ async def test_a_fork_of_a_continuation_has_its_prompt() -> None:
 
 def test_only_the_last_message_says_what_may_follow() -> None:
     said = {"role": "assistant", "content": "a"}
-    assert context.opened([]) is None
-    assert context.opened([QUESTION]) is None
-    assert context.opened([QUESTION, said]) is False
-    assert context.opened([QUESTION, {**said, "open": True}]) is True
-    assert context.opened([{**QUESTION, "open": False}]) is False
-    assert context.opened([said, {"role": "tool", "content": "", "tool_call_id": "c"}]) is None
+    assert context.is_open([]) is None
+    assert context.is_open([QUESTION]) is None
+    assert context.is_open([QUESTION, said]) is False
+    assert context.is_open([QUESTION, {**said, "open": True}]) is True
+    assert context.is_open([{**QUESTION, "open": False}]) is False
+    assert context.is_open([said, {"role": "tool", "content": "", "tool_call_id": "c"}]) is None
     marked = [{**said, "open": True}, {**QUESTION, "open": False}]
-    assert context.settled(marked, set()) == [said, QUESTION]
+    assert context.without_open_calls(marked, set()) == [said, QUESTION]

@@ -91,7 +91,7 @@ async def test_a_followed_response_is_measured_and_counted_nowhere() -> None:
     async with gateway_parts.running() as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
             with await parts.streams.follow(stream.rid, stream.owner, 0) as other:
-                assert (other.counted, other.pool, other.store) == (False, "", True)
+                assert (other.submitted_here, other.pool, other.store) == (False, "", True)
                 assert (len(parts.streams.running), parts.streams.active_streams) == (1, 2)
                 parts.answer(stream.rid, "x")
                 seen = await gateway_parts.all_events(other)

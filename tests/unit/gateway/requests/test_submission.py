@@ -14,7 +14,7 @@ from gateway.load import placement, principal_counts
 from gateway.parsing import command, responses_api
 from gateway.requests import request_writer
 from gateway.responses import context
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, features, ids, records, wait_times
@@ -415,7 +415,7 @@ async def test_a_connections_memory_continues_a_response_that_is_not_stored() ->
             parts.answer(first.rid, "two")
             await gateway_parts.all_events(first)
             memory = first.remembered
-        assert isinstance(memory, Remembered)
+        assert isinstance(memory, ResponseMemory)
         again = create("three", previous_response_id=first.rid)
         with await parts.submission.submit(again, ALICE, {first.rid: memory}.get) as second:
             parts.answer(second.rid)
@@ -451,7 +451,7 @@ async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() 
         with await parts.submission.submit(create("one", store=False), ALICE) as first:
             parts.answer(first.rid, "two")
             await gateway_parts.all_events(first)
-        memory = Remembered(first.rid, context.pack(before))
+        memory = ResponseMemory(first.rid, context.pack(before))
         with pytest.raises(errors.ApiError) as refused:
             await parts.submission.submit(
                 answering("c2", first.rid), ALICE, {first.rid: memory}.get

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from gateway.responses import busy, context
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, fold, ids, records
@@ -114,13 +114,15 @@ class TestTurns:
         }
         assert context.decode(context.encode(ALICE, [message]), ALICE) == [message]
         done = {k: v for k, v in message.items() if k != "cut"}
-        assert context.settled([message], set()) == [done]
-        (one,) = context.settled([message], {"c1"})
+        assert context.without_open_calls([message], set()) == [done]
+        (one,) = context.without_open_calls([message], {"c1"})
         assert one == {**done, "tool_calls": done["tool_calls"][1:]}
-        (none,) = context.settled([message], {"c1", "c2"})
+        (none,) = context.without_open_calls([message], {"c1", "c2"})
         assert none == {k: v for k, v in done.items() if k != "tool_calls"}
-        assert context.settled([calling("c1")], {"c1"}) == [calling("c1")], "it must have an output"
-        assert context.settled([{**calling("c1"), "cut": True}], {"c1"}) == []
+        assert context.without_open_calls([calling("c1")], {"c1"}) == [calling("c1")], (
+            "it must have an output"
+        )
+        assert context.without_open_calls([{**calling("c1"), "cut": True}], {"c1"}) == []
         only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
         assert context.with_answer([user("a")], only_cut) == [{**user("a"), "open": False}]
 
@@ -212,7 +214,7 @@ class TestResolve:
     async def test_connection_memory_answers_first_and_asks_nobody(self) -> None:
         known = Log(response())
         history = await resolver(known).resolve(
-            RID, ALICE, Remembered(RID, context.pack([user("mine")]))
+            RID, ALICE, ResponseMemory(RID, context.pack([user("mine")]))
         )
         assert history == context.History([user("mine")], 3)
         assert known.asked == 0

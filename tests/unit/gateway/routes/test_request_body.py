@@ -36,10 +36,10 @@ LAST = {"type": "http.request", "body": b"", "more_body": False}
 async def test_the_parts_are_one_object_and_count_for_the_account() -> None:
     kept = kept_bytes.KeptBytes(100)
     with kept.account("alice") as account:
-        body = await request_body.arrived(request(b'{"a":', b"1}", end=LAST), 7, account)
-        assert await request_body.parsed(body, dict) == {"a": 1}
+        body = await request_body.receive(request(b'{"a":', b"1}", end=LAST), 7, account)
+        assert await request_body.parse_body(body, dict) == {"a": 1}
         with pytest.raises(errors.ApiError) as refused:
-            await request_body.arrived(request(b"x" * 101, end=LAST), 1000, account)
+            await request_body.receive(request(b"x" * 101, end=LAST), 1000, account)
         assert refused.value.status == 429
 
 
@@ -82,9 +82,9 @@ IMAGE = b'"data:image/png;base64,' + b"A" * 600 + b'"'
 )
 async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None:
     sent = request(body, end=LAST)
-    assert await request_body.arrived(sent, 100, for_images=2_000) == body
+    assert await request_body.receive(sent, 100, for_images=2_000) == body
     with pytest.raises(errors.ApiError) as refused:
-        await request_body.arrived(request(body, end=LAST), 100)
+        await request_body.receive(request(body, end=LAST), 100)
     assert refused.value.status == 413
 
 
@@ -103,7 +103,7 @@ async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None
 async def test_nothing_but_images_may(body: bytes) -> None:
     """A body of objects costs many times its bytes."""
     with pytest.raises(errors.ApiError) as refused:
-        await request_body.arrived(request(body, end=LAST), 100, for_images=2_000)
+        await request_body.receive(request(body, end=LAST), 100, for_images=2_000)
     assert refused.value.status == 413
     assert "without its images" in refused.value.message
 
@@ -121,8 +121,8 @@ async def test_a_large_body_is_read_in_a_thread() -> None:
 
     sizes = (9, request_body.LARGE_BYTES)
     small, large = (bytearray(b'{"a":"%s"}' % (b"x" * n)) for n in sizes)
-    assert await request_body.parsed(small, thread) == threading.get_ident()
-    assert await request_body.parsed(large, thread) != threading.get_ident()
+    assert await request_body.parse_body(small, thread) == threading.get_ident()
+    assert await request_body.parse_body(large, thread) != threading.get_ident()
     assert not large  # its bytes are not held twice
 
 
@@ -133,9 +133,9 @@ async def test_what_is_beyond_the_limit_counts_as_often_as_it_is_held(announced:
     parts = (body[:50], body[50:300], body[300:])
     with kept.account("alice") as account:
         sent = request(*parts, length=announced, end=LAST)
-        assert await request_body.arrived(sent, 100, account, for_images=2_000) == body
+        assert await request_body.receive(sent, 100, account, for_images=2_000) == body
         assert account.size == 100 + request_body.WEIGHT * 900
         again = request(length=announced or "101", end=LAST)
         with pytest.raises(errors.ApiError) as refused:
-            await request_body.arrived(again, 100, account, for_images=2_000)
+            await request_body.receive(again, 100, account, for_images=2_000)
         assert refused.value.status == 429

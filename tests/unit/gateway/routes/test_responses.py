@@ -14,11 +14,11 @@ ITEMS = [{"id": f"msg_{i}"} for i in range(30)]
 
 
 def shown(*args: Any) -> list[str]:
-    return [item["id"] for item in responses.listed(ITEMS, *args)["data"]]
+    return [item["id"] for item in responses.list_page(ITEMS, *args)["data"]]
 
 
 def test_newest_first_twenty_at_a_time() -> None:
-    page = responses.listed(ITEMS, None, None, None)
+    page = responses.list_page(ITEMS, None, None, None)
     assert [i["id"] for i in page["data"]] == [f"msg_{i}" for i in range(29, 9, -1)]
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("msg_29", "msg_10", True)
     assert shown(None, None, "msg_10") == [f"msg_{i}" for i in range(9, -1, -1)]
@@ -30,7 +30,7 @@ def test_oldest_first() -> None:
 
 
 def test_an_empty_list() -> None:
-    assert responses.listed([], None, None, None) == {
+    assert responses.list_page([], None, None, None) == {
         "object": "list",
         "data": [],
         "first_id": None,
@@ -54,5 +54,5 @@ def test_an_empty_list() -> None:
 )
 def test_refused(args: Any, param: str) -> None:
     with pytest.raises(errors.ApiError) as refused:
-        responses.listed(ITEMS, *args)
+        responses.list_page(ITEMS, *args)
     assert refused.value.param == param

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from gateway.responses.remembered import Remembered
+from gateway.responses.memory import ResponseMemory
 from gateway.sockets import lane_slots, lanes
 from gateway.sockets.lanes import Begin, Cancel, Close, LaneScheduler, Leaving, Reply
 from tailrace.delivery import kept_bytes
@@ -38,25 +38,25 @@ def begun(actions: list[lanes.Action]) -> list[tuple[str | None, Any]]:
     return [(a.lane, msgspec.json.decode(a.data).get("n")) for a in actions if isinstance(a, Begin)]
 
 
-def remembered(rid: str) -> Remembered:
-    return Remembered(rid, rid.encode())
+def remembered(rid: str) -> ResponseMemory:
+    return ResponseMemory(rid, rid.encode())
 
 
 class TestLanes:
     def test_a_create_on_a_free_lane_begins_at_once(self) -> None:
-        assert begun(LaneScheduler().received(create(n=1))) == [(None, 1)]
+        assert begun(LaneScheduler().receive(create(n=1))) == [(None, 1)]
 
     def test_the_second_on_the_same_lane_waits_for_the_end_of_the_first(self) -> None:
         c = LaneScheduler()
-        c.received(create(n=1))
-        assert c.received(create(n=2)) == []
+        c.receive(create(n=1))
+        assert c.receive(create(n=2)) == []
         assert c.accepted(None, "r1") == []
         assert begun(c.ended(None, remembered("r1"))) == [(None, 2)]
 
     def test_a_refused_create_lets_the_next_one_of_its_lane_begin_after_the_error(self) -> None:
         c = LaneScheduler()
-        c.received(create("a", n=1))
-        c.received(create("a", n=2))
+        c.receive(create("a", n=1))
+        c.receive(create("a", n=2))
         actions = c.rejected("a", FAILED)
         assert isinstance(actions[0], Reply)
         assert actions[0].event["stream_id"] == "a"
@@ -64,73 +64,75 @@ class TestLanes:
 
     def test_lanes_run_beside_each_other(self) -> None:
         c = LaneScheduler()
-        assert begun(
-            [*c.received(create("a")), *c.received(create("b")), *c.received(create())]
-        ) == [("a", None), ("b", None), (None, None)]
+        assert begun([*c.receive(create("a")), *c.receive(create("b")), *c.receive(create())]) == [
+            ("a", None),
+            ("b", None),
+            (None, None),
+        ]
 
     def test_above_the_slots_lanes_wait_in_the_order_they_came(self) -> None:
         c = LaneScheduler(max_in_flight=2)
-        c.received(create("a", n=1))
-        c.received(create("b", n=1))
-        c.received(create("a", n=2))
-        assert c.received(create("c", n=1)) == []
+        c.receive(create("a", n=1))
+        c.receive(create("b", n=1))
+        c.receive(create("a", n=2))
+        assert c.receive(create("c", n=1)) == []
         assert c.in_flight == 2
         assert begun(c.ended("a", None)) == [("c", 1)]
         assert begun(c.ended("b", None)) == [("a", 2)]
 
     def test_sixteen_run_and_the_seventeenth_waits(self) -> None:
         c = LaneScheduler()
-        actions = [a for i in range(17) for a in c.received(create(f"l{i}"))]
+        actions = [a for i in range(17) for a in c.receive(create(f"l{i}"))]
         assert len(begun(actions)) == 16
         assert begun(c.ended("l3", None)) == [("l16", None)]
 
     def test_the_thirty_third_name_is_refused_and_the_default_lane_is_not_counted(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         for i in range(32):
-            assert codes(c.received(create(f"l{i}"))) == []
-        assert codes(c.received(create("one-more"))) == ["websocket_stream_limit_reached"]
-        assert codes(c.received(create("l5"))) == []
-        assert codes(c.received(create())) == []
+            assert codes(c.receive(create(f"l{i}"))) == []
+        assert codes(c.receive(create("one-more"))) == ["websocket_stream_limit_reached"]
+        assert codes(c.receive(create("l5"))) == []
+        assert codes(c.receive(create())) == []
 
     @cases.each("name", ["", "a b", "ä", "x" * 257, 5, [], {}, True, "a\n"])
     def test_a_bad_name_is_told_without_a_lane(self, name: Any) -> None:
-        actions = LaneScheduler().received(event({"type": "response.create", "stream_id": name}))
+        actions = LaneScheduler().receive(event({"type": "response.create", "stream_id": name}))
         assert codes(actions) == ["invalid_stream_id"]
         assert isinstance(actions[0], Reply)
         assert "stream_id" not in actions[0].event
 
     def test_null_is_the_default_lane(self) -> None:
         assert begun(
-            LaneScheduler().received(event({"type": "response.create", "stream_id": None}))
+            LaneScheduler().receive(event({"type": "response.create", "stream_id": None}))
         ) == [(None, None)]
 
     def test_what_queues_up_is_bounded_in_number(self) -> None:
         c = LaneScheduler()
-        answers = [codes(c.received(create(n=i))) for i in range(lane_slots.MAX_QUEUED + 2)]
+        answers = [codes(c.receive(create(n=i))) for i in range(lane_slots.MAX_QUEUED + 2)]
         assert answers[-1] == ["rate_limit_exceeded"]
         assert [a for a in answers[:-1] if a] == []
 
     def test_what_queues_up_is_bounded_in_bytes(self) -> None:
         c = LaneScheduler()
         half = create(pad="x" * (lane_slots.MAX_QUEUED_BYTES // 2 - 100))
-        c.received(half)
+        c.receive(half)
         c.accepted(None, "r1")  # the one that runs does not wait
-        assert codes([*c.received(half), *c.received(half)]) == []
-        assert codes(c.received(half)) == ["rate_limit_exceeded"]
+        assert codes([*c.receive(half), *c.receive(half)]) == []
+        assert codes(c.receive(half)) == ["rate_limit_exceeded"]
 
     def test_what_waits_is_kept_as_the_client_sent_it(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         sent = create(input=[[]] * 1000)
-        c.received(sent)
+        c.receive(sent)
         (begin,) = c.ended(None, None)
         assert begin == Begin(None, sent)
 
     def test_what_is_no_event_is_refused_at_once(self) -> None:
         for data, code in ((b"[", "invalid_json"), (b"[]", "invalid_type"), (b"", "invalid_json")):
             with pytest.raises(errors.ApiError) as refused:
-                LaneScheduler().received(data)
+                LaneScheduler().receive(data)
             assert refused.value.code == code
 
 
@@ -141,21 +143,21 @@ class TestKeptBytes:
         kept = kept_bytes.KeptBytes(1000)
         one, two = (LaneScheduler(account=kept.account("alice")) for _ in range(2))
         body = create(pad="x" * 400)
-        assert codes([*one.received(body), *two.received(body)]) == []
-        assert codes(two.received(body)) == ["rate_limit_exceeded"]
-        assert codes(LaneScheduler(account=kept.account("bob")).received(body)) == []
+        assert codes([*one.receive(body), *two.receive(body)]) == []
+        assert codes(two.receive(body)) == ["rate_limit_exceeded"]
+        assert codes(LaneScheduler(account=kept.account("bob")).receive(body)) == []
         one.rejected(None, FAILED)
-        assert codes(two.received(body)) == []
+        assert codes(two.receive(body)) == []
 
     def test_what_waits_takes_as_much_memory_as_it_has_bytes(self) -> None:
         """Decoded, these creates take more than twenty times their bytes."""
         body = create(input="hi", metadata=[[]] * 40_000)
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         tracemalloc.start()
         try:
             for _ in range(lane_slots.MAX_QUEUED_BYTES // len(body)):
-                c.received(bytes(bytearray(body)))
+                c.receive(bytes(bytearray(body)))
             size, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -164,12 +166,12 @@ class TestKeptBytes:
     def test_memories_over_the_bound_of_the_socket_are_dropped_oldest_first(self) -> None:
         kept = kept_bytes.KeptBytes()
         c = LaneScheduler(account=kept.account("alice"))
-        third = b"x" * (lane_slots.MAX_REMEMBERED_BYTES // 3)
+        third = b"x" * (lane_slots.MAX_MEMORY_BYTES // 3)
         for lane in ("a", "b", "c", "d"):
-            c.received(create(lane))
+            c.receive(create(lane))
             c.accepted(lane, lane)
-            c.ended(lane, Remembered(lane, third))
-        c.received(create("e"))
+            c.ended(lane, ResponseMemory(lane, third))
+        c.receive(create("e"))
         assert [c.recall("e", lane) is not None for lane in ("a", "b", "c", "d")] == [
             *(False, True, True, True)
         ]
@@ -179,10 +181,10 @@ class TestKeptBytes:
     def test_a_memory_that_does_not_fit_at_all_is_not_kept(self) -> None:
         kept = kept_bytes.KeptBytes(1000)
         c = LaneScheduler(account=kept.account("alice"))
-        c.received(create())
+        c.receive(create())
         c.accepted(None, "r1")
-        c.ended(None, Remembered("r1", b"x" * 1001))
-        c.received(create())
+        c.ended(None, ResponseMemory("r1", b"x" * 1001))
+        c.receive(create())
         assert c.recall(None, "r1") is None
 
     @hypothesis.given(st.data())
@@ -202,7 +204,7 @@ class TestKeptBytes:
                     ended.append((lane, f"r{n}"))
                     actions = c.ended(lane, memory)
                 else:
-                    actions = c.received(create(data.draw(names)))
+                    actions = c.receive(create(data.draw(names)))
                 busy += [lane for lane, _ in begun(actions)]
             waits = c.leave(Leaving.DRAIN)
             assert len(codes(waits)) == sum(isinstance(a, Reply) for a in waits)
@@ -218,55 +220,55 @@ class TestMemory:
     def test_a_lane_remembers_its_last_response_only(self) -> None:
         c = LaneScheduler()
         for rid in ("r1", "r2"):
-            c.received(create())
+            c.receive(create())
             c.accepted(None, rid)
             c.ended(None, remembered(rid))
-        c.received(create())
+        c.receive(create())
         assert c.recall(None, "r2") == remembered("r2")
         assert c.recall(None, "r1") is None
 
     def test_another_lane_may_fork(self) -> None:
         c = LaneScheduler()
-        c.received(create("a"))
+        c.receive(create("a"))
         c.ended("a", remembered("r1"))
-        c.received(create("b"))
+        c.receive(create("b"))
         assert c.recall("b", "r1") == remembered("r1")
 
     def test_a_continuation_that_is_refused_evicts_what_it_continued(self) -> None:
         c = LaneScheduler()
-        c.received(create("a"))
+        c.receive(create("a"))
         c.ended("a", remembered("r1"))
-        c.received(create("a"))
+        c.receive(create("a"))
         c.rejected("a", FAILED, "r1")
-        c.received(create("a"))
+        c.receive(create("a"))
         assert c.recall("a", "r1") is None
 
     def test_a_continuation_that_fails_evicts_too(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         c.ended(None, remembered("r1"))
-        c.received(create())
+        c.receive(create())
         c.accepted(None, "r2")
         c.ended(None, None, "r1")
-        c.received(create())
+        c.receive(create())
         assert c.recall(None, "r1") is None
 
     def test_a_failed_fork_keeps_the_parent(self) -> None:
         c = LaneScheduler()
-        c.received(create("a"))
+        c.receive(create("a"))
         c.ended("a", remembered("r1"))
-        c.received(create("b"))
+        c.receive(create("b"))
         c.rejected("b", FAILED, "r1")
-        c.received(create("a"))
+        c.receive(create("a"))
         assert c.recall("a", "r1") == remembered("r1")
 
     def test_a_refusal_that_continued_something_else_evicts_nothing(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         c.ended(None, remembered("r1"))
-        c.received(create())
+        c.receive(create())
         c.rejected(None, FAILED, ["not", "an", "id"])
-        c.received(create())
+        c.receive(create())
         assert c.recall(None, "r1") == remembered("r1")
 
 
@@ -274,78 +276,78 @@ class TestCancel:
     def test_bare_means_the_default_lane(self) -> None:
         c = LaneScheduler()
         for lane in (None, "a"):
-            c.received(create(lane))
+            c.receive(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received(event({"type": "response.cancel"})) == [Cancel("r-None", own=True)]
+        assert c.receive(event({"type": "response.cancel"})) == [Cancel("r-None", own=True)]
 
     def test_bare_means_the_only_one(self) -> None:
         c = LaneScheduler()
-        c.received(create("a"))
+        c.receive(create("a"))
         c.accepted("a", "r1")
-        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True, lane="a")]
+        assert c.receive(event({"type": "response.cancel"})) == [Cancel("r1", own=True, lane="a")]
 
     def test_bare_with_several_named_ones_is_ambiguous(self) -> None:
         c = LaneScheduler()
         for lane in ("a", "b"):
-            c.received(create(lane))
+            c.receive(create(lane))
             c.accepted(lane, lane)
-        assert codes(c.received(event({"type": "response.cancel"}))) == [
+        assert codes(c.receive(event({"type": "response.cancel"}))) == [
             "missing_required_parameter"
         ]
 
     def test_by_lane_and_by_id(self) -> None:
         c = LaneScheduler()
         for lane in ("a", "b"):
-            c.received(create(lane))
+            c.receive(create(lane))
             c.accepted(lane, f"r-{lane}")
-        assert c.received(event({"type": "response.cancel", "stream_id": "b"})) == [
+        assert c.receive(event({"type": "response.cancel", "stream_id": "b"})) == [
             Cancel("r-b", own=True, lane="b")
         ]
-        assert c.received(event({"type": "response.cancel", "response_id": "r-a"})) == [
+        assert c.receive(event({"type": "response.cancel", "response_id": "r-a"})) == [
             Cancel("r-a", own=True, lane="a")
         ]
 
     def test_while_it_is_being_submitted_the_cancel_follows_the_acknowledgement(self) -> None:
         c = LaneScheduler()
-        c.received(create())
-        assert c.received(event({"type": "response.cancel"})) == []
-        assert c.received(event({"type": "response.cancel"})) == []
+        c.receive(create())
+        assert c.receive(event({"type": "response.cancel"})) == []
+        assert c.receive(event({"type": "response.cancel"})) == []
         assert c.accepted(None, "r1") == [Cancel("r1", own=True)]
 
     def test_asking_again_writes_no_second_record_unless_the_first_failed(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         c.accepted(None, "r1")
-        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
-        assert c.received(event({"type": "response.cancel", "response_id": "r1"})) == []
+        assert c.receive(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
+        assert c.receive(event({"type": "response.cancel", "response_id": "r1"})) == []
         c.cancel_failed(None)
-        assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
+        assert c.receive(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
 
     def test_the_next_response_of_the_lane_is_not_cancelled_with_it(self) -> None:
         c = LaneScheduler()
-        c.received(create(n=1))
-        c.received(create(n=2))
-        c.received(event({"type": "response.cancel"}))
+        c.receive(create(n=1))
+        c.receive(create(n=2))
+        c.receive(event({"type": "response.cancel"}))
         c.accepted(None, "r1")
         c.ended(None, None)
         assert c.accepted(None, "r2") == []
 
     def test_a_cancel_that_lost_its_race_is_no_error(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         c.accepted(None, "r1")
         c.ended(None, remembered("r1"))
-        assert c.received(event({"type": "response.cancel", "response_id": "r1"})) == []
-        assert c.received(event({"type": "response.cancel"})) == []
+        assert c.receive(event({"type": "response.cancel", "response_id": "r1"})) == []
+        assert c.receive(event({"type": "response.cancel"})) == []
 
     def test_an_id_of_another_connection_is_looked_up(self) -> None:
-        assert LaneScheduler().received(
-            event({"type": "response.cancel", "response_id": "r9"})
-        ) == [Cancel("r9", own=False)]
+        assert LaneScheduler().receive(event({"type": "response.cancel", "response_id": "r9"})) == [
+            Cancel("r9", own=False)
+        ]
 
     def test_an_id_that_is_no_text(self) -> None:
         assert codes(
-            LaneScheduler().received(event({"type": "response.cancel", "response_id": 5}))
+            LaneScheduler().receive(event({"type": "response.cancel", "response_id": 5}))
         ) == ["invalid_type"]
 
 
@@ -353,11 +355,11 @@ class TestOtherEvents:
     @cases.each("kind", [None, "ping", "response.creat", 5, ["response.create"], {}])
     def test_an_unknown_type_is_an_error_event_and_no_more(self, kind: Any) -> None:
         c = LaneScheduler()
-        assert codes(c.received(event({"type": kind}))) == ["unknown_event"]
-        assert begun(c.received(create())) == [(None, None)]
+        assert codes(c.receive(event({"type": kind}))) == ["unknown_event"]
+        assert begun(c.receive(create())) == [(None, None)]
 
     def test_steering_is_refused_in_its_own_shape_with_the_input(self) -> None:
-        (action,) = LaneScheduler().received(
+        (action,) = LaneScheduler().receive(
             event({"type": "response.steer", "previous_response_id": "r1", "input": "go left"})
         )
         assert isinstance(action, Reply)
@@ -372,8 +374,8 @@ class TestLeaving:
 
     def test_what_runs_ends_first_and_what_waits_is_refused_on_its_lane(self) -> None:
         c = LaneScheduler()
-        c.received(create("a", n=1))
-        c.received(create("a", n=2))
+        c.receive(create("a", n=1))
+        c.receive(create("a", n=2))
         actions = c.leave(Leaving.DRAIN)
         assert codes(actions) == ["service_unavailable"]
         assert isinstance(actions[0], Reply)
@@ -382,22 +384,22 @@ class TestLeaving:
 
     def test_new_creates_are_refused_meanwhile(self) -> None:
         c = LaneScheduler()
-        c.received(create("a"))
+        c.receive(create("a"))
         c.leave(Leaving.DRAIN)
-        assert codes(c.received(create("b"))) == ["service_unavailable"]
+        assert codes(c.receive(create("b"))) == ["service_unavailable"]
 
     def test_of_age_it_says_so_in_the_words_clients_recover_on(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         assert c.leave(Leaving.AGE) == []
-        assert codes(c.received(create())) == ["websocket_connection_limit_reached"]
+        assert codes(c.receive(create())) == ["websocket_connection_limit_reached"]
         actions = c.ended(None, None)
         assert codes(actions) == ["websocket_connection_limit_reached"]
         assert actions[-1] == Close(close_codes.CloseCode.RESTART)
 
     def test_the_first_reason_stays(self) -> None:
         c = LaneScheduler()
-        c.received(create())
+        c.receive(create())
         c.leave(Leaving.AGE)
         assert c.leave(Leaving.DRAIN) == []
         assert c.leaving is Leaving.AGE
@@ -406,8 +408,8 @@ class TestLeaving:
 def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
     c = LaneScheduler()
     c.adopt("r1", None)
-    assert c.received(create(n=1)) == []
-    assert c.received(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
+    assert c.receive(create(n=1)) == []
+    assert c.receive(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
     assert begun(c.ended(None, None)) == [(None, 1)]
 
 
@@ -435,7 +437,7 @@ class Lanes(stateful.RuleBasedStateMachine):
     def create(self, lane: str | None) -> None:
         self.count += 1
         self.asked.setdefault(lane, []).append(self.count)
-        self.see(self.c.received(create(lane, n=self.count)))
+        self.see(self.c.receive(create(lane, n=self.count)))
 
     @stateful.rule(lane=names, well=st.booleans())
     def end(self, lane: str | None, well: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class ResponseMemory:
     """What a lane keeps of its last response: enough to continue it, also with `store: false`.
     `state` is `context.pack` of the messages with its answer, without its instructions."""
 
