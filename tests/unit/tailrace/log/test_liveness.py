@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import aiokafka
@@ -194,6 +195,8 @@ async def test_what_is_paused_or_was_not_to_be_fetched_is_not_silent(polls: Poll
     polls.poll(60, full=True)
     polls.now += 600  # the process stood still
     polls.poll(1)
+    for _ in range(20):  # a question would be asked now
+        await asyncio.sleep(0)
     assert (polls.found.answers, polls.found.blind, polls.broker.asked) == (True, False, 0)
 
 
