@@ -195,7 +195,7 @@ VARIABLES: Final = (
         "issuers",
         EDGES,
         kinds.file(),
-        "JSON file: whose credentials are accepted, with their public keys; see below",
+        "JSON file of issuers whose credentials are accepted; see below",
         None,
         cluster=Cluster.REQUIRED,
     ),
@@ -204,7 +204,7 @@ VARIABLES: Final = (
         "origins",
         EDGES,
         kinds.ORIGINS,
-        "browser origins that may connect, separated by commas",
+        "browser origins that may connect",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -221,7 +221,7 @@ VARIABLES: Final = (
         "push_urls",
         (GATEWAY,),
         kinds.URLS,
-        "base URLs of push for the page, separated by commas",
+        "base URLs of push for the page",
         cluster=Cluster.REQUIRED,
     ),
     Variable(
@@ -327,7 +327,7 @@ VARIABLES: Final = (
         "limits",
         EDGES,
         kinds.Kind("a JSON object of limits", shapes.limits, shapes.Limits()),
-        "JSON: rates and caps per principal and in total, see below",
+        "rates and caps per principal and in total, see below",
         "{}",
     ),
     Variable(
@@ -344,7 +344,7 @@ VARIABLES: Final = (
         "dev_credential",
         (GATEWAY,),
         kinds.file(must_exist=False),
-        "file with a development credential for this machine's page; set by `tailrace up` alone",
+        "file with a development credential for the page; set by `tailrace up`",
         cluster=Cluster.FORBIDDEN,
     ),
     Variable(
@@ -408,14 +408,14 @@ VARIABLES: Final = (
         "engine_scope",
         (WORKER,),
         kinds.TEXT,
-        "`scope` of the tokens, if the authorization server asks for one",
+        "`scope` of the tokens",
     ),
     Variable(
         "TAILRACE_ENGINE_AUDIENCE",
         "engine_audience",
         (WORKER,),
         kinds.TEXT,
-        "`audience` of the tokens, if the authorization server asks for one",
+        "`audience` of the tokens",
     ),
     Variable(
         "TAILRACE_ENGINE_CONTINUATION",
@@ -535,7 +535,7 @@ VARIABLES: Final = (
         "weights",
         (WORKER,),
         kinds.Kind("a JSON object of weights above 0", shapes.weights, {}),
-        'JSON: weights of tenants where many wait, such as `{"acme": 3}`; 1 for all others',
+        'weights of tenants where many wait, such as `{"acme": 3}`; 1 for all others',
         "{}",
     ),
     Variable(
