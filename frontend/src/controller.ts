@@ -12,13 +12,13 @@ import { contextOf, wholeContext } from "./core/context";
 import type { FeedEvent } from "./core/feed";
 import type { Incoming, Place } from "./core/protocol";
 import { REPLAY_MS, Watchlist, type WatchCommand } from "./core/watchlist";
-import { askProblem, continueProblem, expiredProblem, isPassing, isRefusal, LOCKED } from "./core/messages";
-import { USUAL, type Settings } from "./core/settings";
+import { askProblem, continueProblem, expiredProblem, isTransient, isRefusal, LOCKED } from "./core/messages";
+import { DEFAULT_SETTINGS, type Settings } from "./core/settings";
 import { texts } from "./core/words";
 import { ApiError, UNREACHABLE, type Ask, type Engine } from "./edge/api";
 import type { Store } from "./edge/store";
 import { EngineWatch } from "./engineWatch";
-import { Shelf } from "./shelf";
+import { ConversationCache } from "./conversationCache";
 
 export interface ControllerParts {
   store: Store;
@@ -32,9 +32,9 @@ export interface ControllerParts {
   /** Whether the browser says that it has a network. */
   online(): boolean;
   /** The server's id of the conversation in which a question is asked; null: it is in this browser only. Throws ApiError. */
-  place(conversation: Conversation): Promise<string | null>;
+  ensureRemote(conversation: Conversation): Promise<string | null>;
   /** A question of this conversation has its answer. */
-  ended(conversationId: string, turn: Turn): void;
+  onAnswerEnd(conversationId: string, turn: Turn): void;
   /** The feed of the reader's devices. */
   feed(events: readonly FeedEvent[]): void;
   /** Names this tab, also after its reload. */
@@ -53,13 +53,13 @@ const TAKE_OVER_MS = 5_000;
 const TRY_EVERY_MS = 15_000;
 
 export class Controller {
-  private readonly shelf: Shelf;
+  private readonly cache: ConversationCache;
   private readonly engineWatch: EngineWatch;
   private readonly watchlist = new Watchlist();
   /** response id → where it is shown; for every response on the watchlist. */
   private readonly places = new Map<string, { conversation: string; turn: string }>();
   /** turn id → why its question waits to be sent again; empty while none does. */
-  private readonly refused = new Map<string, conversations.Refusal>();
+  private readonly refusals = new Map<string, conversations.Refusal>();
   private started = false;
   /** The models that may be asked; null: not known yet. */
   models: readonly string[] | null = null;
@@ -67,12 +67,12 @@ export class Controller {
 
   constructor(private readonly parts: ControllerParts) {
     const later = (run: () => void, ms: number): (() => void) => parts.later(run, ms);
-    this.shelf = new Shelf({ store: parts.store, later, changed: (id) => this.onChange(id), dropped: ({ turns }) => this.unfollowAll(turns) });
+    this.cache = new ConversationCache({ store: parts.store, later, onChange: (id) => this.onChange(id), onDrop: ({ turns }) => this.unfollowAll(turns) });
     this.engineWatch = new EngineWatch({
-      ask: () => parts.api.engine(),
+      fetchEngine: () => parts.api.engine(),
       later,
-      isWaitedFor: () => this.waiting().length > 0,
-      told: () => {
+      hasWaitingQuestion: () => this.waiting().length > 0,
+      onState: () => {
         for (const { id } of this.waiting()) this.onChange(id);
       },
     });
@@ -81,14 +81,14 @@ export class Controller {
   /** What this browser keeps for a user (null: no user), to be shown before anything is asked of the network. What is
       shown of another one goes. */
   load(owner: string | null): void {
-    this.shelf.load(owner);
-    if (this.started) this.pickUpAll();
+    this.cache.load(owner);
+    if (this.started) this.resumeAll();
   }
 
   start(): void {
     this.started = true;
-    this.shelf.listen((id, conversation) => this.heard(id, conversation));
-    this.pickUpAll();
+    this.cache.listen((id, conversation) => this.merge(id, conversation));
+    this.resumeAll();
     const checkSilence = (): void => {
       if (this.watchlist.isSilent(this.parts.now())) this.parts.watchSocket.replace();
       this.parts.later(checkSilence, SILENCE_CHECK_MS);
@@ -102,156 +102,156 @@ export class Controller {
   }
 
   /** Whether something could not be kept since this was asked last. */
-  takeStorageFull(): boolean {
-    return this.shelf.takeFull();
+  popStorageFull(): boolean {
+    return this.cache.popFull();
   }
 
   /** Newest first; those without a question yet are not listed. */
   list(): Conversation[] {
     return this.all()
-      .filter((conversation) => conversation.remote !== null || conversations.shown(conversation).length > 0)
+      .filter((conversation) => conversation.remote !== null || conversations.visibleTurns(conversation).length > 0)
       .sort((a, b) => conversations.lastUsed(b) - conversations.lastUsed(a));
   }
 
   get(id: string): Conversation | null {
-    return this.shelf.get(id);
+    return this.cache.get(id);
   }
 
   all(): Conversation[] {
-    return this.shelf.all();
+    return this.cache.all();
   }
 
   /** What the server says of a conversation. */
   absorb(conversation: Conversation): void {
-    this.heard(conversation.id, conversation);
-    this.shelf.writeLater(conversation.id);
+    this.merge(conversation.id, conversation);
+    this.cache.writeLater(conversation.id);
   }
 
   /** What following questions of a conversation are asked with; of a new one the last used model, and what is usual. */
   settings(conversationId: string | null): Settings {
-    const known = conversationId === null ? null : this.get(conversationId);
-    return this.offered(known?.settings ?? { ...USUAL, model: this.list()[0]?.settings.model ?? null });
+    const conversation = conversationId === null ? null : this.get(conversationId);
+    return this.withOfferedModel(conversation?.settings ?? { ...DEFAULT_SETTINGS, model: this.list()[0]?.settings.model ?? null });
   }
 
   set(conversationId: string, settings: Settings): void {
     const conversation = this.get(conversationId);
     if (conversation === null) return;
-    this.shelf.put(conversations.setting(conversation, settings, this.parts.now()));
-    this.shelf.write(conversationId);
+    this.cache.put(conversations.withSettings(conversation, settings, this.parts.now()));
+    this.cache.write(conversationId);
   }
 
   // A model that is not there any more would answer nothing.
-  private offered({ model, instructions, temperature, length }: Settings): Settings {
-    const gone = model !== null && this.models !== null && !this.models.includes(model);
-    return { model: gone ? null : model, instructions, temperature, length };
+  private withOfferedModel({ model, instructions, temperature, length }: Settings): Settings {
+    const isGone = model !== null && this.models !== null && !this.models.includes(model);
+    return { model: isGone ? null : model, instructions, temperature, length };
   }
 
   /** Asks in the given conversation, or in a new one with these settings (null: the usual ones), whose id is returned.
       What comes while an answer runs is sent when that has ended. */
-  ask(conversationId: string | null, question: string, fresh: Settings | null, attachments: readonly Attachment[] = []): string {
+  ask(conversationId: string | null, question: string, initialSettings: Settings | null, attachments: readonly Attachment[] = []): string {
     const now = this.parts.now();
-    const known = conversationId === null ? null : this.get(conversationId);
-    const conversation = known ?? conversations.newConversation(this.parts.newId(), now, fresh ?? USUAL);
-    const last = conversations.shown(conversation).at(-1) ?? null;
-    const settings = this.offered(conversation.settings);
+    const existing = conversationId === null ? null : this.get(conversationId);
+    const conversation = existing ?? conversations.newConversation(this.parts.newId(), now, initialSettings ?? DEFAULT_SETTINGS);
+    const last = conversations.visibleTurns(conversation).at(-1) ?? null;
+    const settings = this.withOfferedModel(conversation.settings);
     const turn = { ...conversations.newTurn(this.parts.newId(), last?.id ?? null, question, settings.model, this.parts.tab, now), settings, attachments };
     const waits = last !== null && (conversations.isBusy(last) || last.phase === "next");
-    this.shelf.put(conversations.withTurn(conversation, waits ? { ...turn, phase: "next" } : turn));
-    this.shelf.write(conversation.id);
+    this.cache.put(conversations.withTurn(conversation, waits ? { ...turn, phase: "next" } : turn));
+    this.cache.write(conversation.id);
     if (!waits) void this.post(conversation.id, turn.id);
     return conversation.id;
   }
 
   /** Asks once more. Where there is an answer, it is kept, and the new one is a version beside it. */
   retry(conversationId: string, turnId: string): void {
-    const turn = this.shelf.turn(conversationId, turnId);
+    const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
-    if (turn.answer !== null) this.beside(conversationId, turn, {});
+    if (turn.answer !== null) this.addVersion(conversationId, turn, {});
     else this.sendAgain(conversationId, turn);
   }
 
   /** Asks in other words; what was asked before is kept as a version beside it. */
   edit(conversationId: string, turnId: string, question: string): void {
-    const turn = this.shelf.turn(conversationId, turnId);
-    if (turn !== null) this.beside(conversationId, turn, { question });
+    const turn = this.cache.turn(conversationId, turnId);
+    if (turn !== null) this.addVersion(conversationId, turn, { question });
   }
 
   /** Asks once more, without the messages that are too many for the model. */
   trim(conversationId: string, turnId: string): void {
-    const turn = this.shelf.turn(conversationId, turnId);
+    const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
-    if (turn.answer !== null) this.beside(conversationId, turn, { trimmed: true });
+    if (turn.answer !== null) this.addVersion(conversationId, turn, { trimmed: true });
     else this.sendAgain(conversationId, { ...turn, trimmed: true });
   }
 
   /** Shows this version. */
   choose(conversationId: string, turnId: string): void {
-    const [conversation, turn] = [this.get(conversationId), this.shelf.turn(conversationId, turnId)];
+    const [conversation, turn] = [this.get(conversationId), this.cache.turn(conversationId, turnId)];
     if (conversation === null || turn === null) return;
-    this.shelf.put(conversations.choosing(conversation, turn, this.parts.now()));
-    this.shelf.write(conversationId);
+    this.cache.put(conversations.withChoice(conversation, turn, this.parts.now()));
+    this.cache.write(conversationId);
   }
 
   /** More of an answer that was cut short, as a part of the same answer. */
   more(conversationId: string, turnId: string): void {
-    const turn = this.shelf.turn(conversationId, turnId);
-    if (turn === null || conversations.isBusy(turn) || conversations.cutShort(turn).length === 0) return;
+    const turn = this.cache.turn(conversationId, turnId);
+    if (turn === null || conversations.isBusy(turn) || conversations.continuableChain(turn).length === 0) return;
     const settings = this.settings(conversationId);
-    this.shelf.change(conversationId, { ...conversations.continuing(turn, this.parts.tab, this.parts.now()), settings, model: settings.model });
-    this.shelf.write(conversationId);
+    this.cache.change(conversationId, { ...conversations.withContinuation(turn, this.parts.tab, this.parts.now()), settings, model: settings.model });
+    this.cache.write(conversationId);
     void this.post(conversationId, turnId);
   }
 
   /** Takes a question that was not accepted back; returns it for the composer. */
   withdraw(conversationId: string, turnId: string): string {
-    const turn = this.shelf.turn(conversationId, turnId);
+    const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || (turn.phase !== "unsent" && turn.phase !== "next") || turn.before.length > 0) return "";
-    this.shelf.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
-    this.shelf.write(conversationId);
+    this.cache.change(conversationId, { ...turn, phase: "withdrawn", revision: turn.revision + 1 });
+    this.cache.write(conversationId);
     this.sendNext(conversationId);
     return turn.question;
   }
 
   stop(conversationId: string, turnId: string): void {
-    const turn = this.shelf.turn(conversationId, turnId);
+    const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || !conversations.isBusy(turn)) return;
-    this.shelf.change(conversationId, { ...turn, stopWanted: true });
-    this.shelf.write(conversationId);
+    this.cache.change(conversationId, { ...turn, stopWanted: true });
+    this.cache.write(conversationId);
     // Without an answer there is nothing to cancel yet: `post` cancels once the question was accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
   }
 
-  private beside(conversationId: string, turn: Turn, changes: Partial<Turn>): void {
+  private addVersion(conversationId: string, turn: Turn, changes: Partial<Turn>): void {
     const conversation = this.get(conversationId);
     if (conversation === null) return;
     const now = this.parts.now();
-    const settings = this.offered(conversation.settings);
-    const like = conversations.newTurn(this.parts.newId(), turn.parent, turn.question, settings.model, this.parts.tab, now);
-    const made = { ...like, settings, attachments: turn.attachments, trimmed: turn.trimmed, ...changes };
-    this.shelf.put(conversations.choosing(conversations.withTurn(conversation, made), made, now));
-    this.shelf.write(conversationId);
-    void this.post(conversationId, made.id);
+    const settings = this.withOfferedModel(conversation.settings);
+    const base = conversations.newTurn(this.parts.newId(), turn.parent, turn.question, settings.model, this.parts.tab, now);
+    const version = { ...base, settings, attachments: turn.attachments, trimmed: turn.trimmed, ...changes };
+    this.cache.put(conversations.withChoice(conversations.withTurn(conversation, version), version, now));
+    this.cache.write(conversationId);
+    void this.post(conversationId, version.id);
   }
 
   private sendAgain(conversationId: string, turn: Turn): void {
-    this.shelf.change(conversationId, conversations.again(turn, this.parts.tab, this.parts.now()));
-    this.shelf.write(conversationId);
+    this.cache.change(conversationId, conversations.withResend(turn, this.parts.tab, this.parts.now()));
+    this.cache.write(conversationId);
     void this.post(conversationId, turn.id);
   }
 
   remove(conversationId: string): Conversation | null {
-    return this.shelf.remove(conversationId);
+    return this.cache.remove(conversationId);
   }
 
   /** Undoes `remove`. */
   restore(conversation: Conversation): void {
-    this.shelf.put(conversation);
-    this.shelf.write(conversation.id);
-    this.pickUpIn(conversation);
+    this.cache.put(conversation);
+    this.cache.write(conversation.id);
+    this.resumeIn(conversation);
   }
 
-  socketOpened(): void {
-    this.send(this.watchlist.opened(this.parts.now()));
+  onSocketOpen(): void {
+    this.send(this.watchlist.onOpen(this.parts.now()));
     if (this.catchingUp) this.parts.later(() => this.redraw(), REPLAY_MS);
     this.redraw();
     for (const conversation of this.all()) for (const turn of conversation.turns) this.sendWaiting(conversation.id, turn);
@@ -269,8 +269,8 @@ export class Controller {
   // A connection is there, so the user is signed in.
   private sendWaiting(conversationId: string, turn: Turn): void {
     if (turn.phase !== "unsent" || turn.problem?.waits !== true) return;
-    this.mineFirst(turn, () => {
-      const now = this.shelf.turn(conversationId, turn.id);
+    this.preferAskingTab(turn, () => {
+      const now = this.cache.turn(conversationId, turn.id);
       if (now?.phase === "unsent" && now.problem?.waits === true) this.sendAgain(conversationId, now);
     });
   }
@@ -279,8 +279,8 @@ export class Controller {
   private sendNext(conversationId: string): void {
     for (const turn of this.get(conversationId)?.turns ?? []) {
       if (turn.phase === "next" && this.canBeSent(conversationId, turn.id)) {
-        this.mineFirst(turn, () => {
-          const now = this.shelf.turn(conversationId, turn.id);
+        this.preferAskingTab(turn, () => {
+          const now = this.cache.turn(conversationId, turn.id);
           if (now !== null && this.canBeSent(conversationId, turn.id)) this.sendAgain(conversationId, now);
         });
       }
@@ -288,23 +288,23 @@ export class Controller {
   }
 
   private canBeSent(conversationId: string, turnId: string): boolean {
-    const [conversation, turn] = [this.get(conversationId), this.shelf.turn(conversationId, turnId)];
+    const [conversation, turn] = [this.get(conversationId), this.cache.turn(conversationId, turnId)];
     if (conversation === null || turn?.phase !== "next") return false;
-    const last = conversations.before(conversation, turn).at(-1);
+    const last = conversations.turnsBefore(conversation, turn).at(-1);
     return last === undefined || (last.phase === "accepted" && !conversations.isBusy(last));
   }
 
-  private mineFirst(turn: Turn, send: () => void): void {
+  private preferAskingTab(turn: Turn, send: () => void): void {
     if (turn.tab === this.parts.tab) send();
     else this.parts.later(send, TAKE_OVER_MS);
   }
 
-  socketClosed(): void {
-    this.watchlist.closed();
+  onSocketClose(): void {
+    this.watchlist.onClose();
   }
 
   /** Null: it could not be read. */
-  socketMessage(message: Incoming | null): void {
+  onSocketMessage(message: Incoming | null): void {
     if (message === null) return this.parts.warn("a message on the watch socket could not be read");
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
     if (message.kind === "expiring") return this.parts.watchSocket.expiring();
@@ -313,8 +313,8 @@ export class Controller {
     const effects = this.watchlist.receive(message, this.parts.now());
     for (const words of effects.warnings) this.parts.warn(words);
     this.send(effects.send);
-    for (const answer of effects.changed) this.advanced(answer);
-    for (const responseId of effects.moved) this.moved(responseId);
+    for (const answer of effects.answers) this.onAnswerChange(answer);
+    for (const responseId of effects.queueMoves) this.onQueueMove(responseId);
     if (effects.reconnect) this.parts.watchSocket.replace();
   }
 
@@ -325,24 +325,24 @@ export class Controller {
 
   /** Why a question waits to be sent again; null where none was refused. */
   refusal(turnId: string): conversations.Refusal | null {
-    return this.refused.get(turnId) ?? null;
+    return this.refusals.get(turnId) ?? null;
   }
 
   /** Writes what is not yet written; also called when the page goes away. */
   flush(): void {
-    this.shelf.flush();
+    this.cache.flush();
   }
 
-  private pickUpAll(): void {
-    for (const conversation of this.all()) this.pickUpIn(conversation);
+  private resumeAll(): void {
+    for (const conversation of this.all()) this.resumeIn(conversation);
   }
 
-  private pickUpIn(conversation: Conversation): void {
-    for (const turn of conversation.turns) this.pickUp(conversation.id, turn);
+  private resumeIn(conversation: Conversation): void {
+    for (const turn of conversation.turns) this.resume(conversation.id, turn);
     this.sendNext(conversation.id);
   }
 
-  private pickUp(conversationId: string, turn: Turn): void {
+  private resume(conversationId: string, turn: Turn): void {
     if (turn.answer !== null && isRunning(turn.answer)) this.follow(conversationId, turn, false);
     if (turn.phase !== "sending") return;
     if (turn.tab === this.parts.tab) void this.post(conversationId, turn.id);
@@ -352,45 +352,45 @@ export class Controller {
   }
 
   private async post(conversationId: string, turnId: string): Promise<void> {
-    this.engineWatch.begin();
+    this.engineWatch.start();
     for (let tries = 1; ; tries += 1) {
-      const turn = this.shelf.turn(conversationId, turnId);
+      const turn = this.cache.turn(conversationId, turnId);
       const conversation = this.get(conversationId);
       if (turn === null || conversation === null || turn.phase !== "sending") return;
-      const gone = turn.before.length > 0 ? undefined : turn.attachments.find((each) => isExpired(each, this.parts.now()));
-      if (gone !== undefined) return this.fail(conversationId, turn, expiredProblem(gone.name));
+      const expiredFile = turn.before.length > 0 ? undefined : turn.attachments.find((each) => isExpired(each, this.parts.now()));
+      if (expiredFile !== undefined) return this.fail(conversationId, turn, expiredProblem(expiredFile.name));
       try {
-        this.accepted(conversationId, turn, await this.submit(conversation, turn));
+        this.onAccepted(conversationId, turn, await this.submit(conversation, turn));
         return;
       } catch (error) {
         const { status, fault, retryAfterMs } =
           error instanceof ApiError ? error : { status: 500, fault: { code: "page_error", message: String(error) }, retryAfterMs: null };
         const offline = status === 0 && !this.parts.online();
         const now = this.parts.now();
-        if (!isPassing(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > LONGEST_WAIT_MS) {
-          const refused = retryAfterMs === null ? null : { status, until: now + retryAfterMs };
-          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, refused, now));
+        if (!isTransient(status) || offline || tries >= ASK_TRIES || (retryAfterMs ?? 0) > LONGEST_WAIT_MS) {
+          const refusal = retryAfterMs === null ? null : { status, until: now + retryAfterMs };
+          this.fail(conversationId, turn, (turn.before.length > 0 ? continueProblem : askProblem)(status, fault, refusal, now));
           return;
         }
         const wait = retryAfterMs ?? 400 * 2 ** tries;
-        if (isRefusal(status)) this.refused.set(turnId, { status, until: now + wait });
+        if (isRefusal(status)) this.refusals.set(turnId, { status, until: now + wait });
         this.onChange(conversationId);
         await this.parts.pause(wait);
-        this.refused.delete(turnId);
+        this.refusals.delete(turnId);
         this.onChange(conversationId);
       }
     }
   }
 
   private async submit(conversation: Conversation, turn: Turn): Promise<string> {
-    const remote = await this.parts.place(conversation);
-    const placed = { ...conversation, remote };
-    if (remote !== null && conversation.remote === null) this.told(conversation.id, remote);
-    const context = contextOf(placed, turn.id);
+    const remote = await this.parts.ensureRemote(conversation);
+    const remoteConversation = { ...conversation, remote };
+    if (remote !== null && conversation.remote === null) this.setRemote(conversation.id, remote);
+    const context = contextOf(remoteConversation, turn.id);
     const key = conversations.idempotencyKey(turn);
-    const attached = turn.before.length > 0 ? {} : toMetadata(turn.attachments);
-    const metadata = { conversation: conversation.id, turn: turn.id, asked: String(turn.askedAt), ...attached };
-    const { instructions, temperature, length } = turn.settings ?? USUAL;
+    const attachmentMetadata = turn.before.length > 0 ? {} : toMetadata(turn.attachments);
+    const metadata = { conversation: conversation.id, turn: turn.id, asked: String(turn.askedAt), ...attachmentMetadata };
+    const { instructions, temperature, length } = turn.settings ?? DEFAULT_SETTINGS;
     const ask = { model: turn.model, instructions, temperature, maxOutputTokens: length, key, trimmed: turn.trimmed, conversation: remote, metadata };
     try {
       return await this.parts.api.ask({ ...ask, ...context });
@@ -403,27 +403,27 @@ export class Controller {
     }
   }
 
-  private told(conversationId: string, remote: string): void {
+  private setRemote(conversationId: string, remote: string): void {
     const conversation = this.get(conversationId);
     if (conversation === null) return;
-    this.shelf.put({ ...conversation, remote });
-    this.shelf.write(conversationId);
+    this.cache.put({ ...conversation, remote });
+    this.cache.write(conversationId);
   }
 
-  private accepted(conversationId: string, sent: Turn, responseId: string): void {
-    const turn = this.shelf.turn(conversationId, sent.id);
-    if (turn === null || turn.attempt !== sent.attempt) return;
-    const accepted: Turn = { ...turn, phase: "accepted", problem: null, settings: null, answer: turn.answer ?? newAnswer(responseId) };
-    this.shelf.change(conversationId, accepted);
-    this.shelf.write(conversationId);
-    this.follow(conversationId, accepted, true);
-    if (accepted.stopWanted) void this.cancel(conversationId, turn.id, responseId);
+  private onAccepted(conversationId: string, sentTurn: Turn, responseId: string): void {
+    const turn = this.cache.turn(conversationId, sentTurn.id);
+    if (turn === null || turn.attempt !== sentTurn.attempt) return;
+    const acceptedTurn: Turn = { ...turn, phase: "accepted", problem: null, settings: null, answer: turn.answer ?? newAnswer(responseId) };
+    this.cache.change(conversationId, acceptedTurn);
+    this.cache.write(conversationId);
+    this.follow(conversationId, acceptedTurn, true);
+    if (acceptedTurn.stopWanted) void this.cancel(conversationId, turn.id, responseId);
   }
 
   private fail(conversationId: string, turn: Turn, problem: conversations.Problem): void {
     const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
-    this.shelf.change(conversationId, unsent);
-    this.shelf.write(conversationId);
+    this.cache.change(conversationId, unsent);
+    this.cache.write(conversationId);
     // A user who is not signed in is asked to; that the server can be reached again, or has the other answer, may be told
     // by no event.
     if (problem.waits === true && (problem.code === UNREACHABLE || problem.code === LOCKED)) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
@@ -433,19 +433,19 @@ export class Controller {
     try {
       await this.parts.api.cancel(responseId);
     } catch (error) {
-      const turn = this.shelf.turn(conversationId, turnId);
+      const turn = this.cache.turn(conversationId, turnId);
       // An answer that has just ended by itself cannot be stopped, and need not be.
       if (turn === null || turn.answer === null || !isRunning(turn.answer)) return;
-      this.shelf.change(conversationId, { ...turn, stopWanted: false });
+      this.cache.change(conversationId, { ...turn, stopWanted: false });
       this.parts.warn(`the answer could not be stopped: ${error instanceof Error ? error.message : String(error)}`);
     }
   }
 
-  private follow(conversationId: string, turn: Turn, asked: boolean): void {
+  private follow(conversationId: string, turn: Turn, isNew: boolean): void {
     if (turn.answer === null || this.places.has(turn.answer.responseId)) return;
     this.places.set(turn.answer.responseId, { conversation: conversationId, turn: turn.id });
-    this.send(this.watchlist.follow(turn.answer, asked, this.parts.now()));
-    this.engineWatch.begin();
+    this.send(this.watchlist.follow(turn.answer, isNew, this.parts.now()));
+    this.engineWatch.start();
   }
 
   private unfollow(responseId: string): void {
@@ -456,30 +456,30 @@ export class Controller {
     for (const { answer } of turns) if (answer !== null) this.unfollow(answer.responseId);
   }
 
-  private advanced(answer: Answer): void {
+  private onAnswerChange(answer: Answer): void {
     const place = this.places.get(answer.responseId);
     if (!isRunning(answer)) this.places.delete(answer.responseId);
-    const turn = place === undefined ? null : this.shelf.turn(place.conversation, place.turn);
+    const turn = place === undefined ? null : this.cache.turn(place.conversation, place.turn);
     if (place === undefined || turn?.answer?.responseId !== answer.responseId) return;
-    this.shelf.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
-    if (isRunning(answer)) this.shelf.writeLater(place.conversation);
+    this.cache.change(place.conversation, { ...turn, answer, stopWanted: turn.stopWanted && isRunning(answer) });
+    if (isRunning(answer)) this.cache.writeLater(place.conversation);
     else {
-      this.shelf.write(place.conversation);
+      this.cache.write(place.conversation);
       this.sendNext(place.conversation);
-      this.parts.ended(place.conversation, turn.answer === answer ? turn : { ...turn, answer });
+      this.parts.onAnswerEnd(place.conversation, turn.answer === answer ? turn : { ...turn, answer });
     }
   }
 
-  private moved(responseId: string): void {
+  private onQueueMove(responseId: string): void {
     const place = this.places.get(responseId);
     if (place !== undefined) this.onChange(place.conversation);
   }
 
   /** What another tab, or the server, knows of a conversation; null: it was removed. */
-  private heard(id: string, theirs: Conversation | null): void {
-    if (theirs === null) return this.shelf.drop(id);
+  private merge(id: string, theirs: Conversation | null): void {
+    if (theirs === null) return this.cache.drop(id);
     const mine = this.get(id);
-    for (const turn of this.shelf.join(theirs).turns) {
+    for (const turn of this.cache.join(theirs).turns) {
       const before = mine?.turns.find((other) => other.id === turn.id)?.answer ?? null;
       if (before !== null && before.responseId !== turn.answer?.responseId) this.unfollow(before.responseId);
       if (turn.answer === null) continue;

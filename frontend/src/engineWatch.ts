@@ -3,36 +3,36 @@
 import type { Engine } from "./edge/api";
 
 export interface EngineWatchParts {
-  ask(): Promise<Engine | null>;
+  fetchEngine(): Promise<Engine | null>;
   later(run: () => void, ms: number): () => void;
   /** Whether a question waits for its answer. */
-  isWaitedFor(): boolean;
+  hasWaitingQuestion(): boolean;
   /** The state was asked for. */
-  told(): void;
+  onState(): void;
 }
 
 const EVERY_MS = 2500;
 
 export class EngineWatch {
-  private isAsked = false;
+  private isPolling = false;
   /** null until known, and while no question waits. */
   engine: Engine | null = null;
 
   constructor(private readonly parts: EngineWatchParts) {}
 
   /** Asks until no question waits. */
-  begin(): void {
-    if (this.isAsked) return;
-    this.isAsked = true;
-    void this.ask();
+  start(): void {
+    if (this.isPolling) return;
+    this.isPolling = true;
+    void this.poll();
   }
 
-  private async ask(): Promise<void> {
-    const engine = await this.parts.ask().catch(() => null);
-    this.isAsked = this.parts.isWaitedFor();
-    this.engine = this.isAsked ? engine : null;
-    if (!this.isAsked) return;
-    this.parts.told();
-    this.parts.later(() => void this.ask(), EVERY_MS);
+  private async poll(): Promise<void> {
+    const engine = await this.parts.fetchEngine().catch(() => null);
+    this.isPolling = this.parts.hasWaitingQuestion();
+    this.engine = this.isPolling ? engine : null;
+    if (!this.isPolling) return;
+    this.parts.onState();
+    this.parts.later(() => void this.poll(), EVERY_MS);
   }
 }

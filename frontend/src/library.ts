@@ -12,7 +12,7 @@ import { titleIn } from "./core/titles";
 import { ApiError, type Config } from "./edge/api";
 import { PAGE_ID, readSummary, type Conversations, type Summary } from "./edge/conversations";
 import type { Store } from "./edge/store";
-import { LOOK_AGAIN_MS, TurnReader } from "./turnReader";
+import { POLL_AGAIN_MS, TurnReader } from "./turnReader";
 
 export interface LibraryParts {
   api: Pick<Conversations, "create" | "list" | "find" | "turns" | "search" | "change" | "remove" | "titleFor">;
@@ -26,7 +26,7 @@ export interface LibraryParts {
     remove(id: string): Conversation | null;
     restore(conversation: Conversation): void;
   };
-  store: Pick<Store, "removed" | "keepRemoved" | "forgetRemoved">;
+  store: Pick<Store, "deletions" | "storeDeletion" | "forgetDeletion">;
   send(message: object): void;
   now(): number;
   later(run: () => void, ms: number): () => void;
@@ -56,8 +56,8 @@ export class Library {
       api: parts.api,
       copy: (remote) => this.copy(remote),
       absorb: (conversation) => parts.copies.absorb(conversation),
-      again: (remote) => void this.look(remote),
-      changed: () => this.onChange(),
+      onIncomplete: (remote) => void this.refreshCopy(remote),
+      onChange: () => this.onChange(),
       now: parts.now,
       later: parts.later,
       warn: (error) => this.warn(error),
@@ -71,9 +71,9 @@ export class Library {
     [this.position, this.listed, this.next] = [null, false, null];
   }
 
-  socketOpened(): void {
+  onSocketOpen(): void {
     this.parts.send({ type: "feed", ...(this.position === null ? {} : { after: this.position }) });
-    for (const { remote, at } of this.parts.store.removed()) if (this.parts.now() - at > UNDO_MS) void this.removeThere(remote);
+    for (const { remote, at } of this.parts.store.deletions()) if (this.parts.now() - at > UNDO_MS) void this.removeOnServer(remote);
     this.turns.retry();
     // Where a feed is refused, for example because too many devices have one, the list is asked for all the same.
     const user = this.user;
@@ -85,12 +85,12 @@ export class Library {
   /** The newest page of the list, and the conversation on show. */
   refresh(): Promise<void> {
     return this.orWarn(async () => {
-      if (!(await this.offered())) return;
+      if (!(await this.keepsConversations())) return;
       const user = this.user;
       const page = await this.parts.api.list(null);
       if (user !== this.user) return;
       [this.listed, this.next] = [true, page.next];
-      for (const summary of page.rows) this.put(summary);
+      for (const summary of page.rows) this.mergeSummary(summary);
       await this.dropDeleted(page.rows, page.next !== null);
       if (this.current !== null) this.open(this.current);
       this.onChange();
@@ -108,7 +108,7 @@ export class Library {
       const [user, page] = [this.user, await this.parts.api.list(this.next)];
       if (user !== this.user) return;
       this.next = page.next;
-      for (const summary of page.rows) this.put(summary);
+      for (const summary of page.rows) this.mergeSummary(summary);
       this.onChange();
     });
   }
@@ -116,11 +116,11 @@ export class Library {
   feed(events: readonly FeedEvent[]): void {
     for (const event of events) {
       this.position = event.position;
-      this.take(event);
+      this.handle(event);
     }
   }
 
-  private take(event: FeedEvent): void {
+  private handle(event: FeedEvent): void {
     switch (event.kind) {
       case "ready":
         if (!this.listed) void this.refresh();
@@ -132,26 +132,26 @@ export class Library {
       case "created": {
         const summary = readSummary(event.conversation);
         // One that this browser asked for. Others are listed with their first turn.
-        if (summary !== null && this.copy(summary.id, summary.metadata) !== null) this.put(summary);
+        if (summary !== null && this.copy(summary.id, summary.metadata) !== null) this.mergeSummary(summary);
         return;
       }
       case "labelled":
-        return this.labelled(event);
+        return this.onLabel(event);
       case "chosen":
-        return this.turns.moved(event.id, event.head);
+        return this.turns.onHeadMove(event.id, event.head);
       case "turn":
-        return this.turned(event.id, event.response, event.parent);
+        return this.onTurn(event.id, event.response, event.parent);
       case "changed":
         if (event.response === null) {
           this.turns.forget(event.id);
-          void this.look(event.id);
-        } else if (this.turns.hasRead(event.id) && !this.turns.hasTurn(event.id, event.response)) void this.look(event.id);
+          void this.refreshCopy(event.id);
+        } else if (this.turns.hasRead(event.id) && !this.turns.hasTurn(event.id, event.response)) void this.refreshCopy(event.id);
         return;
       case "deleted": {
         const copy = this.copy(event.id);
         if (copy !== null) this.parts.copies.remove(copy.id);
         this.turns.forget(event.id);
-        this.parts.store.forgetRemoved(event.id);
+        this.parts.store.forgetDeletion(event.id);
         return;
       }
       case "other":
@@ -159,44 +159,44 @@ export class Library {
     }
   }
 
-  private labelled({ id, name, pinned, metadata }: FeedEvent & { kind: "labelled" }): void {
+  private onLabel({ id, name, pinned, metadata }: FeedEvent & { kind: "labelled" }): void {
     const copy = this.copy(id);
     if (copy === null) return;
     this.relabel(copy, { name: name ?? copy.label.name, pinned: pinned ?? copy.label.pinned });
-    if (metadata !== null) this.settle(id, metadata);
+    if (metadata !== null) this.mergeSettings(id, metadata);
   }
 
-  private turned(remote: string, response: string, parent: string | null): void {
+  private onTurn(remote: string, response: string, parent: string | null): void {
     const copy = this.copy(remote);
-    this.turns.placed(remote, response, parent);
-    if (copy === null) return void this.look(remote);
+    this.turns.onTurn(remote, response, parent);
+    if (copy === null) return void this.refreshCopy(remote);
     if (this.turns.hasTurn(remote, response)) return; // the list knows when it was asked
     if (copy.turns.some((turn) => turn.phase === "sending" && turn.tab === this.parts.tab)) {
-      this.parts.later(() => this.turned(remote, response, parent), OWN_MS);
+      this.parts.later(() => this.onTurn(remote, response, parent), OWN_MS);
       return;
     }
-    if (copy.usedAt < this.parts.now() - LOOK_AGAIN_MS) this.parts.copies.absorb({ ...copy, usedAt: this.parts.now() });
-    void this.look(remote);
+    if (copy.usedAt < this.parts.now() - POLL_AGAIN_MS) this.parts.copies.absorb({ ...copy, usedAt: this.parts.now() });
+    void this.refreshCopy(remote);
   }
 
   // What is not on show is read when it is opened.
-  private async look(remote: string): Promise<void> {
+  private async refreshCopy(remote: string): Promise<void> {
     const copy = this.copy(remote);
-    if (copy !== null && copy.id !== this.current) this.turns.mark(remote);
+    if (copy !== null && copy.id !== this.current) this.turns.markStale(remote);
     else if (copy !== null) await this.turns.read(remote);
     else {
       await this.orWarn(async () => {
         this.listed = false; // in case it cannot be found now
-        await this.found(remote);
+        await this.addByRemote(remote);
         this.listed = true;
       });
     }
   }
 
-  private async found(remote: string): Promise<string | null> {
-    const [user, summary] = [this.user, await this.parts.api.find(remote).catch(gone)];
+  private async addByRemote(remote: string): Promise<string | null> {
+    const [user, summary] = [this.user, await this.parts.api.find(remote).catch(nullIfMissing)];
     if (user !== this.user || summary === null) return null;
-    const id = this.put(summary);
+    const id = this.mergeSummary(summary);
     this.onChange();
     return id;
   }
@@ -206,32 +206,32 @@ export class Library {
     if (this.parts.copies.get(name) !== null) return name;
     const copy = this.copy(name);
     if (copy !== null) return copy.id;
-    return name.startsWith("conv_") && (await this.offered()) ? this.found(name) : null;
+    return name.startsWith("conv_") && (await this.keepsConversations()) ? this.addByRemote(name) : null;
   }
 
   /** By conversation in which the server finds these words: the text around them, empty for its title. Throws ApiError. */
   async search(words: string): Promise<Map<string, string>> {
-    const found = new Map<string, string>();
-    if (!(await this.parts.server()).searches) return found;
+    const snippets = new Map<string, string>();
+    if (!(await this.parts.server()).searches) return snippets;
     const [user, matches] = [this.user, await this.parts.api.search(words)];
-    if (user !== this.user) return found;
+    if (user !== this.user) return snippets;
     for (const { conversation, snippet } of matches) {
-      const id = this.put(conversation);
-      if (id !== null) found.set(id, snippet);
+      const id = this.mergeSummary(conversation);
+      if (id !== null) snippets.set(id, snippet);
     }
-    return found;
+    return snippets;
   }
 
   /** It is on show from now on; null: a new one is. */
   open(id: string | null): void {
     this.current = id;
-    if (id !== null) void this.bring(id);
+    if (id !== null) void this.load(id);
   }
 
   /** Reads what the server has of it and this browser has not. */
-  async bring(id: string): Promise<void> {
+  async load(id: string): Promise<void> {
     const remote = this.parts.copies.get(id)?.remote ?? null;
-    if (remote !== null) await this.turns.bring(remote);
+    if (remote !== null) await this.turns.load(remote);
   }
 
   /** What is to be seen of one whose turns are not here. */
@@ -242,10 +242,10 @@ export class Library {
 
   /** The server's id of a conversation that is asked in, which is made with its first question. Null: it stays in this
       browser. Throws ApiError. */
-  async place(conversation: Conversation): Promise<string | null> {
+  async ensureRemote(conversation: Conversation): Promise<string | null> {
     if (conversation.remote !== null) return conversation.remote;
     // What was said in it before is nothing that the server's conversation could continue.
-    if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.offered())) return null;
+    if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.keepsConversations())) return null;
     const remote = await this.parts.api.create(conversation.id, conversations.title(conversation), toMetadata(conversation.settings));
     this.turns.begin(remote);
     return remote;
@@ -265,24 +265,24 @@ export class Library {
     const remote = copy?.remote ?? null;
     if (copy === null || remote === null) return;
     void this.orWarn(async () => {
-      const known = (await this.parts.api.find(remote))?.metadata ?? {};
-      const others = Object.entries(known).filter(([key]) => !key.startsWith(OURS) || key === PAGE_ID);
+      const metadata = (await this.parts.api.find(remote))?.metadata ?? {};
+      const others = Object.entries(metadata).filter(([key]) => !key.startsWith(KEY_PREFIX) || key === PAGE_ID);
       await this.parts.api.change(remote, { metadata: { ...Object.fromEntries(others), ...toMetadata(copy.settings) } });
     });
   }
 
   /** The reader looks at another version: other devices follow. */
-  chosen(id: string): void {
+  publishHead(id: string): void {
     const copy = this.parts.copies.get(id);
-    const head = copy === null ? null : (conversations.shown(copy).flatMap(conversations.chain).at(-1)?.responseId ?? null);
+    const head = copy === null ? null : (conversations.visibleTurns(copy).flatMap(conversations.chain).at(-1)?.responseId ?? null);
     if (copy?.remote == null || head === null) return;
     const remote = copy.remote;
-    this.turns.chose(remote, head);
+    this.turns.setHead(remote, head);
     void this.orWarn(() => this.parts.api.change(remote, { head }));
   }
 
   /** A question has its answer. The tab that asked the first one of a conversation gives it a name. */
-  ended(id: string, turn: Turn): void {
+  onAnswerEnd(id: string, turn: Turn): void {
     const copy = this.parts.copies.get(id);
     if (copy?.remote == null || !isUnnamed(copy, turn) || turn.parent !== null || turn.tab !== this.parts.tab) return;
     if (turn.answer === null || turn.answer.text === "" || turn.answer.status === "failed") return;
@@ -296,37 +296,37 @@ export class Library {
 
   /** It is gone at once here, and for good in a while; until then `restore` brings it back. */
   remove(id: string): Conversation | null {
-    const removed = this.parts.copies.remove(id);
-    const remote = removed?.remote ?? null;
+    const conversation = this.parts.copies.remove(id);
+    const remote = conversation?.remote ?? null;
     if (remote !== null) {
-      this.parts.store.keepRemoved({ remote, at: this.parts.now() });
-      this.parts.later(() => void this.removeThere(remote), UNDO_MS);
+      this.parts.store.storeDeletion({ remote, at: this.parts.now() });
+      this.parts.later(() => void this.removeOnServer(remote), UNDO_MS);
     }
-    return removed;
+    return conversation;
   }
 
   restore(conversation: Conversation): void {
-    if (conversation.remote !== null) this.parts.store.forgetRemoved(conversation.remote);
+    if (conversation.remote !== null) this.parts.store.forgetDeletion(conversation.remote);
     this.parts.copies.restore(conversation);
   }
 
-  private async removeThere(remote: string): Promise<void> {
-    if (!this.parts.store.removed().some((each) => each.remote === remote)) return; // undone
+  private async removeOnServer(remote: string): Promise<void> {
+    if (!this.parts.store.deletions().some((each) => each.remote === remote)) return; // undone
     await this.orWarn(async () => {
-      await this.parts.api.remove(remote).catch(gone);
-      this.parts.store.forgetRemoved(remote);
+      await this.parts.api.remove(remote).catch(nullIfMissing);
+      this.parts.store.forgetDeletion(remote);
       this.turns.forget(remote);
     });
   }
 
-  private async label(id: string, changes: Partial<conversations.Label>, told: (copy: Conversation) => object): Promise<void> {
+  private async label(id: string, changes: Partial<conversations.Label>, serverChange: (copy: Conversation) => object): Promise<void> {
     const copy = this.parts.copies.get(id);
     if (copy === null) return;
     const before = copy.label;
-    const changed = this.relabel(copy, { ...before, ...changes });
-    if (changed.remote === null) return;
+    const next = this.relabel(copy, { ...before, ...changes });
+    if (next.remote === null) return;
     try {
-      await this.parts.api.change(changed.remote, told(changed));
+      await this.parts.api.change(next.remote, serverChange(next));
     } catch (error) {
       const now = this.parts.copies.get(id);
       if (now !== null) this.relabel(now, before);
@@ -336,26 +336,26 @@ export class Library {
 
   private relabel(copy: Conversation, { name, pinned }: Pick<conversations.Label, "name" | "pinned">): Conversation {
     if (copy.label.name === name && copy.label.pinned === pinned) return copy;
-    const changed = { ...copy, label: { name, pinned, at: Math.max(this.parts.now(), copy.label.at + 1) } };
-    this.parts.copies.absorb(changed);
-    return changed;
+    const next = { ...copy, label: { name, pinned, at: Math.max(this.parts.now(), copy.label.at + 1) } };
+    this.parts.copies.absorb(next);
+    return next;
   }
 
-  private put(summary: Summary): string | null {
-    if (this.parts.store.removed().some(({ remote }) => remote === summary.id)) return null;
+  private mergeSummary(summary: Summary): string | null {
+    if (this.parts.store.deletions().some(({ remote }) => remote === summary.id)) return null;
     const copy = this.copy(summary.id, summary.metadata);
     if (copy === null && summary.head === null) return null; // nothing was said in it
-    const told = summary.metadata[PAGE_ID];
-    const made = copy ?? conversations.newConversation(told !== undefined && /^[\w-]{6,64}$/.test(told) ? told : summary.id, summary.createdAt);
-    if (copy !== null && copy.remote !== null && summary.usedAt > copy.usedAt) this.turns.mark(summary.id);
-    this.parts.copies.absorb({ ...made, remote: summary.id, usedAt: Math.max(made.usedAt, summary.usedAt) });
-    const kept = this.parts.copies.get(made.id);
-    if (kept !== null) this.relabel(kept, summary);
-    this.settle(summary.id, summary.metadata);
-    return made.id;
+    const pageId = summary.metadata[PAGE_ID];
+    const conversation = copy ?? conversations.newConversation(pageId !== undefined && /^[\w-]{6,64}$/.test(pageId) ? pageId : summary.id, summary.createdAt);
+    if (copy !== null && copy.remote !== null && summary.usedAt > copy.usedAt) this.turns.markStale(summary.id);
+    this.parts.copies.absorb({ ...conversation, remote: summary.id, usedAt: Math.max(conversation.usedAt, summary.usedAt) });
+    const current = this.parts.copies.get(conversation.id);
+    if (current !== null) this.relabel(current, summary);
+    this.mergeSettings(summary.id, summary.metadata);
+    return conversation.id;
   }
 
-  private settle(remote: string, metadata: Readonly<Record<string, unknown>>): void {
+  private mergeSettings(remote: string, metadata: Readonly<Record<string, unknown>>): void {
     const [copy, settings] = [this.copy(remote), fromMetadata(metadata)];
     if (copy === null || isSame(copy.settings, settings)) return;
     this.parts.copies.absorb({ ...copy, settings: { ...settings, at: Math.max(this.parts.now(), copy.settings.at + 1) } });
@@ -368,15 +368,15 @@ export class Library {
 
   /** Copies of what was deleted while nothing told so. Those that would be in the list are looked for one by one. */
   private async dropDeleted(rows: readonly Summary[], hasMore: boolean): Promise<void> {
-    const listed = new Set(rows.map(({ id }) => id));
+    const ids = new Set(rows.map(({ id }) => id));
     const oldest = hasMore ? (rows.at(-1)?.usedAt ?? 0) : -Infinity;
     for (const { id, remote, usedAt } of this.parts.copies.all()) {
-      if (remote === null || listed.has(remote) || usedAt <= oldest) continue;
-      if ((await this.parts.api.find(remote).catch(gone)) === null) this.parts.copies.remove(id);
+      if (remote === null || ids.has(remote) || usedAt <= oldest) continue;
+      if ((await this.parts.api.find(remote).catch(nullIfMissing)) === null) this.parts.copies.remove(id);
     }
   }
 
-  private async offered(): Promise<boolean> {
+  private async keepsConversations(): Promise<boolean> {
     return (await this.parts.server()).conversations;
   }
 
@@ -390,24 +390,24 @@ export class Library {
 
   // That there is no connection is shown, and all of it is tried again when there is one.
   private warn(error: unknown): void {
-    if (!(error instanceof ApiError && error.status === 0)) this.parts.warn(`the server's chats: ${words(error)}`);
+    if (!(error instanceof ApiError && error.status === 0)) this.parts.warn(`the server's chats: ${errorText(error)}`);
   }
 }
 
 const LONGEST_NAME = 200;
 /** How keys of this page's metadata begin. */
-const OURS = "page.";
+const KEY_PREFIX = "page.";
 
 function isUnnamed({ label }: Conversation, first: Turn): boolean {
   return label.name === "" || label.name === conversations.questionTitle(first.question);
 }
 
 /** null for what is not there; what else went wrong is thrown. */
-function gone(error: unknown): null {
+function nullIfMissing(error: unknown): null {
   if (error instanceof ApiError && error.status === 404) return null;
   throw error;
 }
 
-function words(error: unknown): string {
+function errorText(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

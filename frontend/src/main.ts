@@ -2,21 +2,21 @@
 
 import "./style.css";
 import "./chats.css";
-import "./asking.css";
+import "./questionInput.css";
 import { Controller } from "./controller";
 import type { Attachment, Kind } from "./core/attachments";
 import { uploadWords } from "./core/messages";
-import { languageOf, preference, texts, use } from "./core/words";
+import { languageOf, preference, texts, useLanguage } from "./core/words";
 import { Api, ApiError, type Config } from "./edge/api";
-import { keepConfig, keptConfig } from "./edge/keptConfig";
-import { forgetUser, keepUser, keptUser } from "./edge/keptUser";
-import { bringServiceWorker } from "./edge/serviceWorker";
-import { Session, takeFragment } from "./edge/session";
+import { storeConfig, loadConfig } from "./edge/storedConfig";
+import { forgetUser, storeUser, loadUser } from "./edge/storedUser";
+import { updateServiceWorker } from "./edge/serviceWorker";
+import { Session, popFragment } from "./edge/session";
 import { Shares } from "./edge/shares";
 import { Conversations } from "./edge/conversations";
 import { Library } from "./library";
 import { WatchSocket, TicketRefused } from "./edge/watchSocket";
-import { blobOf, prepare, shownPicture } from "./edge/pictures";
+import { blobOf, prepare, decodePreview } from "./edge/pictures";
 import { BrowserStore, storageOf } from "./edge/store";
 import { Account } from "./view/account";
 import { App } from "./view/app";
@@ -54,71 +54,71 @@ function watchAddresses(config: Config, chance: number): string[] {
 }
 
 const PROBE_MS = 3000;
-const LOOK_AGAIN_MS = 10_000;
+const POLL_AGAIN_MS = 10_000;
 /** So long the page waits for what draws the chat it opens with. */
-const SOON_MS = 150;
+const MARKDOWN_WAIT_MS = 150;
 
 async function begin(): Promise<void> {
-  const fragment = takeFragment(location, history);
+  const fragment = popFragment(location, history);
   const [local, tab] = [storageOf("localStorage"), storageOf("sessionStorage")];
-  await use(languageOf(preference(local), navigator.languages));
+  await useLanguage(languageOf(preference(local), navigator.languages));
   // public/early.js found a chat that is about to be shown. What draws it is on its way; with it the first frame has the answers.
-  if (document.querySelector('link[data-chat][rel="modulepreload"]') !== null) await markdown.soon(SOON_MS);
+  if (document.querySelector('link[data-chat][rel="modulepreload"]') !== null) await markdown.wait(MARKDOWN_WAIT_MS);
   document.documentElement.lang = texts().code;
   const signIn = new SignIn(
-    (credential) => session.give(credential),
-    () => watchSocket.hurry(),
+    (credential) => session.submitCredential(credential),
+    () => watchSocket.connectNow(),
   );
-  let begun = false;
-  let owner = keptUser(local);
+  let isStarted = false;
+  let owner = loadUser(local);
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
     void session.signOut().then((done) => {
-      if (done) signIn.ask(texts().signedOutKept);
+      if (done) signIn.open(texts().signedOutKept);
       else app.toast(texts().stillSignedIn);
     });
   });
   const session = new Session({
     base: "",
     storage: local,
-    shown: owner,
-    wanted: (refusal) => signIn.ask(texts().credentialWanted, refusal),
-    switches: (who, instead) => linkSignIn.ask(who, instead),
-    left: () => forgetUser(local),
-    changed: (who) => {
+    initialUser: owner,
+    requestSignIn: (refusal) => signIn.open(texts().credentialWanted, refusal),
+    confirmSwitch: (who, instead) => linkSignIn.confirm(who, instead),
+    onSignOut: () => forgetUser(local),
+    onUserChange: (who) => {
       account.show(who);
-      if (who !== null) belong(who);
-      else if (keptUser(local) === null) belong(null);
-      if (!begun) return;
+      if (who !== null) switchUser(who);
+      else if (loadUser(local) === null) switchUser(null);
+      if (!isStarted) return;
       // What is open was opened for another user.
       watchSocket.stop();
-      if (who !== null) watchSocket.hurry();
+      if (who !== null) watchSocket.connectNow();
       else app.setConnection({ kind: "refused", words: texts().signedOut });
     },
   });
   const api = new Api("", session);
 
-  let look = (): void => undefined; // ends a look that is due
-  const offer = (found: Config): void => {
-    app.offer(found);
-    share.offered = found.shares;
-    keepConfig(local, found);
-    look();
+  let cancelPoll = (): void => undefined; // ends a look that is due
+  const offer = (newConfig: Config): void => {
+    app.offer(newConfig);
+    share.isOffered = newConfig.shares;
+    storeConfig(local, newConfig);
+    cancelPoll();
     // Whether a model takes images is known when a worker of it is there.
-    if (Object.values(found.takes).some(({ images }) => images === null)) look = later(lookAgain, LOOK_AGAIN_MS);
+    if (Object.values(newConfig.takes).some(({ images }) => images === null)) cancelPoll = later(pollConfig, POLL_AGAIN_MS);
   };
-  const lookAgain = (): void => {
-    const next = (): void => void (look = later(lookAgain, LOOK_AGAIN_MS));
+  const pollConfig = (): void => {
+    const next = (): void => void (cancelPoll = later(pollConfig, POLL_AGAIN_MS));
     if (document.visibilityState === "hidden") next();
     else api.config().then(offer, next);
   };
   let config: Promise<Config> | null = null;
-  const lastConfig = keptConfig(local);
-  const configured = (): Promise<Config> => {
+  const lastConfig = loadConfig(local);
+  const getConfig = (): Promise<Config> => {
     config ??= api.config().then(
-      (found) => {
-        offer(found);
-        return found;
+      (newConfig) => {
+        offer(newConfig);
+        return newConfig;
       },
       (error: unknown) => {
         config = null;
@@ -129,10 +129,10 @@ async function begin(): Promise<void> {
     return config;
   };
 
-  let opened = false;
-  const place = Math.random();
+  let hasOpened = false;
+  const addressChance = Math.random();
   const watchSocket = new WatchSocket({
-    urls: async () => watchAddresses(await configured(), place),
+    urls: async () => watchAddresses(await getConfig(), addressChance),
     ticket: () =>
       api.ticket().catch((error: unknown) => {
         throw error instanceof ApiError && (error.status === 401 || error.status === 403) ? new TicketRefused(error.message) : error;
@@ -144,19 +144,19 @@ async function begin(): Promise<void> {
     now: () => Date.now(),
     chance: () => Math.random(),
     onState: (state) => {
-      if (state.kind !== "open") controller.socketClosed();
+      if (state.kind !== "open") controller.onSocketClose();
       app.setConnection(navigator.onLine || state.kind === "open" || state.kind === "refused" ? state : { kind: "offline" });
     },
     onOpen: () => {
-      controller.socketOpened();
-      library.socketOpened();
-      app.socketOpened();
-      markdown.bring(); // before the first answer asks for it
+      controller.onSocketOpen();
+      library.onSocketOpen();
+      app.onSocketOpen();
+      markdown.load(); // before the first answer asks for it
       // What is offered may have changed with the gateway.
-      if (opened) lookAgain();
-      opened = true;
+      if (hasOpened) pollConfig();
+      hasOpened = true;
     },
-    onMessage: (message) => controller.socketMessage(message),
+    onMessage: (message) => controller.onSocketMessage(message),
   });
   const store = new BrowserStore(local);
   const name = tabName(tab);
@@ -170,15 +170,15 @@ async function begin(): Promise<void> {
     pause: (ms) => new Promise((done) => setTimeout(done, ms)),
     later,
     online: () => navigator.onLine,
-    place: (conversation) => library.place(conversation),
-    ended: (id, turn) => library.ended(id, turn),
+    ensureRemote: (conversation) => library.ensureRemote(conversation),
+    onAnswerEnd: (id, turn) => library.onAnswerEnd(id, turn),
     feed: (events) => library.feed(events),
     tab: name,
     warn,
   });
   const library = new Library({
     api: new Conversations(api),
-    server: configured,
+    server: getConfig,
     copies: controller,
     store,
     send: (message) => watchSocket.send(message),
@@ -191,19 +191,19 @@ async function begin(): Promise<void> {
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no #app");
   const share = new ShareSection(new Shares(api, location.origin));
-  const language = new LanguageChoice({ storage: local, tab, reload: () => location.reload(), refused: () => app.toast(texts().languageNotKept) });
+  const language = new LanguageChoice({ storage: local, tab, reload: () => location.reload(), onRefuse: () => app.toast(texts().languageNotKept) });
   const upload = (blob: Blob, name: string, kind: Kind, key: string): Promise<Attachment> =>
     api.upload(blob, name, kind, key).catch((error: unknown) => {
       throw error instanceof ApiError ? new Error(uploadWords(error.status, error.fault, error.retryAfterMs)) : error;
     });
-  const pictures = new Pictures({ content: (id) => api.content(id), shownImages: (id) => api.shownImages(id), decode: shownPicture, blobOf });
-  const app = new App(root, controller, library, store, { pictures, prepare, upload, newId }, local, () => watchSocket.hurry(), account.element, language, [share, new ExportSection((id) => controller.get(id))], () => api.engine());
+  const pictures = new Pictures({ content: (id) => api.content(id), inputImages: (id) => api.inputImages(id), decode: decodePreview, blobOf });
+  const app = new App(root, controller, library, store, { pictures, prepare, upload, newId }, local, () => watchSocket.connectNow(), account.element, language, [share, new ExportSection((id) => controller.get(id))], () => api.engine());
   document.body.append(signIn.element, linkSignIn.element);
 
-  const belong = (who: string | null): void => {
+  const switchUser = (who: string | null): void => {
     if (who === owner) return;
     owner = who;
-    if (who !== null) keepUser(local, who);
+    if (who !== null) storeUser(local, who);
     controller.load(who);
     library.reset();
     app.start(who !== null);
@@ -212,11 +212,11 @@ async function begin(): Promise<void> {
   // What the browser says of the network is not always so: a server of this very machine can be reached without one.
   const probe = async (): Promise<void> => {
     if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
-    else watchSocket.hurry();
+    else watchSocket.connectNow();
   };
   window.addEventListener("online", () => void probe());
   window.addEventListener("offline", () => void probe());
-  window.addEventListener("storage", (event) => session.heard(event));
+  window.addEventListener("storage", (event) => session.onStorage(event));
   window.addEventListener("pagehide", () => controller.flush());
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "hidden") controller.flush();
@@ -228,13 +228,13 @@ async function begin(): Promise<void> {
   controller.load(owner);
   if (lastConfig !== null) app.offer(lastConfig);
   app.start(owner !== null);
-  if (language.wasChosen()) app.toLanguage();
+  if (language.popChoice()) app.toLanguage();
   await session.start(fragment);
-  begun = true;
+  isStarted = true;
   controller.start();
-  watchSocket.hurry();
+  watchSocket.connectNow();
   if (!import.meta.env.DEV) {
-    await bringServiceWorker({ workers: navigator.serviceWorker, caches: window.caches, fetch: (path, options) => fetch(path, options) });
+    await updateServiceWorker({ workers: navigator.serviceWorker, caches: window.caches, fetch: (path, options) => fetch(path, options) });
   }
 }
 

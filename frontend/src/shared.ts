@@ -3,22 +3,22 @@
 
 import "./style.css";
 import "./shared.css";
-import { languageOf, preference, texts, use } from "./core/words";
+import { languageOf, preference, texts, useLanguage } from "./core/words";
 import { readLink, tokenIn } from "./edge/sharedLink";
 import { storageOf } from "./edge/store";
 import { SharedView } from "./view/sharedView";
 
 async function begin(): Promise<void> {
-  await use(languageOf(preference(storageOf("localStorage")), navigator.languages));
+  await useLanguage(languageOf(preference(storageOf("localStorage")), navigator.languages));
   document.documentElement.lang = texts().code;
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no place for the chat");
   const token = tokenIn(location.pathname);
-  const view = new SharedView(root, () => void read());
-  const read = async (): Promise<void> => {
+  const view = new SharedView(root, () => void show());
+  const show = async (): Promise<void> => {
     view.show(token === null ? { kind: "gone" } : await readLink(token));
   };
-  await read();
+  await show();
 }
 
 void begin();

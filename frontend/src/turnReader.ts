@@ -1,8 +1,8 @@
 /* Brings the turns of the server's conversations into this browser's copies, and says which of their versions is on
    show. A page of turns at a time; what was read is asked for again only from the first turn that was not yet written. */
 
-import { chain, showing, type Conversation } from "./core/conversation";
-import { grown, turnOf, type Row } from "./core/serverTurns";
+import { chain, withPathTo, type Conversation } from "./core/conversation";
+import { withRows, turnOf, type Row } from "./core/serverTurns";
 import type { Conversations } from "./edge/conversations";
 
 export interface TurnReaderParts {
@@ -12,17 +12,17 @@ export interface TurnReaderParts {
   /** Joins what was read with what is kept. */
   absorb(conversation: Conversation): void;
   /** There may be more of it in a moment. */
-  again(remote: string): void;
+  onIncomplete(remote: string): void;
   /** What `state` says may have changed. */
-  changed(): void;
+  onChange(): void;
   now(): number;
   later(run: () => void, ms: number): () => void;
   warn(error: unknown): void;
 }
 
 /** A turn is told before its request is in the log. */
-const UNWRITTEN_MS = 15_000;
-export const LOOK_AGAIN_MS = 300;
+const WRITE_DELAY_MS = 15_000;
+export const POLL_AGAIN_MS = 300;
 
 interface Tree {
   readonly parents: Map<string, string | null>;
@@ -30,20 +30,20 @@ interface Tree {
   last: string | null;
   head: string | null;
   /** What was read last had a turn that was not yet written, which may be the head: it is shown with the next reading. */
-  unshown: boolean;
+  headPending: boolean;
 }
 
 function newTree(): Tree {
-  return { parents: new Map(), last: null, head: null, unshown: false };
+  return { parents: new Map(), last: null, head: null, headPending: false };
 }
 
 /** Conversations are named by the server's ids. */
 export class TurnReader {
   private readonly trees = new Map<string, Tree>();
-  private readonly reading = new Map<string, Promise<void>>();
-  private readonly unread = new Set<string>();
+  private readonly reads = new Map<string, Promise<void>>();
+  private readonly staleIds = new Set<string>();
   /** Those of which nothing could be read. */
-  private readonly failed = new Set<string>();
+  private readonly failedIds = new Set<string>();
   /** Counts users: what was asked for another one is dropped. */
   private user = 0;
 
@@ -52,7 +52,7 @@ export class TurnReader {
   /** Another user: nothing is known yet. */
   reset(): void {
     this.user += 1;
-    for (const kept of [this.trees, this.reading, this.unread, this.failed]) kept.clear();
+    for (const collection of [this.trees, this.reads, this.staleIds, this.failedIds]) collection.clear();
   }
 
   /** What was read may be wrong by now, of this conversation or of all. */
@@ -67,8 +67,8 @@ export class TurnReader {
   }
 
   /** It is to be read when it is opened. */
-  mark(remote: string): void {
-    this.unread.add(remote);
+  markStale(remote: string): void {
+    this.staleIds.add(remote);
   }
 
   hasRead(remote: string): boolean {
@@ -80,7 +80,7 @@ export class TurnReader {
   }
 
   /** A turn was told of. */
-  placed(remote: string, response: string, parent: string | null): void {
+  onTurn(remote: string, response: string, parent: string | null): void {
     const tree = this.trees.get(remote);
     if (tree === undefined) return;
     tree.parents.set(response, parent);
@@ -88,13 +88,13 @@ export class TurnReader {
   }
 
   /** This browser shows that version. */
-  chose(remote: string, head: string): void {
+  setHead(remote: string, head: string): void {
     const tree = this.trees.get(remote);
-    if (tree !== undefined) [tree.head, tree.unshown] = [head, false];
+    if (tree !== undefined) [tree.head, tree.headPending] = [head, false];
   }
 
   /** Another device shows that version. */
-  moved(remote: string, head: string | null): void {
+  onHeadMove(remote: string, head: string | null): void {
     const tree = this.trees.get(remote);
     if (tree === undefined || tree.head === head) return;
     tree.head = head;
@@ -103,49 +103,49 @@ export class TurnReader {
 
   /** Those that could not be read are tried again. */
   retry(): void {
-    for (const remote of [...this.failed]) void this.read(remote);
+    for (const remote of [...this.failedIds]) void this.read(remote);
   }
 
   /** Reads what the server has and this browser has not. */
-  async bring(remote: string): Promise<void> {
-    if (!this.trees.has(remote) || this.unread.has(remote) || this.failed.has(remote)) await this.read(remote);
+  async load(remote: string): Promise<void> {
+    if (!this.trees.has(remote) || this.staleIds.has(remote) || this.failedIds.has(remote)) await this.read(remote);
   }
 
   state(remote: string): "here" | "coming" | "away" {
-    if (this.failed.has(remote)) return "away";
-    return this.trees.has(remote) && !this.reading.has(remote) ? "here" : "coming";
+    if (this.failedIds.has(remote)) return "away";
+    return this.trees.has(remote) && !this.reads.has(remote) ? "here" : "coming";
   }
 
   read(remote: string): Promise<void> {
-    const running = this.reading.get(remote);
+    const running = this.reads.get(remote);
     if (running !== undefined) {
-      this.unread.add(remote);
+      this.staleIds.add(remote);
       return running;
     }
     const user = this.user;
-    const read = this.readNow(remote)
+    const promise = this.readPages(remote)
       .then(
-        () => this.failed.delete(remote),
+        () => this.failedIds.delete(remote),
         (error: unknown) => {
           if (user !== this.user) return;
-          this.failed.add(remote);
+          this.failedIds.add(remote);
           this.parts.warn(error);
         },
       )
       .then(() => {
         if (user !== this.user) return;
-        this.reading.delete(remote);
-        this.parts.changed();
-        if (this.unread.has(remote) && !this.failed.has(remote)) void this.read(remote);
+        this.reads.delete(remote);
+        this.parts.onChange();
+        if (this.staleIds.has(remote) && !this.failedIds.has(remote)) void this.read(remote);
       });
-    this.reading.set(remote, read);
-    this.parts.changed();
-    return read;
+    this.reads.set(remote, promise);
+    this.parts.onChange();
+    return promise;
   }
 
-  private async readNow(remote: string): Promise<void> {
+  private async readPages(remote: string): Promise<void> {
     const user = this.user;
-    this.unread.delete(remote);
+    this.staleIds.delete(remote);
     const tree: Tree = this.trees.get(remote) ?? newTree();
     let more = true;
     for (let after = tree.last, whole = true; more; ) {
@@ -154,31 +154,31 @@ export class TurnReader {
       if (user !== this.user || copy === null) return;
       for (const row of page.rows) tree.parents.set(row.id, row.parent);
       const newest = page.rows.reduce((latest, { createdAt }) => Math.max(latest, createdAt), copy.usedAt);
-      this.parts.absorb({ ...grown(copy, page.rows, tree.parents), usedAt: newest });
+      this.parts.absorb({ ...withRows(copy, page.rows, tree.parents), usedAt: newest });
       for (const row of page.rows) {
         whole &&= !this.isUnwritten(row);
         if (whole) tree.last = row.id;
       }
-      if (!whole) this.parts.later(() => this.parts.again(remote), LOOK_AGAIN_MS);
+      if (!whole) this.parts.later(() => this.parts.onIncomplete(remote), POLL_AGAIN_MS);
       after = page.rows.at(-1)?.id ?? after;
       more = page.next !== null;
-      const isNew = !this.trees.has(remote) || tree.head !== page.head || tree.unshown;
+      const isNew = !this.trees.has(remote) || tree.head !== page.head || tree.headPending;
       tree.head = page.head;
       this.trees.set(remote, tree);
       if (more) continue;
-      tree.unshown = !whole;
+      tree.headPending = !whole;
       if (isNew) this.showHead(remote);
     }
   }
 
   private isUnwritten({ input, response, createdAt }: Row): boolean {
-    return response === null && input.length === 0 && this.parts.now() - createdAt < UNWRITTEN_MS;
+    return response === null && input.length === 0 && this.parts.now() - createdAt < WRITE_DELAY_MS;
   }
 
   private showHead(remote: string): void {
     const [tree, copy] = [this.trees.get(remote), this.parts.copy(remote)];
     if (tree === undefined || copy === null) return;
     const turn = turnOf(copy, tree.head, tree.parents);
-    if (turn !== undefined) this.parts.absorb(showing(copy, turn, this.parts.now()));
+    if (turn !== undefined) this.parts.absorb(withPathTo(copy, turn, this.parts.now()));
   }
 }

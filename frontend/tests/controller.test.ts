@@ -1,12 +1,12 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { chain, shown, versions, type Conversation, type Turn } from "../src/core/conversation";
+import { chain, visibleTurns, versions, type Conversation, type Turn } from "../src/core/conversation";
 import { ApiError } from "../src/edge/api";
 import { parts, type Answer } from "../src/core/answer";
 import type { Attachment } from "../src/core/attachments";
-import { said } from "../src/core/reading";
-import { USUAL } from "../src/core/settings";
+import { messageText } from "../src/core/reading";
+import { DEFAULT_SETTINGS } from "../src/core/settings";
 import { recorded, series } from "./events";
-import { Clock, Server, settled, SharedStorage, Tab } from "./world";
+import { Clock, Server, flushPromises, SharedStorage, Tab } from "./world";
 
 const PIECES = ["One ", "two ", "three ", "four."];
 const WHOLE = "One two three four.";
@@ -29,18 +29,18 @@ function tab(name = "a"): Tab {
 function only(one: Tab): Turn {
   const conversation = one.controller.list()[0] as Conversation;
   expect(one.controller.list()).toHaveLength(1);
-  expect(shown(conversation)).toHaveLength(1);
-  return shown(conversation)[0] as Turn;
+  expect(visibleTurns(conversation)).toHaveLength(1);
+  return visibleTurns(conversation)[0] as Turn;
 }
 
 async function ask(one: Tab, question = "Count."): Promise<string> {
-  const id = one.controller.ask(null, question, { ...USUAL, model: "test-model" });
-  await settled();
+  const id = one.controller.ask(null, question, { ...DEFAULT_SETTINGS, model: "test-model" });
+  await flushPromises();
   return id;
 }
 
 function conversationIn(id: string): Conversation {
-  return JSON.parse(storage.written.get(id) ?? "null") as Conversation;
+  return JSON.parse(storage.records.get(id) ?? "null") as Conversation;
 }
 
 const unreachable = new ApiError(0, { code: "unreachable", message: "no" }, null);
@@ -62,7 +62,7 @@ describe("asking", () => {
     const id = await ask(one);
     server.stream(server.last, PIECES);
     one.controller.ask(id, "And then?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks[1]).toMatchObject({ input: "And then?", previousResponseId: "resp_1" });
   });
 
@@ -70,9 +70,9 @@ describe("asking", () => {
     const one = tab();
     const id = await ask(one);
     server.stream(server.last, PIECES);
-    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
     one.controller.ask(id, "And then?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks[2]).toMatchObject({
       previousResponseId: null,
       input: [
@@ -86,21 +86,21 @@ describe("asking", () => {
 
   it("does not ask twice when the answer to the request was lost on the way", async () => {
     const one = tab();
-    server.mishaps.push({ kind: "lose", error: unreachable });
+    server.errors.push({ kind: "lose", error: unreachable });
     await ask(one);
-    expect(server.asks.map((asked) => asked.key)).toHaveLength(2);
-    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(1);
+    expect(server.asks.map((ask) => ask.key)).toHaveLength(2);
+    expect(new Set(server.asks.map((ask) => ask.key)).size).toBe(1);
     expect(server.log.size).toBe(1);
     expect(only(one).phase).toBe("accepted");
   });
 
   it("says why a question was refused, and a retry does not double it", async () => {
     const one = tab();
-    for (let round = 0; round < 4; round += 1) server.mishaps.push({ kind: "refuse", error: unreachable });
+    for (let round = 0; round < 4; round += 1) server.errors.push({ kind: "refuse", error: unreachable });
     const id = await ask(one);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: true } });
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(only(one).phase).toBe("accepted");
     server.stream(server.last, PIECES);
     expect(only(one).answer?.text).toBe(WHOLE);
@@ -109,7 +109,7 @@ describe("asking", () => {
 
   it("is not tried again by itself when it can only be refused again", async () => {
     const one = tab();
-    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "invalid", message: "The input is too long." }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(400, { code: "invalid", message: "The input is too long." }, null) });
     const id = await ask(one);
     expect(server.asks).toHaveLength(1);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: "The input is too long." } });
@@ -120,44 +120,44 @@ describe("asking", () => {
 
 describe("settings of a chat", () => {
   const FULL = { model: "test-model", instructions: "Be brief.", temperature: 0.5, length: 20 };
-  const SENT = { model: "test-model", instructions: "Be brief.", temperature: 0.5, maxOutputTokens: 20 };
+  const SETTINGS = { model: "test-model", instructions: "Be brief.", temperature: 0.5, maxOutputTokens: 20 };
 
   it("go with every question, and with other answers and more of them", async () => {
     const one = tab();
     const id = one.controller.ask(null, "Count.", FULL);
-    await settled();
+    await flushPromises();
     server.play(server.last, recorded("shortened"));
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     one.controller.edit(id, only(one).id, "Count on.");
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     one.controller.ask(id, "And then?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(5);
-    for (const asked of server.asks) expect(asked).toMatchObject(SENT);
-    one.controller.set(id, USUAL);
+    for (const ask of server.asks) expect(ask).toMatchObject(SETTINGS);
+    one.controller.set(id, DEFAULT_SETTINGS);
     server.stream(server.last, PIECES);
     one.controller.ask(id, "And now?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks[5]).toMatchObject({ model: null, instructions: "", temperature: null, maxOutputTokens: null });
   });
 
   it("that change do not change a request that may have been heard", async () => {
     const one = tab();
-    for (let round = 0; round < 4; round += 1) server.mishaps.push({ kind: "lose", error: unreachable });
+    for (let round = 0; round < 4; round += 1) server.errors.push({ kind: "lose", error: unreachable });
     const id = one.controller.ask(null, "Count.", FULL);
-    await settled();
+    await flushPromises();
     expect(only(one).phase).toBe("unsent");
-    one.controller.set(id, USUAL);
+    one.controller.set(id, DEFAULT_SETTINGS);
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(only(one)).toMatchObject({ phase: "accepted", settings: null });
-    for (const asked of server.asks) expect(asked).toMatchObject({ ...SENT, key: server.asks[0]?.key });
+    for (const ask of server.asks) expect(ask).toMatchObject({ ...SETTINGS, key: server.asks[0]?.key });
     expect(server.log.size).toBe(1);
   });
 
@@ -169,7 +169,7 @@ describe("settings of a chat", () => {
     two.controller.set(id, { ...FULL, length: null });
     expect(one.controller.settings(id)).toEqual({ ...FULL, length: null });
     expect(tab("c").controller.settings(id)).toEqual({ ...FULL, length: null });
-    expect(one.controller.settings(null)).toEqual({ ...USUAL, model: "test-model" });
+    expect(one.controller.settings(null)).toEqual({ ...DEFAULT_SETTINGS, model: "test-model" });
   });
 
   it("name no model that is not offered any more", async () => {
@@ -188,34 +188,34 @@ describe("attachments", () => {
   it("are kept with the question, and go with it again", async () => {
     const one = tab();
     const id = one.controller.ask(null, "Count.", null, [file]);
-    await settled();
+    await flushPromises();
     expect(conversationIn(id).turns[0]?.attachments).toEqual([file]);
     server.stream(server.last, PIECES);
     one.controller.retry(id, only(one).id);
-    await settled();
-    expect(server.asks.map((asked) => asked.input)).toEqual([input, input]);
+    await flushPromises();
+    expect(server.asks.map((ask) => ask.input)).toEqual([input, input]);
     expect(only(one).attachments).toEqual([file]);
   });
 
   it("that the server no longer has are said, before the question is sent without them", async () => {
     const one = tab();
     const id = one.controller.ask(null, "Count.", null, [file]);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     clock.now = 2_000_000;
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(1);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { code: "file_expired", again: false, words: expect.stringContaining("notes.md") as string } });
     one.controller.withdraw(id, only(one).id);
     one.controller.ask(id, "And then?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks[1]).toMatchObject({ input: "And then?", previousResponseId: "resp_1" });
   });
 });
 
 describe("an answer that was cut short", () => {
-  const text = (one: Tab): string => said(chain(only(one)));
+  const text = (one: Tab): string => messageText(chain(only(one)));
 
   async function cut(one: Tab): Promise<string> {
     const id = await ask(one);
@@ -229,22 +229,22 @@ describe("an answer that was cut short", () => {
     const two = tab("b");
     const id = await cut(one);
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(server.asks[1]).toMatchObject({ input: [], previousResponseId: "resp_1", model: "test-model" });
     server.play("resp_2", recorded("more"), 6);
     await clock.pass(400);
     one.kill(storage);
     const again = tab("a");
-    await settled();
+    await flushPromises();
     server.play("resp_2", recorded("more"));
-    await settled();
+    await flushPromises();
     for (const each of [again, two]) {
       expect(text(each)).toBe("Once upon a time.");
       expect(only(each)).toMatchObject({ phase: "accepted", answer: { responseId: "resp_2", status: "completed" } });
       expect(each.warnings).toEqual([]);
     }
     again.controller.ask(id, "And then?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks[2]).toMatchObject({ input: "And then?", previousResponseId: "resp_2" });
   });
 
@@ -255,7 +255,7 @@ describe("an answer that was cut short", () => {
     await clock.pass(400);
     storage.hold();
     for (const each of [one, two]) each.controller.more(id, only(each).id);
-    await settled();
+    await flushPromises();
     storage.release();
     await clock.pass(400);
     expect(server.log.size).toBe(2);
@@ -266,14 +266,14 @@ describe("an answer that was cut short", () => {
   it("keeps its text when more of it is refused, and can be tried again", async () => {
     const one = tab();
     const id = await cut(one);
-    server.mishaps.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 30_000) });
+    server.errors.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 30_000) });
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: true } });
     expect(text(one)).toBe("Once upon ");
     expect(one.controller.withdraw(id, only(one).id)).toBe("");
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.play(server.last, recorded("more"));
     expect(text(one)).toBe("Once upon a time.");
   });
@@ -281,9 +281,9 @@ describe("an answer that was cut short", () => {
   it("that the server forgot says so, and is not asked for as a message", async () => {
     const one = tab();
     const id = await cut(one);
-    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(400, { code: "previous_response_not_found", message: "gone" }, null) });
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(2);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { again: false, words: expect.stringContaining("no longer") as string } });
   });
@@ -293,10 +293,10 @@ describe("an answer that was cut short", () => {
     const id = await cut(one);
     one.controller.more(id, only(one).id);
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.play(server.last, recorded("more"));
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(2);
   });
 
@@ -304,10 +304,10 @@ describe("an answer that was cut short", () => {
     const one = tab();
     const id = await cut(one);
     one.controller.more(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.play(server.last, recorded("more"));
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     expect(server.asks[2]).toMatchObject({ input: "Count.", previousResponseId: null });
     expect(text(one)).toBe(WHOLE);
@@ -317,23 +317,23 @@ describe("an answer that was cut short", () => {
 });
 
 describe("another version", () => {
-  const questions = (one: Tab, id: string): string[] => shown(one.controller.get(id) as Conversation).map(({ question }) => question);
+  const questions = (one: Tab, id: string): string[] => visibleTurns(one.controller.get(id) as Conversation).map(({ question }) => question);
 
-  async function answered(pieces = PIECES): Promise<void> {
-    await settled();
+  async function answerQuestion(pieces = PIECES): Promise<void> {
+    await flushPromises();
     server.stream(server.last, pieces);
   }
 
   it("leaves the first answer alone, also when it is stopped", async () => {
     const [one, two] = [tab("a"), tab("b")];
     const id = await ask(one);
-    await answered();
+    await answerQuestion();
     const first = only(one);
     one.controller.retry(id, first.id);
-    await settled();
+    await flushPromises();
     server.stream(server.last, ["Un"], 5);
     one.controller.stop(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.stream(server.last, ["Un"], Infinity, { type: "response.incomplete", status: "cancelled" });
     expect(server.cancelled).toEqual(["resp_2"]);
     expect(only(one).answer?.responseId).toBe("resp_2");
@@ -345,15 +345,15 @@ describe("another version", () => {
   it("of an earlier question begins a path of its own, and the former one is still there", async () => {
     const one = tab();
     const id = await ask(one);
-    await answered();
+    await answerQuestion();
     one.controller.ask(id, "And then?", null);
-    await answered(["five"]);
-    const first = shown(one.controller.get(id) as Conversation)[0] as Turn;
+    await answerQuestion(["five"]);
+    const first = visibleTurns(one.controller.get(id) as Conversation)[0] as Turn;
     one.controller.edit(id, first.id, "Count down.");
-    await answered(["two one"]);
+    await answerQuestion(["two one"]);
     expect(questions(one, id)).toEqual(["Count down."]);
     one.controller.ask(id, "Zero?", null);
-    await answered(["zero"]);
+    await answerQuestion(["zero"]);
     expect(server.asks.at(-1)).toMatchObject({ input: "Zero?", previousResponseId: "resp_3" });
     one.controller.choose(id, first.id);
     expect(questions(one, id)).toEqual(["Count.", "And then?"]);
@@ -362,16 +362,16 @@ describe("another version", () => {
 
   it("that is sent without the oldest messages says so to the server", async () => {
     const one = tab();
-    server.mishaps.push({ kind: "refuse", error: new ApiError(400, { code: "context_length_exceeded", message: "too long" }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(400, { code: "context_length_exceeded", message: "too long" }, null) });
     const id = await ask(one);
     expect(only(one).problem).toMatchObject({ code: "context_length_exceeded", again: false });
     one.controller.trim(id, only(one).id);
-    await answered();
+    await answerQuestion();
     expect(server.asks.map(({ trimmed }) => trimmed)).toEqual([false, true]);
     expect(only(one).answer?.text).toBe(WHOLE);
     server.log.clear();
     one.controller.trim(id, only(one).id);
-    await settled();
+    await flushPromises();
     expect(server.asks.at(-1)).toMatchObject({ trimmed: true });
   });
 });
@@ -382,7 +382,7 @@ describe("a question that is asked while an answer runs", () => {
     server.stream(server.last, PIECES, 4);
     one.controller.ask(id, "And then?", null);
     one.controller.ask(id, "And at last?", null);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(1);
     return id;
   }
@@ -391,21 +391,21 @@ describe("a question that is asked while an answer runs", () => {
     const one = tab();
     const id = await queued(one);
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(server.asks.slice(1)).toMatchObject([{ input: "And then?", previousResponseId: "resp_1" }]);
     server.stream(server.last, ["five"]);
-    await settled();
+    await flushPromises();
     expect(server.asks.slice(2)).toMatchObject([{ input: "And at last?", previousResponseId: "resp_2" }]);
-    expect(shown(one.controller.get(id) as Conversation)).toHaveLength(3);
+    expect(visibleTurns(one.controller.get(id) as Conversation)).toHaveLength(3);
   });
 
   it("can be taken back, and what follows it moves up", async () => {
     const one = tab();
     const id = await queued(one);
-    const waiting = shown(one.controller.get(id) as Conversation)[1] as Turn;
+    const waiting = visibleTurns(one.controller.get(id) as Conversation)[1] as Turn;
     expect(one.controller.withdraw(id, waiting.id)).toBe("And then?");
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(server.asks.slice(1)).toMatchObject([{ input: "And at last?", previousResponseId: "resp_1" }]);
   });
 
@@ -414,7 +414,7 @@ describe("a question that is asked while an answer runs", () => {
     await queued(one);
     one.kill(storage);
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(1);
     await clock.pass(6000);
     expect(server.asks.slice(1)).toMatchObject([{ input: "And then?" }]);
@@ -432,13 +432,13 @@ describe("a question that is asked without a connection", () => {
     const one = tab();
     one.cut();
     one.online = false;
-    server.mishaps.push({ kind: "refuse", error: unreachable });
+    server.errors.push({ kind: "refuse", error: unreachable });
     await ask(one);
     expect(only(one)).toMatchObject({ phase: "unsent", problem: { waits: true } });
     expect(server.asks).toHaveLength(1);
     one.online = true;
     one.connect();
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
     expect(only(one).answer?.text).toBe(WHOLE);
     expect(new Set(server.asks.map(({ key }) => key)).size).toBe(1);
@@ -446,19 +446,19 @@ describe("a question that is asked without a connection", () => {
 
   it("or without being signed in, waits for that, also through a reload", async () => {
     const one = tab();
-    server.mishaps.push({ kind: "refuse", error: new ApiError(401, { code: "invalid_api_key", message: "no" }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(401, { code: "invalid_api_key", message: "no" }, null) });
     await ask(one);
     expect(only(one).problem).toMatchObject({ waits: true, words: expect.stringContaining("not signed in") as string });
     one.kill(storage);
     const again = tab("a");
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(2);
     expect(only(again).phase).toBe("accepted");
   });
 
   it("and refused for another reason is not sent again", async () => {
     const one = tab();
-    server.mishaps.push({ kind: "refuse", error: new ApiError(413, { code: "too_large", message: "no" }, null) });
+    server.errors.push({ kind: "refuse", error: new ApiError(413, { code: "too_large", message: "no" }, null) });
     await ask(one);
     one.cut();
     one.connect();
@@ -478,7 +478,7 @@ describe("a connection that comes back", () => {
     one.connect();
     expect(one.controller.catchingUp).toBe(true);
     server.stream(server.last, PIECES, 5);
-    await settled();
+    await flushPromises();
     expect(one.controller.catchingUp).toBe(false);
     one.cut();
     one.connect();
@@ -492,11 +492,11 @@ describe("another user", () => {
     const one = tab();
     const id = await ask(one);
     server.stream(server.last, PIECES, 4);
-    storage.written.clear(); // the store has no conversation under the other name
+    storage.records.clear(); // the store has no conversation under the other name
     one.controller.load("bob");
     expect(one.controller.list()).toEqual([]);
     expect(one.controller.get(id)).toBeNull();
-    expect(one.sent.at(-1)).toEqual({ type: "unwatch", response_id: "resp_1" });
+    expect(one.messages.at(-1)).toEqual({ type: "unwatch", response_id: "resp_1" });
   });
 });
 
@@ -505,11 +505,11 @@ describe("a question that is refused for a moment", () => {
     const one = tab();
     let resume = (): void => undefined;
     one.pause = () => new Promise((done) => (resume = done));
-    server.mishaps.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 4000) });
+    server.errors.push({ kind: "refuse", error: new ApiError(429, { code: "rate_limit_exceeded", message: "no" }, 4000) });
     await ask(one);
     expect(one.controller.refusal(only(one).id)).toEqual({ status: 429, until: clock.now + 4000 });
     resume();
-    await settled();
+    await flushPromises();
     expect(one.controller.refusal(only(one).id)).toBeNull();
     expect(only(one).phase).toBe("accepted");
   });
@@ -524,12 +524,12 @@ describe("a reload", () => {
     one.kill(storage);
     server.stream(server.last, PIECES, Math.min(cut + 2, EVENTS));
     const two = tab();
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(only(two).answer).toMatchObject({ status: "completed", text: WHOLE });
     expect(two.warnings).toEqual([]);
-    const watch = two.sent.find((message) => message["type"] === "watch");
+    const watch = two.messages.find((message) => message["type"] === "watch");
     if (cut > 0 && cut < EVENTS) expect(watch).toMatchObject({ starting_after: cut - 1 });
   });
 
@@ -539,9 +539,9 @@ describe("a reload", () => {
     server.stream(server.last, PIECES, 8);
     one.kill(storage);
     const two = tab();
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(only(two).answer?.text).toBe(WHOLE);
   });
 
@@ -558,9 +558,9 @@ describe("a reload", () => {
       server.play(server.last, events, cut + 2);
       const two = tab("a");
       const three = tab("b");
-      await settled();
+      await flushPromises();
       server.play(server.last, events);
-      await settled();
+      await flushPromises();
       for (const each of [two, three]) {
         const answer = only(each).answer as Answer;
         expect(parts(answer).map(({ kind, text }) => `${kind} ${text}`)).toEqual([
@@ -572,7 +572,7 @@ describe("a reload", () => {
         ]);
         expect(each.warnings).toEqual([]);
       }
-      if (cut > 0 && cut < events.length) expect(two.sent.find((message) => message["type"] === "watch")).toMatchObject({ starting_after: cut - 1 });
+      if (cut > 0 && cut < events.length) expect(two.messages.find((message) => message["type"] === "watch")).toMatchObject({ starting_after: cut - 1 });
     }
   });
 
@@ -581,9 +581,9 @@ describe("a reload", () => {
     one.controller.ask(null, "Count.", null);
     one.kill(storage);
     const two = tab();
-    await settled();
+    await flushPromises();
     expect(server.asks).toHaveLength(2);
-    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(1);
+    expect(new Set(server.asks.map((ask) => ask.key)).size).toBe(1);
     expect(server.log.size).toBe(1);
     expect(only(two).phase).toBe("accepted");
   });
@@ -591,10 +591,10 @@ describe("a reload", () => {
   it("finds a question that another tab left unsent, and says so", async () => {
     const one = tab("a");
     one.controller.ask(null, "Count.", null);
-    const raw = storage.written.get([...storage.written.keys()][0] as string) as string;
-    await settled();
+    const raw = storage.records.get([...storage.records.keys()][0] as string) as string;
+    await flushPromises();
     one.kill(storage);
-    storage.written.set([...storage.written.keys()][0] as string, raw);
+    storage.records.set([...storage.records.keys()][0] as string, raw);
     await clock.pass(120_000);
     expect(only(tab("b"))).toMatchObject({ phase: "unsent", problem: { code: "abandoned" } });
   });
@@ -611,9 +611,9 @@ describe("a connection that breaks", () => {
       one.cut();
       server.stream(server.last, PIECES, Math.min(cut + 3, EVENTS));
       one.connect();
-      await settled();
+      await flushPromises();
       server.stream(server.last, PIECES);
-      await settled();
+      await flushPromises();
       expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
     }
   });
@@ -636,13 +636,13 @@ describe("a gap", () => {
     server.stream(server.last, PIECES, 6);
     one.swallow = 1;
     server.stream(server.last, PIECES, 9);
-    expect(one.sent.slice(-2)).toEqual([
+    expect(one.messages.slice(-2)).toEqual([
       { type: "unwatch", response_id: "resp_1" },
       { type: "watch", response_id: "resp_1", starting_after: 5 },
     ]);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES);
-    await settled();
+    await flushPromises();
     expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
   });
 
@@ -658,7 +658,7 @@ describe("a gap", () => {
       expect(only(one).answer?.lastSeq).toBe(5);
     }
     expect(one.replaced).toBeGreaterThan(0);
-    expect(one.sent.length).toBeLessThan(25);
+    expect(one.messages.length).toBeLessThan(25);
   });
 
   it("before the end is noticed when the server says that it is done", async () => {
@@ -669,7 +669,7 @@ describe("a gap", () => {
     server.stream(server.last, PIECES);
     one.swallow = 0;
     one.say({ type: "watch.done", response_id: "resp_1", status: "completed" });
-    await settled();
+    await flushPromises();
     expect(only(one).answer).toMatchObject({ status: "completed", text: WHOLE });
   });
 });
@@ -683,13 +683,13 @@ describe("a question that waits in the queue", () => {
     server.stream(server.last, PIECES, 2);
     expect(one.controller.placeInQueue("resp_1")).toBeNull();
     const before = only(one);
-    let drawn = 0;
-    one.controller.onChange = () => (drawn += 1);
+    let draws = 0;
+    one.controller.onChange = () => (draws += 1);
     for (const position of [12, 3]) {
       one.say({ type: "watch.events", response_id: "resp_1", events: [place({ position, eta_s: 8.5 })] });
       expect(one.controller.placeInQueue("resp_1")).toEqual({ position, etaS: 8.5, atLeast: false });
     }
-    expect(drawn).toBe(2);
+    expect(draws).toBe(2);
     expect(only(one)).toEqual(before);
     server.stream(server.last, PIECES, 3);
     expect(only(one).answer?.status).toBe("in_progress");
@@ -704,7 +704,7 @@ describe("a question that waits in the queue", () => {
     await ask(one);
     server.stream(server.last, PIECES, 2);
     one.say({ type: "watch.events", response_id: "resp_1", events: [place({ position: 3 })] });
-    one.controller.socketClosed();
+    one.controller.onSocketClose();
     expect(one.controller.placeInQueue("resp_1")).toBeNull();
   });
 });
@@ -726,7 +726,7 @@ describe("an answer that does not complete", () => {
     const id = one.controller.ask(null, "Count.", null);
     one.controller.stop(id, only(one).id);
     expect(server.cancelled).toEqual([]);
-    await settled();
+    await flushPromises();
     expect(server.cancelled).toEqual(["resp_1"]);
   });
 
@@ -736,10 +736,10 @@ describe("an answer that does not complete", () => {
     server.stream(server.last, PIECES, Infinity, { type: "response.failed", error: { code: "server_error", message: "died" } });
     expect(only(one).answer).toMatchObject({ status: "failed", fault: { message: "died" } });
     one.controller.retry(id, only(one).id);
-    await settled();
+    await flushPromises();
     server.stream("resp_2", PIECES);
     expect(only(one).answer).toMatchObject({ responseId: "resp_2", status: "completed", text: WHOLE });
-    expect(new Set(server.asks.map((asked) => asked.key)).size).toBe(2);
+    expect(new Set(server.asks.map((ask) => ask.key)).size).toBe(2);
   });
 
   it("that the server lost keeps what had arrived and is not waited for", async () => {
@@ -782,10 +782,10 @@ describe("two tabs", () => {
     const one = tab("a");
     const two = tab("b");
     const id = await ask(one);
-    await settled();
+    await flushPromises();
     server.stream(server.last, PIECES, 7);
     await clock.pass(400);
-    for (const each of [one, two]) expect(each.sent).toContainEqual({ type: "watch", response_id: "resp_1" });
+    for (const each of [one, two]) expect(each.messages).toContainEqual({ type: "watch", response_id: "resp_1" });
     expect(only(two).answer?.text).toBe("One two ");
     server.stream(server.last, PIECES);
     for (const each of [one, two]) expect(each.controller.get(id)?.turns[0]?.answer).toMatchObject({ status: "completed", text: WHOLE });
@@ -798,7 +798,7 @@ describe("two tabs", () => {
     server.stream(server.last, PIECES);
     one.controller.ask(id, "From a", null);
     two.controller.ask(id, "From b", null);
-    await settled();
+    await flushPromises();
     await clock.pass(1000);
     for (const each of [one, two]) expect(each.controller.get(id)?.turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
   });
@@ -810,9 +810,9 @@ describe("two tabs", () => {
     server.stream(server.last, PIECES);
     storage.hold();
     one.controller.ask(id, "From a", null);
-    await settled();
+    await flushPromises();
     two.controller.ask(id, "From b", null);
-    await settled();
+    await flushPromises();
     expect(conversationIn(id).turns.map((turn) => turn.question).sort()).toEqual(["Count.", "From a", "From b"]);
     storage.release();
     for (const each of [one, two]) expect(each.controller.get(id)?.turns).toHaveLength(3);
@@ -821,10 +821,10 @@ describe("two tabs", () => {
   it("mend what an older write of another tab took out of the store", async () => {
     const one = tab("a");
     const id = await ask(one);
-    const old = storage.written.get(id) as string;
+    const old = storage.records.get(id) as string;
     server.stream(server.last, PIECES);
     one.controller.ask(id, "From a", null);
-    await settled();
+    await flushPromises();
     const two = storage.tab();
     two.write(JSON.parse(old) as Conversation);
     await clock.pass(1000);
@@ -839,7 +839,7 @@ describe("two tabs", () => {
     two.controller.remove(id);
     server.stream(server.last, PIECES);
     await clock.pass(1000);
-    expect(storage.written.size).toBe(0);
+    expect(storage.records.size).toBe(0);
     expect(one.controller.list()).toEqual([]);
   });
 
@@ -847,12 +847,12 @@ describe("two tabs", () => {
     const one = tab("a");
     const two = tab("b");
     const id = await ask(one);
-    await settled();
+    await flushPromises();
     two.controller.remove(id);
     server.stream(server.last, PIECES);
     await clock.pass(1000);
     expect(one.controller.list()).toEqual([]);
-    expect(storage.written.size).toBe(0);
+    expect(storage.records.size).toBe(0);
   });
 });
 
@@ -871,7 +871,7 @@ describe("the reader is told", () => {
     storage.full = true;
     const one = tab();
     await ask(one);
-    expect(one.controller.takeStorageFull()).toBe(true);
+    expect(one.controller.popStorageFull()).toBe(true);
     server.stream(server.last, PIECES);
     expect(only(one).answer?.text).toBe(WHOLE);
   });

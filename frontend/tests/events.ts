@@ -44,7 +44,7 @@ export function series(responseId: string, pieces: string[], ending: Ending = {}
   return bodies.map((body, sequence_number) => ({ ...body, sequence_number }));
 }
 
-export function read(raw: Raw): ResponseEvent {
+export function parse(raw: Raw): ResponseEvent {
   const event = readEvent(raw);
   if (event === null) throw new Error(`unreadable ${JSON.stringify(raw)}`);
   return event;

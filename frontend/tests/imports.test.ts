@@ -4,7 +4,7 @@ import { describe, expect, it } from "vitest";
 const SOURCES = new Map(Object.entries(import.meta.glob<string>("../src/**/*.ts", { query: "?raw", import: "default", eager: true })).map(([path, source]) => [path.replace("../src/", ""), source]));
 
 /** From the top: a file may import from its own floor and from those below. Files of `src/` itself have no folder. */
-const FLOORS = [["main.ts", "shared.ts"], ["admin/"], ["view/"], ["controller.ts", "library.ts", "shelf.ts", "turnReader.ts", "engineWatch.ts"], ["edge/"], ["shell/"], ["core/"]];
+const FLOORS = [["main.ts", "shared.ts"], ["admin/"], ["view/"], ["controller.ts", "library.ts", "conversationCache.ts", "turnReader.ts", "engineWatch.ts"], ["edge/"], ["shell/"], ["core/"]];
 
 type Graph = ReadonlyMap<string, readonly string[]>;
 
@@ -16,17 +16,17 @@ function importsOf(name: string, source: string): string[] {
 
 /** The circles that a walk through all files meets, each as a path that ends where it begins. */
 function circles(graph: Graph): string[] {
-  const found: string[] = [];
+  const paths: string[] = [];
   const finished = new Set<string>();
   const walk = (file: string, path: readonly string[]): void => {
     const start = path.indexOf(file);
-    if (start !== -1) found.push([...path.slice(start), file].join(" → "));
+    if (start !== -1) paths.push([...path.slice(start), file].join(" → "));
     if (start !== -1 || finished.has(file)) return;
     for (const next of graph.get(file) ?? []) walk(next, [...path, file]);
     finished.add(file);
   };
   for (const file of graph.keys()) walk(file, []);
-  return found;
+  return paths;
 }
 
 function floor(file: string): number {

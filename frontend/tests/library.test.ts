@@ -1,36 +1,36 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { chain, shown, title, type Conversation, type Turn } from "../src/core/conversation";
-import { said } from "../src/core/reading";
+import { chain, visibleTurns, title, type Conversation, type Turn } from "../src/core/conversation";
+import { messageText } from "../src/core/reading";
 import { ApiError } from "../src/edge/api";
-import { USUAL } from "../src/core/settings";
+import { DEFAULT_SETTINGS } from "../src/core/settings";
 import { PAGE_ID } from "../src/edge/conversations";
 import { UNDO_MS } from "../src/library";
-import { Clock, settled, SharedStorage, type Tab } from "./world";
-import { Shelf } from "./shelf";
+import { Clock, flushPromises, SharedStorage, type Tab } from "./world";
+import { ConversationServer } from "./conversationServer";
 
 const PIECES = ["One ", "two ", "three."];
 const WHOLE = "One two three.";
 
 let clock: Clock;
-let server: Shelf;
+let server: ConversationServer;
 
 beforeEach(() => {
   clock = new Clock();
-  server = new Shelf(clock);
+  server = new ConversationServer(clock);
 });
 
 async function ask(tab: Tab, question = "Count.", id: string | null = null): Promise<string> {
-  const made = tab.controller.ask(id, question, null);
-  tab.library?.open(made);
+  const conversationId = tab.controller.ask(id, question, null);
+  tab.library?.open(conversationId);
   await clock.pass(10);
-  return made;
+  return conversationId;
 }
 
-async function answered(tab: Tab, question = "Count.", id: string | null = null): Promise<string> {
-  const made = await ask(tab, question, id);
+async function askAndFinish(tab: Tab, question = "Count.", id: string | null = null): Promise<string> {
+  const conversationId = await ask(tab, question, id);
   server.stream(server.last, PIECES);
   await clock.pass(10);
-  return made;
+  return conversationId;
 }
 
 function first(tab: Tab): Conversation {
@@ -38,10 +38,10 @@ function first(tab: Tab): Conversation {
 }
 
 function path(tab: Tab): string[] {
-  return shown(first(tab)).flatMap((turn: Turn) => [turn.question, said(chain(turn))]);
+  return visibleTurns(first(tab)).flatMap((turn: Turn) => [turn.question, messageText(chain(turn))]);
 }
 
-async function opened(tab: Tab): Promise<void> {
+async function open(tab: Tab): Promise<void> {
   tab.library?.open(first(tab).id);
   await clock.pass(10);
 }
@@ -59,21 +59,21 @@ describe("a chat on two devices", () => {
     expect(server.asks[0]).toMatchObject({ conversation: `conv_${id}`, previousResponseId: null });
     expect(first(two).id).toBe(id);
     expect(title(first(two))).toBe("Count.");
-    await opened(two);
+    await open(two);
     expect(path(two)).toEqual(["Count.", ""]);
     server.stream(server.last, PIECES, 7);
     expect(path(two)).toEqual(["Count.", "One two "]);
     server.stream(server.last, PIECES);
     expect(path(two)).toEqual(["Count.", WHOLE]);
-    expect(shown(first(two))[0]?.id).toBe(shown(first(one))[0]?.id);
+    expect(visibleTurns(first(two))[0]?.id).toBe(visibleTurns(first(one))[0]?.id);
     expect([...one.warnings, ...two.warnings]).toEqual([]);
   });
 
   it("goes on at the other device, behind the answer before", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
-    await answered(two, "And then?", id);
+    const id = await askAndFinish(one);
+    await open(two);
+    await askAndFinish(two, "And then?", id);
     expect(server.asks[1]).toMatchObject({ conversation: `conv_${id}`, previousResponseId: "resp_1", input: "And then?" });
     expect(path(one)).toEqual(["Count.", WHOLE, "And then?", WHOLE]);
     expect(path(two)).toEqual(path(one));
@@ -89,9 +89,9 @@ describe("a chat on two devices", () => {
 
   it("shows the version that was chosen at the other one, and both", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
-    const [before] = shown(first(one));
+    const id = await askAndFinish(one);
+    await open(two);
+    const [before] = visibleTurns(first(one));
     one.controller.edit(id, before?.id ?? "", "Count down.");
     await clock.pass(10);
     server.stream(server.last, ["Three."]);
@@ -100,7 +100,7 @@ describe("a chat on two devices", () => {
     expect(path(two)).toEqual(["Count down.", "Three."]);
     expect(first(two).turns).toHaveLength(2);
     two.controller.choose(id, before?.id ?? "");
-    two.library?.chosen(id);
+    two.library?.publishHead(id);
     await clock.pass(10);
     expect(path(one)).toEqual(["Count.", WHOLE]);
   });
@@ -109,26 +109,26 @@ describe("a chat on two devices", () => {
     const [one, two] = [await device("a"), await device("b")];
     const id = await ask(one);
     server.stream(server.last, ["Half "], Infinity, { type: "response.incomplete", reason: "max_output_tokens", continues: true });
-    one.controller.more(id, shown(first(one))[0]?.id ?? "");
+    one.controller.more(id, visibleTurns(first(one))[0]?.id ?? "");
     await clock.pass(10);
     expect(server.asks[1]).toMatchObject({ input: [], previousResponseId: "resp_1" });
     server.stream(server.last, ["and half."]);
-    await opened(two);
+    await open(two);
     expect(path(two)).toEqual(["Count.", "Half and half."]);
     expect(first(two).turns).toEqual(first(one).turns.map((turn) => ({ ...turn, tab: expect.any(String), answer: expect.anything(), before: expect.anything(), sentAt: expect.any(Number) })));
   });
 
   it("is read whole by a device that comes later, and its versions too", async () => {
     const one = await device("a");
-    const id = await answered(one);
-    for (const question of ["Two?", "Three?", "Four?"]) await answered(one, question, id);
-    one.controller.retry(id, shown(first(one))[1]?.id ?? "");
+    const id = await askAndFinish(one);
+    for (const question of ["Two?", "Three?", "Four?"]) await askAndFinish(one, question, id);
+    one.controller.retry(id, visibleTurns(first(one))[1]?.id ?? "");
     await clock.pass(10);
     server.stream(server.last, ["Other."]);
     const two = await device("b");
     expect(first(two).turns).toEqual([]);
     expect(two.library?.state(first(two))).toBe("coming");
-    await opened(two);
+    await open(two);
     expect(path(two)).toEqual(path(one));
     expect(path(two)).toEqual(["Count.", WHOLE, "Two?", "Other."]);
     expect(first(two).turns.map((turn) => turn.id).sort()).toEqual(first(one).turns.map((turn) => turn.id).sort());
@@ -136,41 +136,41 @@ describe("a chat on two devices", () => {
 
   it("waits for a turn whose request is not yet in the log", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
-    server.unwritten.add("resp_2");
+    const id = await askAndFinish(one);
+    await open(two);
+    server.pendingWrites.add("resp_2");
     await ask(one, "More?", id);
     expect(path(two)).toEqual(["Count.", WHOLE]);
-    server.unwritten.clear();
+    server.pendingWrites.clear();
     await clock.pass(400);
     expect(path(two)).toEqual(["Count.", WHOLE, "More?", ""]);
   });
 
   it("shows another version of a question when that is in the log, too", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
+    const id = await askAndFinish(one);
+    await open(two);
     const edited = async (question: string): Promise<void> => {
-      one.controller.edit(id, shown(first(one))[0]?.id ?? "", question);
+      one.controller.edit(id, visibleTurns(first(one))[0]?.id ?? "", question);
       await clock.pass(10);
     };
-    const before = shown(first(one))[0]?.id ?? "";
+    const before = visibleTurns(first(one))[0]?.id ?? "";
     await edited("Count down.");
     server.stream(server.last, ["Three."]);
     one.controller.choose(id, before);
-    one.library?.chosen(id);
+    one.library?.publishHead(id);
     await clock.pass(10);
-    server.unwritten.add("resp_3");
+    server.pendingWrites.add("resp_3");
     await edited("Count up.");
     expect(path(two)).toEqual(["Count.", WHOLE]);
-    server.unwritten.clear();
+    server.pendingWrites.clear();
     await clock.pass(400);
     expect(path(two)).toEqual(["Count up.", ""]);
   });
 
   it("keeps the time at which it was asked when the feed tells of that late", async () => {
     const one = await device("a");
-    await answered(one);
+    await askAndFinish(one);
     const { usedAt, remote } = first(one);
     await clock.pass(400);
     one.library?.feed([{ kind: "turn", position: "9", id: remote ?? "", response: "resp_1", parent: null }]);
@@ -179,10 +179,10 @@ describe("a chat on two devices", () => {
 
   it("is told what it missed while its connection was cut", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
+    const id = await askAndFinish(one);
+    await open(two);
     server.cutOff(two);
-    await answered(one, "More?", id);
+    await askAndFinish(one, "More?", id);
     expect(path(two)).toEqual(["Count.", WHOLE]);
     two.connect();
     await clock.pass(10);
@@ -192,7 +192,7 @@ describe("a chat on two devices", () => {
   it("is listed with its page of many, and the others when they are asked for", async () => {
     const one = await device("a");
     for (const question of ["1", "2", "3", "4", "5"]) {
-      await answered(one, question);
+      await askAndFinish(one, question);
       await clock.pass(2000);
     }
     const two = await device("b");
@@ -207,7 +207,7 @@ describe("a chat on two devices", () => {
 describe("a list", () => {
   it("is read where the feed is refused", async () => {
     const one = await device("a");
-    await answered(one);
+    await askAndFinish(one);
     server.refusesFeeds = true;
     const two = await device("b");
     expect(two.controller.list()).toEqual([]);
@@ -217,7 +217,7 @@ describe("a list", () => {
 
   it("is not asked for in the name of a user who left meanwhile", async () => {
     const one = await device("a");
-    await answered(one);
+    await askAndFinish(one);
     server.refusesFeeds = true;
     const two = await device("b");
     two.library?.reset();
@@ -228,7 +228,7 @@ describe("a list", () => {
   it("loses what was deleted before it was ever opened here", async () => {
     const storage = new SharedStorage();
     const [one, two] = [await device("a"), await device("b", storage)];
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     await clock.pass(400); // it is written
     two.kill(storage);
     server.cutOff(two);
@@ -243,30 +243,30 @@ describe("names and pins", () => {
   it("has a title of the model after the first turn, on both devices", async () => {
     const [one, two] = [await device("a"), await device("b")];
     server.title = '"Counting to three."\n';
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     expect(title(first(one))).toBe("Counting to three");
     expect(title(first(two))).toBe("Counting to three");
-    await answered(one, "More?", id);
+    await askAndFinish(one, "More?", id);
     expect(server.titles).toEqual(["Count."]);
   });
 
   it("keeps the question as its title where the model has none", async () => {
     const one = await device("a");
     server.title = "\n";
-    await answered(one);
+    await askAndFinish(one);
     expect(title(first(one))).toBe("Count.");
   });
 
   it("asks for no title where the server wants none", async () => {
     server.titled = false;
     const one = await device("a");
-    await answered(one);
+    await askAndFinish(one);
     expect(server.titles).toEqual([]);
   });
 
   it("is renamed and pinned on both, and stays as it was where the server refuses", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     await one.library?.rename(id, "  Numbers ");
     await two.library?.pin(id, true);
     for (const tab of [one, two]) expect(first(tab).label).toMatchObject({ name: "Numbers", pinned: true });
@@ -279,60 +279,60 @@ describe("names and pins", () => {
 describe("settings", () => {
   it("are the same on both devices, and leave what others keep beside them", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = one.controller.ask(null, "Count.", { ...USUAL, model: "test-model", temperature: 0.5 });
+    const id = one.controller.ask(null, "Count.", { ...DEFAULT_SETTINGS, model: "test-model", temperature: 0.5 });
     await clock.pass(10);
     expect(first(two).settings).toMatchObject({ model: "test-model", temperature: 0.5 });
-    server.tell("conversation.updated", { conversation_id: `conv_${id}`, metadata: Object.assign(server.kept.get(`conv_${id}`)?.metadata ?? {}, { mine: "kept" }) });
-    two.controller.set(id, { ...USUAL, instructions: "Be brief." });
+    server.tell("conversation.updated", { conversation_id: `conv_${id}`, metadata: Object.assign(server.conversations.get(`conv_${id}`)?.metadata ?? {}, { mine: "kept" }) });
+    two.controller.set(id, { ...DEFAULT_SETTINGS, instructions: "Be brief." });
     two.library?.set(id);
     await clock.pass(10);
     expect(first(one).settings).toMatchObject({ model: null, instructions: "Be brief.", temperature: null });
-    expect(server.kept.get(`conv_${id}`)?.metadata).toEqual({ [PAGE_ID]: id, mine: "kept", "page.instructions.0": "Be brief." });
+    expect(server.conversations.get(`conv_${id}`)?.metadata).toEqual({ [PAGE_ID]: id, mine: "kept", "page.instructions.0": "Be brief." });
   });
 });
 
 describe("deleting", () => {
   it("can be undone, and is told to the server after that", async () => {
     const [one, two] = [await device("a"), await device("b")];
-    const id = await answered(one);
-    await opened(two);
-    const removed = one.library?.remove(id) as Conversation;
+    const id = await askAndFinish(one);
+    await open(two);
+    const conversation = one.library?.remove(id) as Conversation;
     expect(one.controller.list()).toEqual([]);
     await one.library?.refresh();
     expect(one.controller.list()).toEqual([]);
-    one.library?.restore(removed);
+    one.library?.restore(conversation);
     await clock.pass(UNDO_MS + 100);
-    expect(server.kept.size).toBe(1);
+    expect(server.conversations.size).toBe(1);
     expect(path(one)).toEqual(["Count.", WHOLE]);
     one.library?.remove(id);
     await clock.pass(UNDO_MS + 100);
-    expect(server.kept.size).toBe(0);
+    expect(server.conversations.size).toBe(0);
     expect(two.controller.list()).toEqual([]);
   });
 
   it("is made good after a crash, and after the server was away", async () => {
     const storage = new SharedStorage();
     const one = await device("a", storage);
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     one.library?.remove(id);
     one.kill(storage);
     server.away = true;
     await clock.pass(UNDO_MS + 100);
     const two = await device("b", storage);
     expect(two.controller.list()).toEqual([]);
-    expect(server.kept.size).toBe(1);
+    expect(server.conversations.size).toBe(1);
     server.away = false;
     two.connect();
     await clock.pass(10);
-    expect(server.kept.size).toBe(0);
-    expect(storage.removed.size).toBe(0);
+    expect(server.conversations.size).toBe(0);
+    expect(storage.deletions.size).toBe(0);
   });
 
   it("is noticed by a device that was away for long", async () => {
     const storage = new SharedStorage();
     const [one, two] = [await device("a"), await device("b", storage)];
-    const id = await answered(one);
-    await opened(two);
+    const id = await askAndFinish(one);
+    await open(two);
     two.kill(storage);
     one.library?.remove(id);
     await clock.pass(UNDO_MS + 100);
@@ -345,19 +345,19 @@ describe("what the server does not keep", () => {
   it("is a chat of this browser where the server keeps none", async () => {
     server.offered = false;
     const one = await device("a");
-    const id = await answered(one);
-    await answered(one, "More?", id);
+    const id = await askAndFinish(one);
+    await askAndFinish(one, "More?", id);
     expect(server.asks[1]).toMatchObject({ conversation: null, previousResponseId: "resp_1" });
-    expect(server.kept.size).toBe(0);
+    expect(server.conversations.size).toBe(0);
     expect(server.titles).toEqual([]);
   });
 
   it("is a chat that was begun before", async () => {
     server.offered = false;
     const one = await device("a");
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     server.offered = true;
-    await answered(one, "More?", id);
+    await askAndFinish(one, "More?", id);
     expect(server.asks[1]).toMatchObject({ conversation: null, previousResponseId: "resp_1" });
   });
 
@@ -367,7 +367,7 @@ describe("what the server does not keep", () => {
     one.pause = async () => {
       server.away = false;
     };
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     expect(server.asks).toHaveLength(1);
     expect(first(one).remote).toBe(`conv_${id}`);
   });
@@ -375,26 +375,26 @@ describe("what the server does not keep", () => {
   it("makes room for what it has not", async () => {
     const storage = new SharedStorage();
     const one = await device("a", storage);
-    const old = await answered(one, "Old.");
+    const old = await askAndFinish(one, "Old.");
     await clock.pass(5000);
-    let refused = false;
+    let isRefused = false;
     const write = one.store.write;
     one.store.write = (conversation) => {
-      const kept = JSON.parse(storage.written.get(old) ?? "{}") as Conversation;
-      if (kept.turns.length > 0 && conversation.id !== old) {
-        refused = true;
+      const record = JSON.parse(storage.records.get(old) ?? "{}") as Conversation;
+      if (record.turns.length > 0 && conversation.id !== old) {
+        isRefused = true;
         return false;
       }
       return write(conversation);
     };
     const id = await ask(one, "New.");
-    expect(refused).toBe(true);
-    expect(JSON.parse(storage.written.get(id) ?? "{}")).toMatchObject({ turns: [{ question: "New." }] });
-    expect(one.controller.takeStorageFull()).toBe(false);
+    expect(isRefused).toBe(true);
+    expect(JSON.parse(storage.records.get(id) ?? "{}")).toMatchObject({ turns: [{ question: "New." }] });
+    expect(one.controller.popStorageFull()).toBe(false);
     const two = await device("b", storage);
     two.library?.open(old);
     await clock.pass(10);
-    expect(shown(two.controller.get(old) as Conversation)[0]).toMatchObject({ question: "Old.", answer: { text: WHOLE } });
+    expect(visibleTurns(two.controller.get(old) as Conversation)[0]).toMatchObject({ question: "Old.", answer: { text: WHOLE } });
   });
 });
 
@@ -402,24 +402,24 @@ describe("search", () => {
   it("finds chats that this device never listed", async () => {
     const one = await device("a");
     for (const question of ["needle", "2", "3", "4", "5"]) {
-      await answered(one, question);
+      await askAndFinish(one, question);
       await clock.pass(2000);
     }
     const two = await device("b");
     expect(two.controller.list()).toHaveLength(3);
-    const found = await two.library?.search("needle");
-    expect([...(found ?? [])].map(([id, snippet]) => [two.controller.get(id)?.remote, snippet])).toEqual([[`conv_${[...(found?.keys() ?? [])][0]}`, "… needle …"]]);
+    const snippets = await two.library?.search("needle");
+    expect([...(snippets ?? [])].map(([id, snippet]) => [two.controller.get(id)?.remote, snippet])).toEqual([[`conv_${[...(snippets?.keys() ?? [])][0]}`, "… needle …"]]);
   });
 });
 
 describe("an address", () => {
   it("names a chat on any device, and says where there is none", async () => {
     const one = await device("a");
-    const id = await answered(one);
+    const id = await askAndFinish(one);
     const two = server.device("b");
     expect(await two.library?.resolve(`conv_${id}`)).toBe(id);
     expect(await two.library?.resolve("conv_none")).toBeNull();
     expect(await two.library?.resolve(id)).toBe(id);
-    await settled();
+    await flushPromises();
   });
 });

@@ -15,14 +15,14 @@ function looksLikeText(text: string): boolean {
 /** What stands as text in a source: "line: text". */
 function textsIn(source: string): string[] {
   const file = ts.createSourceFile("a.ts", source, ts.ScriptTarget.ES2022, true);
-  const found: string[] = [];
-  const look = (node: ts.Node): void => {
+  const texts: string[] = [];
+  const visit = (node: ts.Node): void => {
     const text = ts.isStringLiteralLike(node) ? node.text : ts.isTemplateExpression(node) ? node.head.text + node.templateSpans.map(({ literal }) => `_${literal.text}`).join("") : null;
-    if (text !== null && looksLikeText(text)) found.push(`${file.getLineAndCharacterOfPosition(node.pos).line + 1}: ${text}`);
-    ts.forEachChild(node, look);
+    if (text !== null && looksLikeText(text)) texts.push(`${file.getLineAndCharacterOfPosition(node.pos).line + 1}: ${text}`);
+    ts.forEachChild(node, visit);
   };
-  look(file);
-  return found;
+  visit(file);
+  return texts;
 }
 
 describe("texts", () => {

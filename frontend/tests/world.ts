@@ -4,7 +4,7 @@
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
 import type { Conversation } from "../src/core/conversation";
-import { readConversation } from "../src/core/keptConversation";
+import { readConversation } from "../src/core/storedConversation";
 import { readMessage } from "../src/core/protocol";
 import { Controller } from "../src/controller";
 import type { Library } from "../src/library";
@@ -23,7 +23,7 @@ export class Clock {
   async pass(ms: number): Promise<void> {
     const until = this.now + ms;
     for (;;) {
-      await settled();
+      await flushPromises();
       const due = this.timers.filter((timer) => timer.at <= until).sort((a, b) => a.at - b.at)[0];
       if (due === undefined) break;
       this.timers = this.timers.filter((timer) => timer !== due);
@@ -35,64 +35,64 @@ export class Clock {
 }
 
 /** Lets every promise that can go on do so. */
-export async function settled(): Promise<void> {
+export async function flushPromises(): Promise<void> {
   for (let round = 0; round < 20; round += 1) await Promise.resolve();
 }
 
 export class SharedStorage {
-  readonly written = new Map<string, string>();
-  readonly removed = new Map<string, number>();
-  readonly tabs: { store: Store; heard: (id: string, conversation: Conversation | null) => void }[] = [];
+  readonly records = new Map<string, string>();
+  readonly deletions = new Map<string, number>();
+  readonly tabs: { store: Store; listener: (id: string, conversation: Conversation | null) => void }[] = [];
   full = false;
   /** While set, tabs do not hear of each other's writes: the announcement is on its way. */
-  private held: (() => void)[] | null = null;
+  private pending: (() => void)[] | null = null;
 
   hold(): void {
-    this.held = [];
+    this.pending = [];
   }
 
   release(): void {
-    const held = this.held ?? [];
-    this.held = null;
-    for (const tell of held) tell();
+    const pending = this.pending ?? [];
+    this.pending = null;
+    for (const tell of pending) tell();
   }
 
   tab(): Store {
-    const tell = (from: Store, id: string, raw: string | null): void => {
-      if (this.held !== null) {
-        this.held.push(() => tell(from, id, raw));
+    const notify = (from: Store, id: string, raw: string | null): void => {
+      if (this.pending !== null) {
+        this.pending.push(() => notify(from, id, raw));
         return;
       }
-      for (const { store, heard } of this.tabs) if (store !== from) heard(id, raw === null ? null : readConversation(raw));
+      for (const { store, listener } of this.tabs) if (store !== from) listener(id, raw === null ? null : readConversation(raw));
     };
     const store: Store = {
-      use: () => undefined,
-      all: () => [...this.written.values()].map(readConversation).filter((found) => found !== null),
-      read: (id) => readConversation(this.written.get(id) ?? "null-is-not-a-conversation"),
+      setOwner: () => undefined,
+      all: () => [...this.records.values()].map(readConversation).filter((each) => each !== null),
+      read: (id) => readConversation(this.records.get(id) ?? "null-is-not-a-conversation"),
       write: (conversation) => {
-        if (this.full || this.closed.has(store)) return false;
+        if (this.full || this.closedStores.has(store)) return false;
         const raw = JSON.stringify(conversation);
-        const changed = this.written.get(conversation.id) !== raw;
-        this.written.set(conversation.id, raw);
-        if (changed) tell(store, conversation.id, raw);
+        const changed = this.records.get(conversation.id) !== raw;
+        this.records.set(conversation.id, raw);
+        if (changed) notify(store, conversation.id, raw);
         return true;
       },
       remove: (id) => {
-        this.written.delete(id);
-        tell(store, id, null);
+        this.records.delete(id);
+        notify(store, id, null);
       },
-      removed: () => [...this.removed].map(([remote, at]) => ({ remote, at })),
-      keepRemoved: ({ remote, at }) => this.removed.set(remote, at),
-      forgetRemoved: (remote) => this.removed.delete(remote),
-      onChange: (heard) => this.tabs.push({ store, heard }),
+      deletions: () => [...this.deletions].map(([remote, at]) => ({ remote, at })),
+      storeDeletion: ({ remote, at }) => this.deletions.set(remote, at),
+      forgetDeletion: (remote) => this.deletions.delete(remote),
+      onChange: (listener) => this.tabs.push({ store, listener }),
     };
     return store;
   }
 
-  private readonly closed = new Set<Store>();
+  private readonly closedStores = new Set<Store>();
 
   close(store: Store): void {
-    this.closed.add(store);
+    this.closedStores.add(store);
     const place = this.tabs.findIndex((tab) => tab.store === store);
     if (place !== -1) this.tabs.splice(place, 1);
   }
@@ -104,14 +104,14 @@ export class Server {
   readonly log = new Map<string, Raw[]>();
   private readonly byKey = new Map<string, string>();
   /** What the next asks meet, in order: an error before (`refuse`) or after (`lose`) the request was taken. */
-  readonly mishaps: { kind: "refuse" | "lose"; error: ApiError }[] = [];
+  readonly errors: { kind: "refuse" | "lose"; error: ApiError }[] = [];
   engineState: Engine | null = null;
   readonly watchers = new Set<Tab>();
   private count = 0;
 
   ask = async (ask: Ask): Promise<string> => {
     this.asks.push(ask);
-    const mishap = this.mishaps.shift();
+    const mishap = this.errors.shift();
     if (mishap?.kind === "refuse") throw mishap.error;
     const id = this.byKey.get(ask.key) ?? `resp_${(this.count += 1)}`;
     this.byKey.set(ask.key, id);
@@ -149,7 +149,7 @@ export class Server {
 export class Tab {
   readonly controller: Controller;
   readonly store: Store;
-  readonly sent: Record<string, unknown>[] = [];
+  readonly messages: Record<string, unknown>[] = [];
   readonly warnings: string[] = [];
   replaced = 0;
   drains: number[] = [];
@@ -184,8 +184,8 @@ export class Tab {
       pause: () => this.pause(),
       later: clock.later,
       online: () => this.online,
-      place: async (conversation) => this.library?.place(conversation) ?? null,
-      ended: (id, turn) => this.library?.ended(id, turn),
+      ensureRemote: async (conversation) => this.library?.ensureRemote(conversation) ?? null,
+      onAnswerEnd: (id, turn) => this.library?.onAnswerEnd(id, turn),
       feed: (events) => this.library?.feed(events),
       tab: name,
       warn: (words) => this.warnings.push(words),
@@ -203,13 +203,13 @@ export class Tab {
   connect(): void {
     this.open = true;
     this.watching.clear();
-    this.controller.socketOpened();
-    this.library?.socketOpened();
+    this.controller.onSocketOpen();
+    this.library?.onSocketOpen();
   }
 
   cut(): void {
     this.open = false;
-    this.controller.socketClosed();
+    this.controller.onSocketClose();
   }
 
   /** The tab dies: nothing it still had in mind is written. */
@@ -221,17 +221,17 @@ export class Tab {
 
   deliver(id: string, events: Raw[]): void {
     if (!this.open || !this.watching.has(id) || events.length === 0) return;
-    const kept = events.slice(this.swallow);
+    const delivery = events.slice(this.swallow);
     this.swallow = Math.max(0, this.swallow - events.length);
-    if (kept.length > 0) this.say({ type: "watch.events", response_id: id, events: kept });
+    if (delivery.length > 0) this.say({ type: "watch.events", response_id: id, events: delivery });
   }
 
   say(message: object): void {
-    this.controller.socketMessage(readMessage(JSON.stringify(message), new Map()));
+    this.controller.onSocketMessage(readMessage(JSON.stringify(message), new Map()));
   }
 
   receive(message: Record<string, unknown>): void {
-    this.sent.push(message);
+    this.messages.push(message);
     if (message["type"] === "feed") return this.feed?.(message);
     const id = String(message["response_id"]);
     if (message["type"] === "unwatch") this.watching.delete(id);

@@ -36,8 +36,8 @@ export class AdminApp {
   private readonly analyticsHalf: Half;
   private analytics: Analytics | null = null;
 
-  constructor(root: HTMLElement, storage: Storage | null, account: HTMLElement, changed: () => void, signIn: () => void) {
-    this.range = select("range", RANGES, "60", changed);
+  constructor(root: HTMLElement, storage: Storage | null, account: HTMLElement, onChange: () => void, signIn: () => void) {
+    this.range = select("range", RANGES, "60", onChange);
     this.by = select("by", [["model", "model"], ["tenant", "tenant"]], "model", () => this.drawAnalytics());
     const controls = h("div", { class: "controls" }, h("label", { for: "range" }, "Range"), this.range, h("label", { for: "by" }, "By"), this.by);
     this.pipelinesHalf = new Half("pipelines", "Pipelines", null, this.pipelineTable.element, signIn);
@@ -117,19 +117,19 @@ class Half {
   }
 
   problem(problem: Problem): void {
-    const kept = problem.old && this.last !== null;
+    const keepsFigures = problem.old && this.last !== null;
     if (!problem.old) this.last = null;
-    this.content.hidden = !kept;
-    this.element.classList.toggle("old", kept);
-    setText(this.when, kept && this.last !== null ? `as of ${words.clock(this.last)}` : "");
-    setText(this.words, kept ? `${problem.words} These are the last figures; it is tried again.` : problem.words);
+    this.content.hidden = !keepsFigures;
+    this.element.classList.toggle("old", keepsFigures);
+    setText(this.when, keepsFigures && this.last !== null ? `as of ${words.clock(this.last)}` : "");
+    setText(this.words, keepsFigures ? `${problem.words} These are the last figures; it is tried again.` : problem.words);
     this.button.hidden = !problem.signIn;
     this.trouble.hidden = false;
   }
 }
 
-function select(id: string, options: [string, string][], chosen: string, changed: () => void): HTMLSelectElement {
-  const made = h("select", { id, onchange: changed }, ...options.map(([value, title]) => h("option", { value }, title)));
-  made.value = chosen;
-  return made;
+function select(id: string, options: [string, string][], initial: string, onChange: () => void): HTMLSelectElement {
+  const element = h("select", { id, onchange: onChange }, ...options.map(([value, title]) => h("option", { value }, title)));
+  element.value = initial;
+  return element;
 }

@@ -27,7 +27,7 @@ export interface Pipeline {
   outputs: string[];
   state: string;
   /** Seconds since the epoch; null before the first look. */
-  lookedAt: number | null;
+  checkedAt: number | null;
   progress: Progress | null;
 }
 
@@ -46,43 +46,43 @@ export class BadAnswer extends Error {}
 
 export function readPipelines(body: unknown): Pipeline[] {
   return list(object(body)["data"]).map((each) => {
-    const told = object(each);
+    const fields = object(each);
     return {
-      name: text(told["name"]),
-      revision: text(told["revision"]),
-      model: told["model"] == null ? null : text(told["model"]),
-      input: text(told["input"]),
-      outputs: list(told["outputs"]).map(text),
-      state: text(told["state"]),
-      lookedAt: maybe(told["looked_at"]),
-      progress: told["progress"] == null ? null : readProgress(object(told["progress"])),
+      name: text(fields["name"]),
+      revision: text(fields["revision"]),
+      model: fields["model"] == null ? null : text(fields["model"]),
+      input: text(fields["input"]),
+      outputs: list(fields["outputs"]).map(text),
+      state: text(fields["state"]),
+      checkedAt: maybe(fields["looked_at"]),
+      progress: fields["progress"] == null ? null : readProgress(object(fields["progress"])),
     };
   });
 }
 
-function readProgress(told: Record<string, unknown>): Progress {
+function readProgress(fields: Record<string, unknown>): Progress {
   return {
-    read: number(told["read"]),
-    skipped: number(told["skipped"]),
-    answered: number(told["answered"]),
-    alerted: number(told["alerted"]),
-    dead: number(told["dead"]),
-    found: number(told["found"]),
-    requests: number(told["requests"]),
-    inputTokens: number(told["input_tokens"]),
-    outputTokens: number(told["output_tokens"]),
-    lag: number(told["lag"]),
-    rowsPerS: maybe(told["rows_per_s"]),
-    etaS: maybe(told["eta_s"]),
-    share: number(told["share"]),
-    cost: maybe(told["cost"]),
+    read: number(fields["read"]),
+    skipped: number(fields["skipped"]),
+    answered: number(fields["answered"]),
+    alerted: number(fields["alerted"]),
+    dead: number(fields["dead"]),
+    found: number(fields["found"]),
+    requests: number(fields["requests"]),
+    inputTokens: number(fields["input_tokens"]),
+    outputTokens: number(fields["output_tokens"]),
+    lag: number(fields["lag"]),
+    rowsPerS: maybe(fields["rows_per_s"]),
+    etaS: maybe(fields["eta_s"]),
+    share: number(fields["share"]),
+    cost: maybe(fields["cost"]),
   };
 }
 
 export function readAnalytics(body: unknown): Analytics {
-  const told = object(body);
+  const fields = object(body);
   const results: Record<string, Row[]> = {};
-  for (const [name, table] of Object.entries(object(told["results"]))) {
+  for (const [name, table] of Object.entries(object(fields["results"]))) {
     const columns = list(object(table)["columns"]).map(text);
     results[name] = list(object(table)["rows"]).map((row) => {
       const cells = list(row);
@@ -90,7 +90,7 @@ export function readAnalytics(body: unknown): Analytics {
       return Object.fromEntries(columns.map((column, at) => [column, cell(cells[at])]));
     });
   }
-  const [from, to, step] = [number(told["from"]), number(told["to"]), number(told["step"])];
+  const [from, to, step] = [number(fields["from"]), number(fields["to"]), number(fields["step"])];
   if (!(step > 0 && to > from && (to - from) / step < 1000)) throw new BadAnswer("the range makes no sense");
   return { from, to, step, results };
 }

@@ -18,16 +18,16 @@ export class AdminApi {
   }
 
   // A session may be over, or another tab may have begun a new one: once, it is looked at again before giving up.
-  private async get<T>(path: string, read: (body: unknown) => T): Promise<T> {
+  private async get<T>(path: string, parse: (body: unknown) => T): Promise<T> {
     try {
-      return await this.once(path, read);
+      return await this.once(path, parse);
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 401 && (await this.session.renew()))) throw error;
-      return this.once(path, read);
+      return this.once(path, parse);
     }
   }
 
-  private async once<T>(path: string, read: (body: unknown) => T): Promise<T> {
+  private async once<T>(path: string, parse: (body: unknown) => T): Promise<T> {
     let answer: Response;
     let body: unknown;
     try {
@@ -37,11 +37,11 @@ export class AdminApi {
       throw new ApiError(0, { code: "unreachable", message: "The service cannot be reached." }, null);
     }
     if (!answer.ok) {
-      const told = typeof body === "object" && body !== null ? (body as Record<string, unknown>)["error"] : null;
-      throw new ApiError(answer.status, readFault(told) ?? { code: "http_error", message: `The service answered ${answer.status}.` }, null);
+      const errorBody = typeof body === "object" && body !== null ? (body as Record<string, unknown>)["error"] : null;
+      throw new ApiError(answer.status, readFault(errorBody) ?? { code: "http_error", message: `The service answered ${answer.status}.` }, null);
     }
     try {
-      return read(body);
+      return parse(body);
     } catch (error) {
       if (!(error instanceof BadAnswer)) throw error;
       throw new ApiError(502, { code: "bad_answer", message: `The service's answer cannot be read: ${error.message}.` }, null);

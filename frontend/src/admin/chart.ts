@@ -16,7 +16,7 @@ function s(tag: string, attributes: Record<string, string | number>, ...children
 }
 
 /** `label`: what assistive technology says instead of the drawing; `picked`: the pointer is at this time, or has left. */
-export function draw(plot: Plot, at: readonly number[], step: number, width: number, label: string, picked: (index: number | null) => void): SVGElement {
+export function draw(plot: Plot, at: readonly number[], step: number, width: number, label: string, onPick: (index: number | null) => void): SVGElement {
   const [from, to] = [at[0] ?? 0, (at.at(-1) ?? 0) + step];
   const values = plot.series.map((series) => series.values);
   const stacks = plot.kind === "bars" ? stacked(values) : [];
@@ -58,7 +58,7 @@ export function draw(plot: Plot, at: readonly number[], step: number, width: num
     const middle = String(x((at[index ?? 0] ?? 0) + step / 2));
     rule.setAttribute("x1", middle);
     rule.setAttribute("x2", middle);
-    picked(index);
+    onPick(index);
   };
   svg.addEventListener("pointermove", (event) => {
     const inside = (event.clientX - svg.getBoundingClientRect().left - PAD.left) / (width - PAD.left - PAD.right);
@@ -75,12 +75,12 @@ export function mark(series: Series): string {
 
 /** A line for each run of known values; a single one is a dot. */
 function lines(values: readonly (number | null)[], x: (index: number) => number, y: (value: number) => number): SVGElement[] {
-  const found: SVGElement[] = [];
+  const elements: SVGElement[] = [];
   let run: [number, number][] = [];
   const end = (): void => {
     const [first] = run;
-    if (first !== undefined && run.length === 1) found.push(s("circle", { cx: first[0], cy: first[1], r: 2.5 }));
-    else if (first !== undefined) found.push(s("polyline", { points: run.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ") }));
+    if (first !== undefined && run.length === 1) elements.push(s("circle", { cx: first[0], cy: first[1], r: 2.5 }));
+    else if (first !== undefined) elements.push(s("polyline", { points: run.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ") }));
     run = [];
   };
   values.forEach((value, index) => {
@@ -88,5 +88,5 @@ function lines(values: readonly (number | null)[], x: (index: number) => number,
     else run.push([x(index), y(value)]);
   });
   end();
-  return found;
+  return elements;
 }

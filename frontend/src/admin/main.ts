@@ -3,7 +3,7 @@
 import "../style.css";
 import "./admin.css";
 import { ApiError } from "../edge/api";
-import { Session, takeFragment } from "../edge/session";
+import { Session, popFragment } from "../edge/session";
 import { storageOf } from "../edge/store";
 import { Account } from "../view/account";
 import { LinkSignIn } from "../view/linkSignIn";
@@ -25,71 +25,71 @@ function problemOf(error: unknown): Problem {
 async function begin(): Promise<void> {
   const root = document.getElementById("app");
   if (root === null) throw new Error("the page has no #app");
-  const fragment = takeFragment(location, history);
+  const fragment = popFragment(location, history);
   const local = storageOf("localStorage");
   const later = (run: () => void, ms: number): (() => void) => {
     const timer = setTimeout(run, ms);
     return () => clearTimeout(timer);
   };
-  const everything = (): void => {
+  const pollAll = (): void => {
     pipelines.now();
     analytics.now();
   };
-  const WANTED = "This page needs a credential with the scope admin.";
-  const NOBODY = "You are not signed in.";
-  const signIn = new SignIn((credential) => session.give(credential), everything, "tailrace token --scopes read,admin");
+  const CREDENTIAL_HINT = "This page needs a credential with the scope admin.";
+  const NOT_SIGNED_IN = "You are not signed in.";
+  const signIn = new SignIn((credential) => session.submitCredential(credential), pollAll, "tailrace token --scopes read,admin");
   const linkSignIn = new LinkSignIn();
   const account = new Account(() => {
-    void session.signOut().then((done) => {
-      if (!done) return app.problem("pipelines", { words: "The service cannot be reached, so you are still signed in.", old: true, signIn: false });
-      signIn.ask("You are signed out.");
+    void session.signOut().then((isSignedOut) => {
+      if (!isSignedOut) return app.problem("pipelines", { words: "The service cannot be reached, so you are still signed in.", old: true, signIn: false });
+      signIn.open("You are signed out.");
     });
   });
-  let begun = false;
+  let isStarted = false;
   const session = new Session({
     base: "",
     storage: local,
-    shown: null,
-    wanted: (refusal) => {
-      app.clear(NOBODY, true);
-      signIn.ask(WANTED, refusal);
+    initialUser: null,
+    requestSignIn: (refusal) => {
+      app.clear(NOT_SIGNED_IN, true);
+      signIn.open(CREDENTIAL_HINT, refusal);
     },
-    switches: (who, instead) => linkSignIn.ask(who, instead),
-    left: () => undefined,
-    changed: (who) => {
+    confirmSwitch: (who, instead) => linkSignIn.confirm(who, instead),
+    onSignOut: () => undefined,
+    onUserChange: (who) => {
       account.show(who);
-      if (who === null) app.clear(NOBODY, true);
+      if (who === null) app.clear(NOT_SIGNED_IN, true);
       else app.clear("Loading…");
-      if (begun && who !== null) everything();
+      if (isStarted && who !== null) pollAll();
     },
   });
   const api = new AdminApi(session);
-  const app = new AdminApp(root, local, account.element, () => analytics.now(), () => signIn.ask(WANTED));
+  const app = new AdminApp(root, local, account.element, () => analytics.now(), () => signIn.open(CREDENTIAL_HINT));
   document.body.append(signIn.element, linkSignIn.element);
   const polling = (half: "pipelines" | "analytics", everyMs: number, ask: () => Promise<void>): Polling =>
     new Polling({
-      ask: () => ask().catch((error: unknown) => app.problem(half, problemOf(error))),
+      poll: () => ask().catch((error: unknown) => app.problem(half, problemOf(error))),
       everyMs,
       // Without a sign-in there is nothing to ask for.
-      seen: () => document.visibilityState === "visible" && !signIn.element.open,
+      isVisible: () => document.visibilityState === "visible" && !signIn.element.open,
       later,
     });
   const pipelines = polling("pipelines", PIPELINES_MS, async () => app.showPipelines(await api.pipelines()));
   const analytics = polling("analytics", ANALYTICS_MS, async () => {
     const minutes = app.minutes;
-    const found = await api.analytics(minutes);
-    if (minutes === app.minutes) app.showAnalytics(found);
+    const figures = await api.analytics(minutes);
+    if (minutes === app.minutes) app.showAnalytics(figures);
   });
 
-  window.addEventListener("storage", (event) => session.heard(event));
-  window.addEventListener("online", everything);
+  window.addEventListener("storage", (event) => session.onStorage(event));
+  window.addEventListener("online", pollAll);
   document.addEventListener("visibilitychange", () => {
-    if (document.visibilityState === "visible" && !signIn.element.open) everything();
+    if (document.visibilityState === "visible" && !signIn.element.open) pollAll();
   });
   app.clear("Loading…");
   await session.start(fragment);
-  begun = true;
-  if (!signIn.element.open) everything();
+  isStarted = true;
+  if (!signIn.element.open) pollAll();
 }
 
 void begin();

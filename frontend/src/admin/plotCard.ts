@@ -1,6 +1,6 @@
 import { h, setText } from "../view/dom";
 import { draw, mark } from "./chart";
-import { empty, type Plot } from "./series";
+import { isEmpty, type Plot } from "./series";
 import * as words from "./words";
 
 /** One plot with its title, unit, legend and table. The table may be open while figures change. */
@@ -9,7 +9,7 @@ export class PlotCard {
   private readonly unit = h("span", { class: "unit" });
   private readonly drawing = h("div", { class: "drawing" });
   private readonly legend = h("ul", { class: "legend" });
-  private readonly picked = h("p", { class: "picked", "aria-hidden": "true" });
+  private readonly readout = h("p", { class: "picked", "aria-hidden": "true" });
   private readonly nothing = h("p", { class: "nothing" }, "Nothing in this range.");
   private readonly table = h("table", {});
   private readonly scroll = h("div", { class: "scroll", tabindex: "0", role: "region" }, this.table);
@@ -20,7 +20,7 @@ export class PlotCard {
   private step = 0;
 
   constructor(id: string) {
-    this.element = h("section", { class: "card", id: `plot-${id}`, "aria-labelledby": `plot-${id}-title` }, h("header", {}, this.title, this.unit), this.drawing, this.nothing, this.legend, this.picked, this.details);
+    this.element = h("section", { class: "card", id: `plot-${id}`, "aria-labelledby": `plot-${id}-title` }, h("header", {}, this.title, this.unit), this.drawing, this.nothing, this.legend, this.readout, this.details);
     this.title.id = `plot-${id}-title`;
     new ResizeObserver(() => this.draw()).observe(this.drawing);
   }
@@ -32,13 +32,13 @@ export class PlotCard {
     setText(this.title, plot.title);
     setText(this.unit, plot.kind === "bars" ? `${plot.unit} per ${words.duration(step / 1000)}` : plot.unit);
     this.scroll.setAttribute("aria-label", `Table: ${plot.title}`);
-    const none = empty(plot);
+    const none = isEmpty(plot);
     this.nothing.hidden = !none;
     this.drawing.hidden = none;
     this.details.hidden = none;
     this.legend.hidden = none || plot.series.length < 2;
     this.legend.replaceChildren(...plot.series.map((series) => h("li", { class: mark(series) }, h("span", { class: "swatch" }), series.name)));
-    this.picked.hidden = none;
+    this.readout.hidden = none;
     this.draw();
     this.fill();
   }
@@ -53,12 +53,12 @@ export class PlotCard {
 
   private pick(index: number | null): void {
     if (index === null || this.plot === null) {
-      setText(this.picked, "\u00a0");
+      setText(this.readout, "\u00a0");
       return;
     }
     const figures = this.plot.series.map((series) => [series.name, series.values[index] ?? null] as const).filter(([, value]) => value !== null && value !== 0);
-    const told = figures.map(([name, value]) => (this.plot?.series.length === 1 ? words.short(value ?? 0) : `${name} ${words.short(value ?? 0)}`));
-    setText(this.picked, `${words.moment(this.at[index] ?? 0)}: ${told.length === 0 ? "nothing" : told.join(" · ")}`);
+    const entries = figures.map(([name, value]) => (this.plot?.series.length === 1 ? words.short(value ?? 0) : `${name} ${words.short(value ?? 0)}`));
+    setText(this.readout, `${words.moment(this.at[index] ?? 0)}: ${entries.length === 0 ? "nothing" : entries.join(" · ")}`);
   }
 
   // Newest first; steps of which nothing is known are left out. Made only while it is read.

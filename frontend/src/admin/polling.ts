@@ -1,15 +1,15 @@
 /* Asks again and again while the page is seen, one question at a time. */
 
 export interface PollingParts {
-  ask(): Promise<void>;
+  poll(): Promise<void>;
   everyMs: number;
   /** Whether anybody looks. */
-  seen(): boolean;
+  isVisible(): boolean;
   later(run: () => void, ms: number): () => void;
 }
 
 export class Polling {
-  private asking = false;
+  private isPolling = false;
   /** Somebody wanted an answer while one was on its way, which may be of before. */
   private again = false;
   private stopLater: (() => void) | null = null;
@@ -20,13 +20,13 @@ export class Polling {
   now(): void {
     this.stopLater?.();
     this.stopLater = null;
-    if (this.asking) {
+    if (this.isPolling) {
       this.again = true;
       return;
     }
-    this.asking = true;
-    void this.parts.ask().finally(() => {
-      this.asking = false;
+    this.isPolling = true;
+    void this.parts.poll().finally(() => {
+      this.isPolling = false;
       const again = this.again;
       this.again = false;
       if (again) this.now();
@@ -35,7 +35,7 @@ export class Polling {
   }
 
   private next(): void {
-    if (this.parts.seen()) this.now();
+    if (this.parts.isVisible()) this.now();
     else this.stopLater = this.parts.later(() => this.next(), this.parts.everyMs);
   }
 }

@@ -1,9 +1,9 @@
 /* Where things stand in a plot. */
 
 /** 0 and a few round numbers above it, the last of which is at least `most`. `whole`: none is between two whole numbers. */
-export function ticks(most: number, whole = false, wanted = 4): number[] {
+export function ticks(most: number, whole = false, target = 4): number[] {
   if (!(most > 0)) return [0, 1];
-  const raw = whole ? Math.max(1, most / wanted) : most / wanted;
+  const raw = whole ? Math.max(1, most / target) : most / target;
   const power = 10 ** Math.floor(Math.log10(raw));
   const rounds = whole && power < 10 ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10];
   const step = (rounds.find((each) => each * power >= raw * 0.999999) ?? 10) * power;
@@ -14,12 +14,12 @@ const MINUTE = 60_000;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400].map((minutes) => minutes * MINUTE);
 
 /** Round local times within a range, at most `wanted`. `offset`: minutes that local time is behind UTC. */
-export function timeTicks(from: number, to: number, wanted: number, offset = new Date(from).getTimezoneOffset()): number[] {
-  const step = STEPS.find((each) => (to - from) / each <= wanted) ?? to - from;
+export function timeTicks(from: number, to: number, target: number, offset = new Date(from).getTimezoneOffset()): number[] {
+  const step = STEPS.find((each) => (to - from) / each <= target) ?? to - from;
   const shift = offset * MINUTE;
-  const found: number[] = [];
-  for (let time = Math.ceil((from - shift) / step) * step + shift; time < to; time += step) found.push(time);
-  return found;
+  const times: number[] = [];
+  for (let time = Math.ceil((from - shift) / step) * step + shift; time < to; time += step) times.push(time);
+  return times;
 }
 
 /** The sums below and with each series, for bars that stand on each other. */

@@ -35,20 +35,20 @@ export function plots(analytics: Analytics, by: By): Plot[] {
   const rows = (name: string): Row[] => analytics.results[name] ?? [];
   const one = (name: string, table: string, column: string, colour = 0): Series => {
     const values: (number | null)[] = Array.from({ length: at.size }, () => 0);
-    for (const row of rows(table)) put(values, at, row, row[column], 1);
+    for (const row of rows(table)) setValue(values, at, row, row[column], 1);
     return { name, values, colour, dashed: colour > 0 };
   };
   // Each name is a series, the others are the last one.
   const many = (table: string, column: string, nothing: number | null, others: string, scale = 1): Series[] => {
-    const found = new Map<string, (number | null)[]>();
+    const valuesByName = new Map<string, (number | null)[]>();
     for (const row of rows(table)) {
       const name = row["series"] === null ? others : row["series"] === "" ? `no ${by}` : String(row["series"]);
-      const values = found.get(name) ?? Array.from({ length: at.size }, () => nothing);
-      found.set(name, values);
-      put(values, at, row, row[column], scale);
+      const values = valuesByName.get(name) ?? Array.from({ length: at.size }, () => nothing);
+      valuesByName.set(name, values);
+      setValue(values, at, row, row[column], scale);
     }
-    const named = [...found].sort(([a], [b]) => Number(a === others) - Number(b === others) || (a < b ? -1 : 1));
-    return named.map(([name, values], colour) => ({ name, values, colour, dashed: false }));
+    const entries = [...valuesByName].sort(([a], [b]) => Number(a === others) - Number(b === others) || (a < b ? -1 : 1));
+    return entries.map(([name, values], colour) => ({ name, values, colour, dashed: false }));
   };
   const usage = by === "model" ? "usage_by_model" : "usage_by_tenant";
   const others = by === "model" ? "other models" : "other tenants";
@@ -72,12 +72,12 @@ export function plots(analytics: Analytics, by: By): Plot[] {
   ];
 }
 
-function put(values: (number | null)[], at: Map<number, number>, row: Row, value: Cell | undefined, scale: number): void {
+function setValue(values: (number | null)[], at: Map<number, number>, row: Row, value: Cell | undefined, scale: number): void {
   const index = at.get(Number(row["time"]));
   if (index !== undefined && typeof value === "number") values[index] = value * scale;
 }
 
 /** Whether there is anything to draw. */
-export function empty(plot: Plot): boolean {
+export function isEmpty(plot: Plot): boolean {
   return plot.series.every((series) => series.values.every((value) => value === null || value === 0));
 }

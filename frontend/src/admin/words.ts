@@ -16,7 +16,7 @@ export function state(pipeline: Pipeline): string {
   if (pipeline.state === "done" && pipeline.progress?.read === 0) return "No row has come yet";
   const words = STATES[pipeline.state] ?? pipeline.state;
   const stale = pipeline.state === "missing" || pipeline.state === "unknown";
-  return stale && pipeline.lookedAt !== null ? `${words}. Figures are of ${clock(pipeline.lookedAt * 1000)}` : words;
+  return stale && pipeline.checkedAt !== null ? `${words}. Figures are of ${clock(pipeline.checkedAt * 1000)}` : words;
 }
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -56,8 +56,8 @@ export function duration(seconds: number | null): string {
 /** How far it is. Never 100 % while a row waits. */
 export function progress({ read, lag, share }: Pick<Progress, "read" | "lag" | "share">): string {
   if (read + lag === 0) return "0 rows";
-  const shown = Math.floor(Math.min(1, share) * 1000) / 10;
-  return `${count(read)} of ${count(read + lag)} rows, ${lag > 0 ? Math.min(99.9, shown) : shown} %`;
+  const percent = Math.floor(Math.min(1, share) * 1000) / 10;
+  return `${count(read)} of ${count(read + lag)} rows, ${lag > 0 ? Math.min(99.9, percent) : percent} %`;
 }
 
 export function clock(ms: number): string {

@@ -12,7 +12,7 @@
 
    What is kept is bounded by the events alone, so every reader keeps, and shows, the same. */
 
-import type { Fault, ItemKind, Outcome, ResponseEvent, Segment, Served, Usage } from "./protocol";
+import type { Fault, ItemKind, Outcome, ResponseEvent, Segment, ServingInfo, Usage } from "./protocol";
 
 /** `lost`: the server no longer has this response, so it can neither go on nor be shown whole. */
 export type AnswerStatus = "queued" | "in_progress" | Outcome | "lost";
@@ -36,7 +36,7 @@ export interface Part extends Item {
   readonly text: string;
 }
 
-export interface Answer extends Readonly<Served> {
+export interface Answer extends Readonly<ServingInfo> {
   readonly responseId: string;
   /** sequence_number of the last event applied; -1 before the first. */
   readonly lastSeq: number;
@@ -62,17 +62,17 @@ export interface Answer extends Readonly<Served> {
 
 export type Verdict = "applied" | "duplicate" | "gap";
 
-export interface Applied {
+export interface Transition {
   readonly answer: Answer;
   readonly verdict: Verdict;
   /** The server's statement of the whole text differed from what the pieces gave; the server's was taken. */
   readonly corrected: boolean;
 }
 
-export const ITEMS_KEPT = 200;
-export const SOURCES_KEPT = 50;
+export const MAX_ITEMS = 200;
+export const MAX_SOURCES = 50;
 /** Characters of reasoning and calls together. Messages are kept as far as the model writes them. */
-export const SIDE_CHARACTERS_KEPT = 200_000;
+export const MAX_SIDE_CHARACTERS = 200_000;
 
 export function newAnswer(responseId: string): Answer {
   return {
@@ -113,70 +113,70 @@ export function parts(answer: Answer): Part[] {
 export function calls(answer: Answer): { readonly kind: "function" | "custom"; readonly call: string }[] | null {
   if (answer.status !== "completed") return []; // of one that was cut short the server wants none
   if (answer.more > 0) return null;
-  const found = [];
+  const toolCalls = [];
   for (const { kind, call } of answer.items) {
     if (kind !== "function" && kind !== "custom") continue;
     if (call === undefined) return null;
-    found.push({ kind, call });
+    toolCalls.push({ kind, call });
   }
-  return found;
+  return toolCalls;
 }
 
 /** `seenAt` is the time the event was seen to arrive, or null in a replay. */
-export function apply(answer: Answer, event: ResponseEvent, seenAt: number | null): Applied {
+export function apply(answer: Answer, event: ResponseEvent, receivedAt: number | null): Transition {
   if (!isRunning(answer) || event.seq <= answer.lastSeq || event.kind === "place") return { answer, verdict: "duplicate", corrected: false };
   if (event.seq > answer.lastSeq + 1) return { answer, verdict: "gap", corrected: false };
   const next = { ...answer, lastSeq: event.seq };
   switch (event.kind) {
     case "status":
-      return applied({ ...next, status: event.status, ...event.served });
+      return transition({ ...next, status: event.status, ...event.serving });
     case "opened":
-      return applied(opened(next, event.item, event.name, event.call));
+      return transition(withItem(next, event.item, event.name, event.call));
     case "delta":
-      return applied({
-        ...grown(fitting(next, event.item), event.delta),
+      return transition({
+        ...withDelta(withOpenItem(next, event.item), event.delta),
         status: "in_progress",
         deltas: answer.deltas + 1,
-        firstAt: answer.text === "" ? seenAt : answer.firstAt,
-        lastAt: seenAt,
+        firstAt: answer.text === "" ? receivedAt : answer.firstAt,
+        lastAt: receivedAt,
       });
     case "text":
-      return stated(fitting(next, event.item), event.text);
+      return withWholeText(withOpenItem(next, event.item), event.text);
     case "closed":
-      return applied(withLast(next, { state: event.whole ? "whole" : "cut" }));
+      return transition(withLast(next, { state: event.whole ? "whole" : "cut" }));
     case "cited":
-      return applied(cited(next, event.file));
+      return transition(withSource(next, event.file));
     case "end":
-      return applied({
+      return transition({
         ...next,
         status: event.outcome,
         reason: event.reason,
         usage: event.usage,
         fault: event.fault,
-        ...event.served,
+        ...event.serving,
       });
     case "other":
-      return applied(next);
+      return transition(next);
   }
 }
 
-function applied(answer: Answer): Applied {
+function transition(answer: Answer): Transition {
   return { answer, verdict: "applied", corrected: false };
 }
 
-function cited(answer: Answer, file: string): Answer {
-  const known = answer.sources.includes(file) || answer.sources.length >= SOURCES_KEPT;
-  return known ? answer : { ...answer, sources: [...answer.sources, file] };
+function withSource(answer: Answer, file: string): Answer {
+  const isUnchanged = answer.sources.includes(file) || answer.sources.length >= MAX_SOURCES;
+  return isUnchanged ? answer : { ...answer, sources: [...answer.sources, file] };
 }
 
-function opened(answer: Answer, kind: ItemKind, name: string, call: string): Answer {
-  if (answer.items.length >= ITEMS_KEPT) return { ...answer, more: answer.more + 1 };
+function withItem(answer: Answer, kind: ItemKind, name: string, call: string): Answer {
+  if (answer.items.length >= MAX_ITEMS) return { ...answer, more: answer.more + 1 };
   return { ...answer, items: [...answer.items, { kind, at: answer.text.length, name, ...(call === "" ? {} : { call }), state: "open", left: 0 }] };
 }
 
 /** The answer with an open item that characters of this kind can belong to. */
-function fitting(answer: Answer, kind: ItemKind): Answer {
-  return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : opened(answer, kind, "", "");
+function withOpenItem(answer: Answer, kind: ItemKind): Answer {
+  return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : withItem(answer, kind, "", "");
 }
 
 function withLast(answer: Answer, changes: Partial<Item>): Answer {
@@ -184,36 +184,36 @@ function withLast(answer: Answer, changes: Partial<Item>): Answer {
   return last === undefined || answer.more > 0 ? answer : { ...answer, items: [...answer.items.slice(0, -1), { ...last, ...changes }] };
 }
 
-function grown(answer: Answer, delta: string): Answer {
+function withDelta(answer: Answer, delta: string): Answer {
   const last = answer.items.at(-1);
   if (last === undefined || answer.more > 0) return answer;
   if (last.kind === "message") return { ...answer, text: answer.text + delta };
-  const room = last.left > 0 ? 0 : SIDE_CHARACTERS_KEPT - besideMessages(answer);
-  const kept = delta.length <= room ? delta : delta.slice(0, room).replace(/[\ud800-\udbff]$/, "");
-  const longer = { ...answer, text: answer.text + kept };
-  return kept === delta ? longer : withLast(longer, { left: last.left + delta.length - kept.length });
+  const room = last.left > 0 ? 0 : MAX_SIDE_CHARACTERS - sideCharacters(answer);
+  const piece = delta.length <= room ? delta : delta.slice(0, room).replace(/[\ud800-\udbff]$/, "");
+  const longer = { ...answer, text: answer.text + piece };
+  return piece === delta ? longer : withLast(longer, { left: last.left + delta.length - piece.length });
 }
 
-function besideMessages({ items, text }: Answer): number {
+function sideCharacters({ items, text }: Answer): number {
   return items.reduce((sum, { kind, at }, place) => (kind === "message" ? sum : sum + (items[place + 1]?.at ?? text.length) - at), 0);
 }
 
 /** The server's statement of the open item's whole text. */
-function stated(answer: Answer, whole: string): Applied {
+function withWholeText(answer: Answer, whole: string): Transition {
   const last = answer.items.at(-1);
-  if (last === undefined || answer.more > 0) return applied(answer);
+  if (last === undefined || answer.more > 0) return transition(answer);
   const before = withLast({ ...answer, text: answer.text.slice(0, last.at) }, { left: 0 });
-  const after = grown(before, whole);
+  const after = withDelta(before, whole);
   const same = after.text === answer.text && after.items.at(-1)?.left === last.left;
-  return same ? applied(answer) : { answer: after, verdict: "applied", corrected: true };
+  return same ? transition(answer) : { answer: after, verdict: "applied", corrected: true };
 }
 
-export function lose(answer: Answer, fault: Fault): Answer {
+export function markLost(answer: Answer, fault: Fault): Answer {
   return isRunning(answer) ? { ...answer, status: "lost", fault } : answer;
 }
 
 /** Of two folds of the same response, the further one; with the earliest sight of its first piece that either had. */
-export function further(a: Answer, b: Answer): Answer {
+export function moreAdvanced(a: Answer, b: Answer): Answer {
   const [ahead, behind] = rank(a) >= rank(b) ? [a, b] : [b, a];
   if (behind.firstAt === null || (ahead.firstAt !== null && ahead.firstAt <= behind.firstAt)) return ahead;
   return { ...ahead, firstAt: behind.firstAt };
@@ -227,16 +227,16 @@ function rank(answer: Answer): number {
 
 /** An answer that was kept, perhaps by an older version of this page, which knew messages only. What it has of a running
     one may lack items, so that is begun again. Throws at what is no answer. */
-export function readAnswer(kept: Answer): Answer {
-  if (typeof kept.text !== "string" || !Number.isInteger(kept.lastSeq)) throw new Error("not an answer");
-  if (!isItems(kept.items, kept.text)) return isRunning(kept) ? newAnswer(kept.responseId) : { ...told(kept), items: [], more: 0 };
-  return told(kept);
+export function readAnswer(record: Answer): Answer {
+  if (typeof record.text !== "string" || !Number.isInteger(record.lastSeq)) throw new Error("not an answer");
+  if (!isItems(record.items, record.text)) return isRunning(record) ? newAnswer(record.responseId) : { ...withDefaults(record), items: [], more: 0 };
+  return withDefaults(record);
 }
 
 /** With what an older version of this page did not keep. */
-function told(kept: Answer): Answer {
-  const { segments, sources } = kept;
-  return { ...newAnswer(kept.responseId), ...kept, segments: isSegments(segments) ? segments : [], sources: isNames(sources) ? sources : [] };
+function withDefaults(record: Answer): Answer {
+  const { segments, sources } = record;
+  return { ...newAnswer(record.responseId), ...record, segments: isSegments(segments) ? segments : [], sources: isNames(sources) ? sources : [] };
 }
 
 function isNames(names: unknown): names is readonly string[] {

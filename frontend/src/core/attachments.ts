@@ -30,9 +30,9 @@ export function isExpired({ expiresAt }: Attachment, now: number): boolean {
 }
 
 /** What was stored may be of another version of this page or damaged. */
-export function readAttachments(kept: unknown): readonly Attachment[] {
-  if (!Array.isArray(kept)) return [];
-  return kept.flatMap((each: Partial<Attachment> | null) => {
+export function readAttachments(record: unknown): readonly Attachment[] {
+  if (!Array.isArray(record)) return [];
+  return record.flatMap((each: Partial<Attachment> | null) => {
     const { fileId, name, kind, bytes, expiresAt } = each ?? {};
     if (typeof fileId !== "string" || (kind !== "image" && kind !== "file")) return [];
     return [{ fileId, name: typeof name === "string" ? name : "", kind, bytes: finite(bytes), expiresAt: finite(expiresAt) }];
@@ -45,21 +45,21 @@ const NAME_CHARACTERS = 100;
 /** As metadata of the response: what other devices cannot see in its input, which has texts as words and images without
     names. Its values have at most 512 characters. */
 export function toMetadata(attachments: readonly Attachment[]): Record<string, string> {
-  const told = attachments.slice(0, MAX_ATTACHMENTS).map((each) => ({ ...each, name: Array.from(each.name.replace(/\p{C}/gu, "")).slice(0, NAME_CHARACTERS).join("") }));
-  return Object.fromEntries(told.map((each, place) => [KEY + place, JSON.stringify(each)]));
+  const entries = attachments.slice(0, MAX_ATTACHMENTS).map((each) => ({ ...each, name: Array.from(each.name.replace(/\p{C}/gu, "")).slice(0, NAME_CHARACTERS).join("") }));
+  return Object.fromEntries(entries.map((each, place) => [KEY + place, JSON.stringify(each)]));
 }
 
 export function fromMetadata(metadata: Readonly<Record<string, unknown>>): readonly Attachment[] {
-  const found: unknown[] = [];
+  const records: unknown[] = [];
   for (let place = 0; place < MAX_ATTACHMENTS; place += 1) {
-    const told = metadata[KEY + place];
+    const entry = metadata[KEY + place];
     try {
-      if (typeof told === "string") found.push(JSON.parse(told));
+      if (typeof entry === "string") records.push(JSON.parse(entry));
     } catch {
       // This page did not write it.
     }
   }
-  return readAttachments(found);
+  return readAttachments(records);
 }
 
 // ---- what can be attached
@@ -70,10 +70,10 @@ export const MAX_TEXT_BYTES = 262_144;
 /** What the browser is asked to decode; it is scaled down before it is uploaded. */
 export const MAX_IMAGE_BYTES = 50_000_000;
 /** So that as many images as may be attached stay within the server's bounds of a request. */
-export const UPLOADED_IMAGE_BYTES = 600_000;
+export const MAX_UPLOADED_IMAGE_BYTES = 600_000;
 const MAX_SIDE = 1792;
 /** What the server takes as it is. A JPEG is written anew: it may be turned by its metadata, which also say where it was made. */
-const KEPT_TYPES = ["image/png", "image/webp", "image/gif"];
+const UNCHANGED_TYPES = ["image/png", "image/webp", "image/gif"];
 
 /** Why a file cannot be attached. */
 export type Refusal = "empty" | "tooLarge" | "notDecoded" | "notText" | "noImages" | "noFiles";
@@ -84,14 +84,14 @@ export interface Size {
 }
 
 /** The largest size of the same shape with sides up to `side`. */
-export function within({ width, height }: Size, side = MAX_SIDE): Size {
+export function fitWithin({ width, height }: Size, side = MAX_SIDE): Size {
   const factor = Math.min(1, side / Math.max(width, height));
   return { width: Math.max(1, Math.round(width * factor)), height: Math.max(1, Math.round(height * factor)) };
 }
 
 /** Whether an image is uploaded as it is. */
-export function isKept(type: string, bytes: number, size: Size): boolean {
-  return KEPT_TYPES.includes(type) && bytes <= UPLOADED_IMAGE_BYTES && Math.max(size.width, size.height) <= MAX_SIDE;
+export function canUploadUnchanged(type: string, bytes: number, size: Size): boolean {
+  return UNCHANGED_TYPES.includes(type) && bytes <= MAX_UPLOADED_IMAGE_BYTES && Math.max(size.width, size.height) <= MAX_SIDE;
 }
 
 /** By what the system says that it is. A drawing of SVG is a text. */
@@ -100,7 +100,7 @@ export function kindOf(type: string): Kind {
 }
 
 /** What can be said before the file is read; `takes`: what the model takes. */
-export function refusedUnread(type: string, bytes: number, takes: { images: boolean; files: boolean }): Refusal | null {
+export function refusalBeforeReading(type: string, bytes: number, takes: { images: boolean; files: boolean }): Refusal | null {
   const image = kindOf(type) === "image";
   if (image && !takes.images) return "noImages";
   if (!image && !takes.files) return "noFiles";

@@ -21,11 +21,11 @@ import { el, type Node } from "./nodes";
 
 const highlighter = createLowlight({ bash, c, cpp, css, diff, go, java, javascript, json, python, rust, sql, typescript, xml, yaml });
 /** Colouring longer code on every frame costs more than the colours are worth. */
-const COLOURED_CHARACTERS = 20_000;
+const MAX_CHARACTERS = 20_000;
 
 /** Code in the colours of its language, as far as that is known. */
-export function coloured(code: string, language: string): readonly Node[] {
-  if (language === "" || code.length > COLOURED_CHARACTERS || !highlighter.registered(language.toLowerCase())) return [code];
+export function highlight(code: string, language: string): readonly Node[] {
+  if (language === "" || code.length > MAX_CHARACTERS || !highlighter.registered(language.toLowerCase())) return [code];
   return highlighter.highlight(language.toLowerCase(), code).children.flatMap(fromHighlight);
 }
 

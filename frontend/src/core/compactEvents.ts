@@ -7,7 +7,7 @@ interface Watch {
   /** sequence_number of the event before. */
   seq: number;
   /** The last delta that came as an object; null before it. */
-  like: Fields | null;
+  lastDelta: Fields | null;
 }
 
 /** What the numbers of one socket stand for. */
@@ -27,7 +27,7 @@ export function expand(message: unknown, watches: Watches): unknown {
   if (!isCount(number)) return null;
   watches.delete(number);
   if (typeof responseId !== "string" || !Array.isArray(events)) return null;
-  return expandEntries(events, number, { responseId, seq: -1, like: null }, watches);
+  return expandEntries(events, number, { responseId, seq: -1, lastDelta: null }, watches);
 }
 
 function expandEntries(entries: unknown[], number: number, watch: Watch, watches: Watches): Fields | null {
@@ -46,13 +46,13 @@ function expandEntries(entries: unknown[], number: number, watch: Watch, watches
 
 function expandEntry(entry: unknown, watch: Watch): Fields | null {
   if (typeof entry === "string") {
-    if (watch.like === null) return null;
+    if (watch.lastDelta === null) return null;
     watch.seq += 1;
-    return { ...watch.like, sequence_number: watch.seq, delta: entry };
+    return { ...watch.lastDelta, sequence_number: watch.seq, delta: entry };
   }
   if (!isObject(entry) || !isCount(entry["sequence_number"])) return null;
   watch.seq = entry["sequence_number"];
-  if (String(entry["type"]).endsWith(".delta")) watch.like = entry;
+  if (String(entry["type"]).endsWith(".delta")) watch.lastDelta = entry;
   return entry;
 }
 

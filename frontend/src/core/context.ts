@@ -2,8 +2,8 @@
 
 import { calls, type Answer } from "./answer";
 import { content, isExpired, type Attachment, type Part } from "./attachments";
-import { before, chain, shown, type Conversation, type Turn } from "./conversation";
-import { said } from "./reading";
+import { turnsBefore, chain, visibleTurns, type Conversation, type Turn } from "./conversation";
+import { messageText } from "./reading";
 
 export interface Message {
   readonly role: "user" | "assistant";
@@ -32,46 +32,46 @@ export function contextOf(conversation: Conversation, turnId: string): Context {
   const turn = conversation.turns.find(({ id }) => id === turnId);
   const cut = turn?.before.at(-1);
   if (cut !== undefined) return { input: [], previousResponseId: cut.responseId };
-  const previous = continued(conversation, turnId).at(-1)?.heard.at(-1) ?? null;
+  const previous = exchanges(conversation, turnId).at(-1)?.answers.at(-1) ?? null;
   const question = turn === undefined ? "" : content(turn.question, turn.attachments);
   const message = { role: "user" as const, content: question };
   const alone = typeof question === "string" ? question : [message];
-  if (previous === null) return { input: alone, previousResponseId: behind(conversation, turn, null) };
-  const open = calls(previous);
-  if (open === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
-  const outputs = open.map(({ kind, call }): CallOutput => ({
+  if (previous === null) return { input: alone, previousResponseId: predecessor(conversation, turn, null) };
+  const openCalls = calls(previous);
+  if (openCalls === null) return { input: wholeContext(conversation, turnId), previousResponseId: null };
+  const outputs = openCalls.map(({ kind, call }): CallOutput => ({
     type: kind === "function" ? "function_call_output" : "custom_tool_call_output",
     call_id: call,
     output: NOT_RUN,
   }));
   const input = outputs.length === 0 ? alone : [...outputs, message];
-  return { input, previousResponseId: behind(conversation, turn, previous.responseId) };
+  return { input, previousResponseId: predecessor(conversation, turn, previous.responseId) };
 }
 
 /** The response that a turn follows: in a conversation of the server the last one before it, else the one that is given. */
-function behind(conversation: Conversation, turn: Turn | undefined, previous: string | null): string | null {
+function predecessor(conversation: Conversation, turn: Turn | undefined, previous: string | null): string | null {
   if (conversation.remote === null || turn === undefined) return previous;
-  const path = before(conversation, turn).flatMap((each) => chain(each));
+  const path = turnsBefore(conversation, turn).flatMap((each) => chain(each));
   return path.at(-1)?.responseId ?? null;
 }
 
 /** Everything said so far, for when the server no longer knows the answer that the question continues. Of what was shown
     before, that which the server still has. */
 export function wholeContext(conversation: Conversation, turnId: string): Message[] {
-  const asked = conversation.turns.find((turn) => turn.id === turnId);
+  const turn = conversation.turns.find((turn) => turn.id === turnId);
   const messages: Message[] = [];
-  for (const { question, attachments, heard } of continued(conversation, turnId)) {
-    const there = attachments.filter((each) => !isExpired(each, asked?.sentAt ?? 0));
-    messages.push({ role: "user", content: content(question, there) }, { role: "assistant", content: said(heard) });
+  for (const { question, attachments, answers } of exchanges(conversation, turnId)) {
+    const available = attachments.filter((each) => !isExpired(each, turn?.sentAt ?? 0));
+    messages.push({ role: "user", content: content(question, available) }, { role: "assistant", content: messageText(answers) });
   }
-  return asked === undefined ? messages : [...messages, { role: "user", content: content(asked.question, asked.attachments) }];
+  return turn === undefined ? messages : [...messages, { role: "user", content: content(turn.question, turn.attachments) }];
 }
 
-function continued(conversation: Conversation, turnId: string): { question: string; attachments: readonly Attachment[]; heard: readonly Answer[] }[] {
+function exchanges(conversation: Conversation, turnId: string): { question: string; attachments: readonly Attachment[]; answers: readonly Answer[] }[] {
   const turn = conversation.turns.find(({ id }) => id === turnId);
-  return (turn === undefined ? shown(conversation) : before(conversation, turn))
-    .map(({ question, attachments, answer, before }) => ({ question, attachments, heard: answer !== null && isWhole(answer) ? [...before, answer] : before }))
-    .filter(({ heard }) => heard.length > 0);
+  return (turn === undefined ? visibleTurns(conversation) : turnsBefore(conversation, turn))
+    .map(({ question, attachments, answer, before }) => ({ question, attachments, answers: answer !== null && isWhole(answer) ? [...before, answer] : before }))
+    .filter(({ answers }) => answers.length > 0);
 }
 
 // A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.

@@ -5,9 +5,9 @@
    version). So nothing that was said is ever replaced. One path through the tree is on show. Which versions are answers to
    one question is told by their words and files, so every device sees the same, also of what other clients asked. */
 
-import { further, isRunning, type Answer } from "./answer";
+import { moreAdvanced, isRunning, type Answer } from "./answer";
 import type { Attachment } from "./attachments";
-import { later, USUAL, type Chosen, type Settings } from "./settings";
+import { latest, DEFAULT_SETTINGS, type StampedSettings, type Settings } from "./settings";
 import { withoutMarks } from "./titles";
 import { texts } from "./words";
 
@@ -89,12 +89,12 @@ export interface Conversation {
       shown. */
   readonly chosen: Readonly<Record<string, Choice>>;
   /** What following questions are asked with. */
-  readonly settings: Chosen;
+  readonly settings: StampedSettings;
 }
 
 export const UNNAMED: Label = { name: "", pinned: false, at: 0 };
 
-export function newConversation(id: string, now: number, settings: Settings = USUAL): Conversation {
+export function newConversation(id: string, now: number, settings: Settings = DEFAULT_SETTINGS): Conversation {
   return { id, createdAt: now, remote: null, label: UNNAMED, usedAt: 0, turns: [], chosen: {}, settings: { ...settings, at: now } };
 }
 
@@ -126,14 +126,14 @@ export function chain({ before, answer }: Turn): readonly Answer[] {
 }
 
 /** The turns on show, in order. */
-export function shown(conversation: Conversation): readonly Turn[] {
+export function visibleTurns(conversation: Conversation): readonly Turn[] {
   const { children } = tree(conversation);
   const path: Turn[] = [];
-  const known = new Set<string>(); // what was damaged in the store may follow itself
-  for (let at = ROOT; !known.has(at); ) {
-    known.add(at);
-    const found = children.get(at) ?? [];
-    const turn = found.find(({ id }) => id === conversation.chosen[at]?.turn) ?? found.at(-1);
+  const visited = new Set<string>(); // what was damaged in the store may follow itself
+  for (let at = ROOT; !visited.has(at); ) {
+    visited.add(at);
+    const siblings = children.get(at) ?? [];
+    const turn = siblings.find(({ id }) => id === conversation.chosen[at]?.turn) ?? siblings.at(-1);
     if (turn === undefined) break;
     path.push(turn);
     at = turn.id;
@@ -155,9 +155,9 @@ export function answerVersions(conversation: Conversation, turn: Turn): readonly
 /** One turn for each question that was asked in this place, in the order in which they were asked first: this turn for its
     own question, for another one the answer that was seen last. */
 export function questionVersions(conversation: Conversation, turn: Turn): readonly Turn[] {
-  const beside = versions(conversation, turn);
-  const first = beside.filter((each, place) => beside.findIndex((other) => isSameQuestion(each, other)) === place);
-  return first.map((each) => (isSameQuestion(each, turn) ? turn : seenLast(conversation, beside.filter((other) => isSameQuestion(each, other)))));
+  const siblings = versions(conversation, turn);
+  const first = siblings.filter((each, place) => siblings.findIndex((other) => isSameQuestion(each, other)) === place);
+  return first.map((each) => (isSameQuestion(each, turn) ? turn : answerOnShow(conversation, siblings.filter((other) => isSameQuestion(each, other)))));
 }
 
 function isSameQuestion(a: Turn, b: Turn): boolean {
@@ -166,18 +166,18 @@ function isSameQuestion(a: Turn, b: Turn): boolean {
 }
 
 /** Of answers to one question, the oldest first. */
-function seenLast(conversation: Conversation, answers: readonly Turn[]): Turn {
+function answerOnShow(conversation: Conversation, answers: readonly Turn[]): Turn {
   const [oldest, newest] = [answers[0] as Turn, answers.at(-1) as Turn];
-  return answers.find(({ id }) => id === conversation.chosen[seenAt(oldest)]?.turn) ?? newest;
+  return answers.find(({ id }) => id === conversation.chosen[answerChoiceKey(oldest)]?.turn) ?? newest;
 }
 
 /** Where `chosen` has the answer to a question that was seen last. `oldest`: the first one to it. No turn has such an id. */
-function seenAt(oldest: Turn): string {
+function answerChoiceKey(oldest: Turn): string {
   return `:${oldest.id}`;
 }
 
 /** The turns before this one, the first one first. */
-export function before(conversation: Conversation, turn: Turn): readonly Turn[] {
+export function turnsBefore(conversation: Conversation, turn: Turn): readonly Turn[] {
   const { byId, parents } = tree(conversation);
   const path: Turn[] = [];
   let at = byId.get(parents.get(turn.id) ?? ROOT);
@@ -189,16 +189,16 @@ export function before(conversation: Conversation, turn: Turn): readonly Turn[] 
 }
 
 /** Shows this turn among its versions. */
-export function choosing(conversation: Conversation, turn: Turn, now: number): Conversation {
+export function withChoice(conversation: Conversation, turn: Turn, now: number): Conversation {
   const parent = tree(conversation).parents.get(turn.id) ?? ROOT;
   const at = Math.max(now, (conversation.chosen[parent]?.at ?? 0) + 1); // later than the choice that it follows
   const choice = { turn: turn.id, at };
   const oldest = answerVersions(conversation, turn)[0] ?? turn;
-  return { ...conversation, chosen: { ...conversation.chosen, [parent]: choice, [seenAt(oldest)]: choice } };
+  return { ...conversation, chosen: { ...conversation.chosen, [parent]: choice, [answerChoiceKey(oldest)]: choice } };
 }
 
 /** From now on it is asked with these settings. */
-export function setting(conversation: Conversation, settings: Settings, now: number): Conversation {
+export function withSettings(conversation: Conversation, settings: Settings, now: number): Conversation {
   return { ...conversation, settings: { ...settings, at: Math.max(now, conversation.settings.at + 1) } };
 }
 
@@ -215,12 +215,12 @@ interface Tree {
 const trees = new WeakMap<Conversation, Tree>();
 
 function tree(conversation: Conversation): Tree {
-  let found = trees.get(conversation);
-  if (found === undefined) trees.set(conversation, (found = grow(conversation)));
-  return found;
+  let cached = trees.get(conversation);
+  if (cached === undefined) trees.set(conversation, (cached = buildTree(conversation)));
+  return cached;
 }
 
-function grow({ turns }: Conversation): Tree {
+function buildTree({ turns }: Conversation): Tree {
   const byId = new Map(turns.map((turn) => [turn.id, turn]));
   const parents = new Map<string, string>();
   const children = new Map<string, Turn[]>();
@@ -233,9 +233,9 @@ function grow({ turns }: Conversation): Tree {
     const place = parent?.id ?? ROOT;
     parents.set(turn.id, place);
     if (turn.phase === "withdrawn") continue;
-    const beside = children.get(place);
-    if (beside === undefined) children.set(place, [turn]);
-    else beside.push(turn);
+    const siblings = children.get(place);
+    if (siblings === undefined) children.set(place, [turn]);
+    else siblings.push(turn);
   }
   return { byId, parents, children };
 }
@@ -246,7 +246,7 @@ export function isBusy(turn: Turn): boolean {
 
 /** What runs on the path that is on show. */
 export function busyTurn(conversation: Conversation): Turn | null {
-  return shown(conversation).find(isBusy) ?? null;
+  return visibleTurns(conversation).find(isBusy) ?? null;
 }
 
 /** Whether anything runs, on whichever path. */
@@ -255,26 +255,26 @@ export function isAnyBusy(conversation: Conversation): boolean {
 }
 
 /** Shows the path that leads to this turn. What follows it is shown as before. */
-export function showing(conversation: Conversation, turn: Turn, now: number): Conversation {
-  return [...before(conversation, turn), turn].reduce((made, each) => {
-    const beside = versions(made, each).filter(({ id }) => id !== each.id);
-    const isShown = beside.length === 0 || shown(made).some(({ id }) => id === each.id);
-    return isShown ? made : choosing(made, each, now);
+export function withPathTo(conversation: Conversation, turn: Turn, now: number): Conversation {
+  return [...turnsBefore(conversation, turn), turn].reduce((current, each) => {
+    const siblings = versions(current, each).filter(({ id }) => id !== each.id);
+    const isVisible = siblings.length === 0 || visibleTurns(current).some(({ id }) => id === each.id);
+    return isVisible ? current : withChoice(current, each, now);
   }, conversation);
 }
 
 export function title(conversation: Conversation): string {
   if (conversation.label.name !== "") return conversation.label.name;
-  const first = shown(conversation)[0];
+  const first = visibleTurns(conversation)[0];
   return first === undefined ? texts().newChat : questionTitle(first.question);
 }
 
 /** Names are made with each drawing of the list, and a question may be long. */
-const READ_FOR_TITLE = 400;
+const MAX_TITLE_SOURCE = 400;
 
 /** What a chat that began with this question is called until it has a name. */
 export function questionTitle(question: string): string {
-  const line = withoutMarks(question.trim().slice(0, READ_FOR_TITLE)).replace(/\s+/g, " ").trim();
+  const line = withoutMarks(question.trim().slice(0, MAX_TITLE_SOURCE)).replace(/\s+/g, " ").trim();
   if (line === "") return texts().newChat;
   return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line;
 }
@@ -290,22 +290,22 @@ export function isOnServer(conversation: Conversation): boolean {
 
 export function withTurn(conversation: Conversation, turn: Turn): Conversation {
   const others = conversation.turns.filter((other) => other.id !== turn.id);
-  return { ...conversation, turns: [...others, turn].sort(inOrder) };
+  return { ...conversation, turns: [...others, turn].sort(compareTurns) };
 }
 
-function inOrder(a: Turn, b: Turn): number {
+function compareTurns(a: Turn, b: Turn): number {
   return a.askedAt - b.askedAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
 /** A question that has no answer once more, under the same key: the gateway knows it should it have been accepted
     unheard. */
-export function again(turn: Turn, tab: string, now: number): Turn {
+export function withResend(turn: Turn, tab: string, now: number): Turn {
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, revision: turn.revision + 1 };
 }
 
 /** The responses up to the one that can be continued; empty where none can. Behind one that failed it is the one that it
     was to continue. */
-export function cutShort(turn: Turn): readonly Answer[] {
+export function continuableChain(turn: Turn): readonly Answer[] {
   if (turn.answer === null || isRunning(turn.answer)) return [];
   if (turn.answer.continuable) return chain(turn);
   const { status, text } = turn.answer;
@@ -313,8 +313,8 @@ export function cutShort(turn: Turn): readonly Answer[] {
 }
 
 /** More of an answer that was cut short; unchanged where nothing can be continued. */
-export function continuing(turn: Turn, tab: string, now: number): Turn {
-  const before = cutShort(turn);
+export function withContinuation(turn: Turn, tab: string, now: number): Turn {
+  const before = continuableChain(turn);
   if (before.length === 0) return turn;
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, attempt: turn.attempt + 1, revision: 0, answer: null, before };
 }
@@ -337,9 +337,9 @@ export function join(a: Conversation, b: Conversation): Conversation {
     remote: joinRemotes(a.remote, b.remote),
     label: joinLabels(a.label, b.label),
     usedAt: Math.max(a.usedAt, b.usedAt),
-    turns: [...turns.values()].sort(inOrder),
+    turns: [...turns.values()].sort(compareTurns),
     chosen: joinChoices(a.chosen, b.chosen),
-    settings: later(a.settings, b.settings),
+    settings: latest(a.settings, b.settings),
   };
 }
 
@@ -355,25 +355,25 @@ function joinLabels(a: Label, b: Label): Label {
 
 // The latest choice holds; of two in one millisecond any fixed one will do.
 function joinChoices(a: Conversation["chosen"], b: Conversation["chosen"]): Conversation["chosen"] {
-  const joined: Record<string, Choice> = { ...a };
+  const choices: Record<string, Choice> = { ...a };
   for (const [parent, theirs] of Object.entries(b)) {
-    const mine = joined[parent];
-    if (mine === undefined || theirs.at > mine.at || (theirs.at === mine.at && theirs.turn > mine.turn)) joined[parent] = theirs;
+    const mine = choices[parent];
+    if (mine === undefined || theirs.at > mine.at || (theirs.at === mine.at && theirs.turn > mine.turn)) choices[parent] = theirs;
   }
-  return joined;
+  return choices;
 }
 
 export function joinTurn(a: Turn, b: Turn): Turn {
   if (a.attempt !== b.attempt) return a.attempt > b.attempt ? a : b;
-  const joined = isAhead(a, b) ? a : b;
-  const other = joined === a ? b : a;
-  const answer = joined.answer === null ? null : known(joined.answer, other);
-  return { ...joined, stopWanted: a.stopWanted || b.stopWanted, answer, before: joined.before.map((each) => known(each, other)) };
+  const ahead = isAhead(a, b) ? a : b;
+  const other = ahead === a ? b : a;
+  const answer = ahead.answer === null ? null : mostAdvanced(ahead.answer, other);
+  return { ...ahead, stopWanted: a.stopWanted || b.stopWanted, answer, before: ahead.before.map((each) => mostAdvanced(each, other)) };
 }
 
-function known(answer: Answer, other: Turn): Answer {
+function mostAdvanced(answer: Answer, other: Turn): Answer {
   const same = chain(other).find(({ responseId }) => responseId === answer.responseId);
-  return same === undefined ? answer : further(answer, same);
+  return same === undefined ? answer : moreAdvanced(answer, same);
 }
 
 // Any fixed order will do for the cases that differ by chance only (two tabs that retried at once), as long as every tab uses it.

@@ -40,8 +40,8 @@ export function frameHeight(height: number): number {
 }
 
 /** Whether the page is dark: the reader's choice, else the system's. */
-export function isDark(chosen: string | undefined, system: boolean): boolean {
-  return chosen === undefined ? system : chosen === "dark";
+export function isDark(choice: string | undefined, system: boolean): boolean {
+  return choice === undefined ? system : choice === "dark";
 }
 
 /** `wrong`: the source is no diagram. `late`: what draws could not be had, or did not answer. */
@@ -85,14 +85,14 @@ export class DrawingQueue {
     else if (this.state === "idle") this.next();
   }
 
-  heard(message: FromFrame): void {
+  receive(message: FromFrame): void {
     if (message.did === "ready" && this.state === "opening") {
       this.enter("loading", LOAD_MS);
       this.parts.send({ do: "load", script: this.parts.script });
-    } else if (message.did === "missing" && this.state === "loading") this.giveUp();
+    } else if (message.did === "missing" && this.state === "loading") this.abandon();
     else if (message.did === "loaded" && this.state === "loading") this.next();
-    else if (message.did === "drawn" && message.id === this.id) this.ended({ svg: message.svg });
-    else if (message.did === "wrong" && message.id === this.id) this.ended("wrong");
+    else if (message.did === "drawn" && message.id === this.id) this.finish({ svg: message.svg });
+    else if (message.did === "wrong" && message.id === this.id) this.finish("wrong");
   }
 
   private open(): void {
@@ -112,14 +112,14 @@ export class DrawingQueue {
     this.parts.send({ do: "draw", id: this.id, source, dark, most: MOST_CHARACTERS });
   }
 
-  private ended(drawing: Drawing): void {
+  private finish(drawing: Drawing): void {
     if (this.state !== "drawing" || this.current === null) return;
     const { done } = this.current;
     this.next();
     done(drawing);
   }
 
-  private giveUp(): void {
+  private abandon(): void {
     const late = this.current === null ? this.waiting.splice(0) : [this.current];
     this.current = null;
     this.enter("closed", null);
@@ -131,6 +131,6 @@ export class DrawingQueue {
   private enter(state: DrawingQueue["state"], ms: number | null): void {
     this.stopTimer();
     this.state = state;
-    this.stopTimer = ms === null ? () => undefined : this.parts.later(() => this.giveUp(), ms);
+    this.stopTimer = ms === null ? () => undefined : this.parts.later(() => this.abandon(), ms);
   }
 }

@@ -1,10 +1,10 @@
 /* A conversation as a file. What the model wrote stands in it to the letter. */
 
 import { parts, type Answer, type Part } from "./answer";
-import { chain, shown, title, type Conversation, type Turn } from "./conversation";
+import { chain, visibleTurns, title, type Conversation, type Turn } from "./conversation";
 import { endNote } from "./messages";
 import { fence } from "./partialMarkdown";
-import { firstModel, reading } from "./reading";
+import { firstModel, readableParts } from "./reading";
 import { texts } from "./words";
 
 const FORMAT = "tailrace.conversation";
@@ -12,13 +12,13 @@ const VERSION = 1;
 
 /** The turns on show, for people. Reasoning is left out. */
 export function asMarkdown(conversation: Conversation): string {
-  const turns = shown(conversation).flatMap((turn) => [asked(turn), ...answered(turn)]);
+  const turns = visibleTurns(conversation).flatMap((turn) => [questionBlock(turn), ...answerBlocks(turn)]);
   return `${[`# ${title(conversation)}`, ...turns].join("\n\n")}\n`;
 }
 
 /** All that is kept, for programs: also the turns beside those on show, reasoning, and calls. Times as in RFC 3339. */
 export function asJson(conversation: Conversation): string {
-  const kept = conversation.turns.filter(({ phase }) => phase !== "withdrawn");
+  const turns = conversation.turns.filter(({ phase }) => phase !== "withdrawn");
   const body = {
     format: FORMAT,
     version: VERSION,
@@ -26,8 +26,8 @@ export function asJson(conversation: Conversation): string {
     server_id: conversation.remote,
     title: title(conversation),
     created_at: new Date(conversation.createdAt).toISOString(),
-    shown: shown(conversation).map(({ id }) => id),
-    turns: kept.map((turn) => ({
+    shown: visibleTurns(conversation).map(({ id }) => id),
+    turns: turns.map((turn) => ({
       id: turn.id,
       follows: turn.parent,
       asked_at: new Date(turn.askedAt).toISOString(),
@@ -35,13 +35,13 @@ export function asJson(conversation: Conversation): string {
       attachments: turn.attachments.map(({ fileId, name, kind, bytes }) => ({ file_id: fileId, name, type: kind, bytes })),
       model: turn.model,
       state: turn.phase,
-      answers: chain(turn).map(answerOf),
+      answers: chain(turn).map(answerRecord),
     })),
   };
   return `${JSON.stringify(body, null, 2)}\n`;
 }
 
-function answerOf(answer: Answer): object {
+function answerRecord(answer: Answer): object {
   return {
     response_id: answer.responseId,
     status: answer.status,
@@ -64,13 +64,13 @@ function answerOf(answer: Answer): object {
   };
 }
 
-function asked({ question, askedAt, attachments }: Turn): string {
+function questionBlock({ question, askedAt, attachments }: Turn): string {
   const names = attachments.map(({ name }) => `\n> *${name}*`).join("");
   // A quote, so that nothing in it is taken for a heading of the file.
   return `## ${texts().question}\n\n*${stamp(askedAt)}*\n\n${question.split("\n").map((line) => `> ${line}`.trimEnd()).join("\n")}${names === "" ? "" : `\n>${names}`}`;
 }
 
-function answered(turn: Turn): string[] {
+function answerBlocks(turn: Turn): string[] {
   const answers = chain(turn);
   const [first, last] = [answers[0], answers.at(-1)];
   if (first === undefined || last === undefined) return [];
@@ -80,7 +80,7 @@ function answered(turn: Turn): string[] {
   return [
     `## ${texts().answer}`,
     ...(model === null ? [] : [`*${model}*`]),
-    ...reading(answers).flatMap(block),
+    ...readableParts(answers).flatMap(block),
     ...(sources.length === 0 ? [] : [`*${texts().sources(sources)}*`]),
     ...(end === undefined ? [] : [`*${end}*`]),
   ];
@@ -88,22 +88,22 @@ function answered(turn: Turn): string[] {
 
 function block({ kind, name, text }: Part): string[] {
   if (kind === "reasoning") return [];
-  if (kind === "message") return text === "" ? [] : [text + closing(text)];
+  if (kind === "message") return text === "" ? [] : [text + closingFence(text)];
   const longest = Math.max(2, ...[...text.matchAll(/`+/g)].map(([run]) => run.length));
   const marks = "`".repeat(longest + 1);
   return [`*${texts().callOf(name === "" ? texts().namelessTool : name)}*`, `${marks}${kind === "function" ? "json" : ""}\n${text}\n${marks}`];
 }
 
 /** What ends a block of code that the text leaves open: what comes behind the answer is not of it. */
-function closing(text: string): string {
+function closingFence(text: string): string {
   for (let at = 0; at < text.length; ) {
-    const found = fence(text, at);
-    if (found?.open === true) {
+    const code = fence(text, at);
+    if (code?.open === true) {
       const [, before = "", marks = ""] = /^(.*?)(`{3,}|~{3,})/.exec(text.slice(at)) ?? [];
       return `${text.endsWith("\n") ? "" : "\n"}${before.replace(/[^>]/g, " ")}${marks}`;
     }
     const next = text.indexOf("\n", at) + 1;
-    at = found?.end ?? (next === 0 ? text.length : next);
+    at = code?.end ?? (next === 0 ? text.length : next);
   }
   return "";
 }

@@ -15,49 +15,49 @@ export type FeedEvent = { readonly position: string } & (
 /** Events that make no sense are left out. */
 export function readFeed(values: readonly unknown[]): FeedEvent[] {
   return values.flatMap((value) => {
-    const read = readOne(value);
-    return read === null ? [] : [read];
+    const event = readFeedEvent(value);
+    return event === null ? [] : [event];
   });
 }
 
-function readOne(value: unknown): FeedEvent | null {
+function readFeedEvent(value: unknown): FeedEvent | null {
   if (typeof value !== "object" || value === null) return null;
   const event = value as Fields;
   const [position, id] = [event["position"], event["conversation_id"]];
   if (typeof position !== "string") return null;
-  const said = { position };
+  const base = { position };
   const response = typeof event["response_id"] === "string" ? event["response_id"] : null;
   switch (event["type"]) {
     case "feed.ready":
-      return { ...said, kind: "ready" };
+      return { ...base, kind: "ready" };
     case "feed.reset":
-      return { ...said, kind: "reset" };
+      return { ...base, kind: "reset" };
   }
-  if (typeof id !== "string") return { ...said, kind: "other" };
+  if (typeof id !== "string") return { ...base, kind: "other" };
   switch (event["type"]) {
     case "conversation.created":
-      return { ...said, kind: "created", conversation: { id, ...(event["conversation"] as Fields | undefined) } };
+      return { ...base, kind: "created", conversation: { id, ...(event["conversation"] as Fields | undefined) } };
     case "conversation.updated":
-      return readUpdated(said, id, event);
+      return readUpdate(base, id, event);
     case "conversation.turn":
-      return response === null ? null : { ...said, kind: "turn", id, response, parent: typeof event["parent"] === "string" ? event["parent"] : null };
+      return response === null ? null : { ...base, kind: "turn", id, response, parent: typeof event["parent"] === "string" ? event["parent"] : null };
     case "response.started":
     case "response.ended":
     case "conversation.items_added":
     case "conversation.item_removed":
-      return { ...said, kind: "changed", id, response };
+      return { ...base, kind: "changed", id, response };
     case "conversation.deleted":
-      return { ...said, kind: "deleted", id };
+      return { ...base, kind: "deleted", id };
     default:
-      return { ...said, kind: "other" };
+      return { ...base, kind: "other" };
   }
 }
 
-function readUpdated(said: { position: string }, id: string, event: Fields): FeedEvent {
-  if ("head" in event) return { ...said, kind: "chosen", id, head: typeof event["head"] === "string" ? event["head"] : null };
+function readUpdate(base: { position: string }, id: string, event: Fields): FeedEvent {
+  if ("head" in event) return { ...base, kind: "chosen", id, head: typeof event["head"] === "string" ? event["head"] : null };
   const [name, pinned, metadata] = [event["title"], event["pinned"], event["metadata"]];
   return {
-    ...said,
+    ...base,
     kind: "labelled",
     id,
     name: typeof name === "string" ? name : null,

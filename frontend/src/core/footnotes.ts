@@ -22,10 +22,10 @@ export interface Footnote {
   readonly content: readonly Node[];
 }
 
-export interface Numbered {
+export interface NoteNumber {
   readonly number: number;
   /** Its text has come. */
-  readonly here: boolean;
+  readonly hasText: boolean;
 }
 
 const LABEL = "\\[\\^([^\\]\\s[]{1,100})\\]";
@@ -42,14 +42,14 @@ export const FOOTNOTES: MarkedExtension = {
       level: "block",
       childTokens: ["tokens"],
       start: (text: string) => {
-        const found = new RegExp(`\\n {0,3}${LABEL}:`).exec(text);
-        return found === null ? undefined : found.index + 1;
+        const match = new RegExp(`\\n {0,3}${LABEL}:`).exec(text);
+        return match === null ? undefined : match.index + 1;
       },
       tokenizer(text: string): NoteToken | undefined {
         const first = DEFINITION.exec(text);
         if (first === null) return undefined;
         const [head, label = "", words = ""] = first;
-        const more = following(text.slice(head.length));
+        const more = noteLines(text.slice(head.length));
         const content = [words, ...more.split("\n").map((line) => line.replace(/^(?: {1,4}|\t)/, ""))].join("\n");
         const { state } = this.lexer;
         const { top } = state;
@@ -67,29 +67,29 @@ export const FOOTNOTES: MarkedExtension = {
         return at === -1 ? undefined : at;
       },
       tokenizer(text: string): RefToken | undefined {
-        const found = REFERENCE.exec(text);
-        return found === null ? undefined : { type: "noteRef", raw: found[0], label: (found[1] ?? "").toLowerCase() };
+        const match = REFERENCE.exec(text);
+        return match === null ? undefined : { type: "noteRef", raw: match[0], label: (match[1] ?? "").toLowerCase() };
       },
     },
   ],
 };
 
 /** The further lines of a note. */
-function following(text: string): string {
+function noteLines(text: string): string {
   let end = 0;
   let blank = false;
   for (let at = 0; at < text.length; ) {
-    const found = text.indexOf("\n", at);
-    const behind = found === -1 ? text.length : found + 1;
-    const line = text.slice(at, behind).trimEnd();
-    at = behind;
+    const newline = text.indexOf("\n", at);
+    const next = newline === -1 ? text.length : newline + 1;
+    const line = text.slice(at, next).trimEnd();
+    at = next;
     if (line === "") {
       blank = true;
       continue;
     }
     if (!/^(?: {2}|\t)/.test(line) && (blank || OTHER_BLOCK.test(line))) break;
     blank = false;
-    end = behind;
+    end = next;
   }
   return text.slice(0, end);
 }
@@ -103,51 +103,51 @@ export function noteText({ label }: NoteToken, content: readonly Node[]): El {
   return { ...el("div", content), note: label };
 }
 
-interface Noted {
+interface BlockNotes {
   readonly refs: readonly string[];
   readonly notes: readonly Footnote[];
 }
 
 /** By label. While the text runs, a number is taken for a reference whose note is still to come. */
-export function numbered(blocks: readonly Noted[], running: boolean): ReadonlyMap<string, Numbered> {
-  const here = new Set(blocks.flatMap(({ notes }) => notes.map(({ label }) => label)));
-  const found = new Map<string, Numbered>();
+export function numberNotes(blocks: readonly BlockNotes[], running: boolean): ReadonlyMap<string, NoteNumber> {
+  const withText = new Set(blocks.flatMap(({ notes }) => notes.map(({ label }) => label)));
+  const numbers = new Map<string, NoteNumber>();
   for (const { refs } of blocks) {
     for (const label of refs) {
-      if (found.has(label) || !(here.has(label) || (running && /^\d{1,3}$/.test(label)))) continue;
-      found.set(label, { number: found.size + 1, here: here.has(label) });
+      if (numbers.has(label) || !(withText.has(label) || (running && /^\d{1,3}$/.test(label)))) continue;
+      numbers.set(label, { number: numbers.size + 1, hasText: withText.has(label) });
     }
   }
   // A note that nothing refers to is still something that was said.
-  for (const label of here) if (!found.has(label)) found.set(label, { number: found.size + 1, here: true });
-  return found;
+  for (const label of withText) if (!numbers.has(label)) numbers.set(label, { number: numbers.size + 1, hasText: true });
+  return numbers;
 }
 
 /** How the references of a block are drawn, as a key. */
-export function drawnAs({ refs }: Noted, numbers: ReadonlyMap<string, Numbered>): string {
-  return refs.map((label) => `${numbers.get(label)?.number ?? "-"}${numbers.get(label)?.here === true ? "!" : "?"}`).join(" ");
+export function referenceKey({ refs }: BlockNotes, numbers: ReadonlyMap<string, NoteNumber>): string {
+  return refs.map((label) => `${numbers.get(label)?.number ?? "-"}${numbers.get(label)?.hasText === true ? "!" : "?"}`).join(" ");
 }
 
-export function withNumbers(nodes: readonly Node[], numbers: ReadonlyMap<string, Numbered>): readonly Node[] {
+export function withNumbers(nodes: readonly Node[], numbers: ReadonlyMap<string, NoteNumber>): readonly Node[] {
   return nodes.map((node) => {
     if (typeof node === "string") return node;
-    if (node.note !== undefined) return drawnReference(node, numbers.get(node.note));
+    if (node.note !== undefined) return drawReference(node, numbers.get(node.note));
     const children = withNumbers(node.children, numbers);
     return children.every((child, place) => child === node.children[place]) ? node : { ...node, children };
   });
 }
 
-function drawnReference(node: El, found: Numbered | undefined): Node {
-  if (found === undefined) return node.children[0] ?? "";
-  const number = String(found.number);
+function drawReference(node: El, note: NoteNumber | undefined): Node {
+  if (note === undefined) return node.children[0] ?? "";
+  const number = String(note.number);
   // The same element before its note has come, so that nothing moves when it does.
-  const waiting: El["attributes"] = found.here ? {} : { disabled: "" };
+  const waiting: El["attributes"] = note.hasText ? {} : { disabled: "" };
   const button = el("button", [number], { type: "button", class: "to-note", "data-note": number, "aria-label": texts().footnote(number), ...waiting });
   return el("sup", [button], { class: "note-ref" });
 }
 
 /** The notes at the end of the answer; null where there are none. */
-export function section(blocks: readonly Noted[], numbers: ReadonlyMap<string, Numbered>): El | null {
+export function section(blocks: readonly BlockNotes[], numbers: ReadonlyMap<string, NoteNumber>): El | null {
   const first = new Map<string, Footnote>();
   for (const note of blocks.flatMap(({ notes }) => notes)) if (!first.has(note.label)) first.set(note.label, note);
   if (first.size === 0) return null;

@@ -23,18 +23,18 @@ export interface Formula {
   readonly open: boolean;
 }
 
-export interface Sheltered {
+export interface ShelteredText {
   /** The text with placeholders. */
   readonly text: string;
   /** What they stand for; a string is itself. */
-  readonly kept: readonly (Formula | string)[];
+  readonly originals: readonly (Formula | string)[];
 }
 
 /** Characters of a formula that may go over blank lines, and of any other. */
 const LONGEST_BLOCK = 4_000;
 const LONGEST = 1_000;
 /** What follows a single dollar is held back no longer than this: most often it is an amount. */
-const LONGEST_HELD = 80;
+const LONGEST_HELD_BACK = 80;
 
 /** Characters of a line before a formula that are nothing but marks of lists and quotes. */
 const LONGEST_MARKS = 80;
@@ -51,13 +51,13 @@ const CLOSERS = {
 type Opener = keyof typeof CLOSERS;
 const CLOSER: Readonly<Record<Opener, string>> = { "\\(": "\\)", "\\[": "\\]", $$: "$$" };
 
-export function shelter(source: string, running: boolean): Sheltered {
-  return new Scan(source, running).done();
+export function shelter(source: string, running: boolean): ShelteredText {
+  return new Scan(source, running).run();
 }
 
 /** The source of a text with placeholders. */
-export function restore(text: string, kept: Sheltered["kept"]): string {
-  return text.includes("⸨") ? text.replace(PLACEHOLDER, (_, number: string) => sourceOf(kept[Number(number)])) : text;
+export function restore(text: string, originals: ShelteredText["originals"]): string {
+  return text.includes("⸨") ? text.replace(PLACEHOLDER, (_, number: string) => sourceOf(originals[Number(number)])) : text;
 }
 
 function sourceOf(one: Formula | string | undefined): string {
@@ -65,31 +65,31 @@ function sourceOf(one: Formula | string | undefined): string {
 }
 
 /** A text with placeholders as text and formulas. */
-export function split(text: string, kept: Sheltered["kept"]): (Formula | string)[] {
+export function split(text: string, originals: ShelteredText["originals"]): (Formula | string)[] {
   const out: (Formula | string)[] = [];
   let at = 0;
-  const say = (words: string): void => {
+  const append = (words: string): void => {
     const last = out.at(-1);
     if (words === "") return;
     if (typeof last === "string") out[out.length - 1] = last + words;
     else out.push(words);
   };
-  for (const found of text.matchAll(PLACEHOLDER)) {
-    say(text.slice(at, found.index));
-    const one = kept[Number(found[1])] ?? "";
-    if (typeof one === "string") say(one);
+  for (const match of text.matchAll(PLACEHOLDER)) {
+    append(text.slice(at, match.index));
+    const one = originals[Number(match[1])] ?? "";
+    if (typeof one === "string") append(one);
     else out.push(one);
-    at = found.index + found[0].length;
+    at = match.index + match[0].length;
   }
-  say(text.slice(at));
+  append(text.slice(at));
   return out;
 }
 
 class Scan {
   private out = "";
-  private readonly kept: (Formula | string)[] = [];
+  private readonly originals: (Formula | string)[] = [];
   /** Characters of the source that are in `out`. */
-  private copied = 0;
+  private copyEnd = 0;
   private at = 0;
   /** Where the next closer is, as far as it was looked for. So a text of openers alone is not searched for each of them. */
   private readonly nextCloser: Record<Opener, number> = { "\\(": -1, "\\[": -1, $$: -1 };
@@ -99,18 +99,18 @@ class Scan {
     private readonly running: boolean,
   ) {}
 
-  done(): Sheltered {
+  run(): ShelteredText {
     const { source } = this;
     const special = new RegExp(SPECIAL);
     this.skipFence();
     for (;;) {
       special.lastIndex = this.at;
-      const found = special.exec(source);
-      if (found === null) break;
-      this.at = found.index;
-      if (!this.step(found[0])) return { text: this.out, kept: this.kept };
+      const match = special.exec(source);
+      if (match === null) break;
+      this.at = match.index;
+      if (!this.step(match[0])) return { text: this.out, originals: this.originals };
     }
-    return { text: this.out + source.slice(this.copied), kept: this.kept };
+    return { text: this.out + source.slice(this.copyEnd), originals: this.originals };
   }
 
   /** Returns false where the rest is held back. */
@@ -125,12 +125,12 @@ class Scan {
         this.skipCode();
         return true;
       case "⸨":
-        this.keep("⸨", this.at + 1);
+        this.replace("⸨", this.at + 1);
         return true;
       case "\\": {
         const opener = source.slice(this.at, this.at + 2);
-        if (opener === "\\(" || opener === "\\[") return this.delimited(opener);
-        if (this.running && opener === "\\") return this.hold();
+        if (opener === "\\(" || opener === "\\[") return this.readDelimited(opener);
+        if (this.running && opener === "\\") return this.holdBack();
         this.at += 2;
         return true;
       }
@@ -138,8 +138,8 @@ class Scan {
         const run = /\$+/y;
         run.lastIndex = this.at;
         const dollars = run.exec(source)?.[0].length ?? 1;
-        if (dollars === 1) return this.dollar();
-        if (dollars === 2) return this.delimited("$$");
+        if (dollars === 1) return this.readDollar();
+        if (dollars === 2) return this.readDelimited("$$");
         this.at += dollars;
         return true;
       }
@@ -151,14 +151,14 @@ class Scan {
   }
 
   private skipFence(): void {
-    for (let found = fence(this.source, this.at); found !== null; found = fence(this.source, this.at)) this.skip(found.end);
+    for (let code = fence(this.source, this.at); code !== null; code = fence(this.source, this.at)) this.skip(code.end);
   }
 
   /** Text without formulas. What looks like a placeholder in it is none. */
   private skip(end: number): void {
-    for (let found = this.source.indexOf("⸨", this.at); found !== -1 && found < end; found = this.source.indexOf("⸨", found + 1)) {
-      this.at = found;
-      this.keep("⸨", found + 1);
+    for (let place = this.source.indexOf("⸨", this.at); place !== -1 && place < end; place = this.source.indexOf("⸨", place + 1)) {
+      this.at = place;
+      this.replace("⸨", place + 1);
     }
     this.at = end;
   }
@@ -170,37 +170,37 @@ class Scan {
     const length = ticks.exec(source)?.[0].length ?? 1;
     const rest = /`+|\n[ \t>]*\n/g;
     rest.lastIndex = this.at + length;
-    for (let found = rest.exec(source); found !== null && found[0].startsWith("`"); found = rest.exec(source)) {
-      if (found[0].length === length) return this.skip(found.index + length);
+    for (let match = rest.exec(source); match !== null && match[0].startsWith("`"); match = rest.exec(source)) {
+      if (match[0].length === length) return this.skip(match.index + length);
     }
     this.at += length;
   }
 
-  private delimited(opener: Opener): boolean {
+  private readDelimited(opener: Opener): boolean {
     const { source, at, running } = this;
     const before = (/(?:^|\n)([^\n]*)$/.exec(source.slice(Math.max(0, at - LONGEST_MARKS), at)) ?? [])[1] ?? "";
-    const begins = before.length < LONGEST_MARKS && /^[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]*)*$/.test(before);
-    const alone = opener !== "\\(" && begins && /^[ \t]*(?:\n|$)/.test(source.slice(at + 2, source.indexOf("\n", at) + 1 || undefined));
-    const end = this.closer(opener, alone);
+    const startsLine = before.length < LONGEST_MARKS && /^[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]*)*$/.test(before);
+    const alone = opener !== "\\(" && startsLine && /^[ \t]*(?:\n|$)/.test(source.slice(at + 2, source.indexOf("\n", at) + 1 || undefined));
+    const end = this.closerEnd(opener, alone);
     if (typeof end === "number") {
       const tex = source.slice(at + 2, end - 2);
       if (tex.trim() === "" || (opener !== "$$" && isProse(tex))) this.at += 2;
-      else this.keepFormula(end, { tex: unquoted(tex, before), display: opener !== "\\(", open: false });
+      else this.replaceFormula(end, { tex: withoutQuoteMarks(tex, before), display: opener !== "\\(", open: false });
       return true;
     }
     if (end === "none" || !running) {
       this.at += 2;
       return true;
     }
-    if (opener === "\\(" || !begins) return this.hold();
+    if (opener === "\\(" || !startsLine) return this.holdBack();
     const tex = source.slice(at + 2);
-    if (tex.trim() === "" || /^\s*[A-Za-z]{3,} [A-Za-z]{3,}/.test(tex)) return this.hold();
-    this.keepFormula(source.length, { tex, display: true, open: true });
+    if (tex.trim() === "" || /^\s*[A-Za-z]{3,} [A-Za-z]{3,}/.test(tex)) return this.holdBack();
+    this.replaceFormula(source.length, { tex, display: true, open: true });
     return true;
   }
 
   /** The place behind the closer; "open" where it can still come. */
-  private closer(opener: Opener, alone: boolean): number | "open" | "none" {
+  private closerEnd(opener: Opener, alone: boolean): number | "open" | "none" {
     const { source } = this;
     const from = this.at + 2;
     const most = from + (alone ? LONGEST_BLOCK : LONGEST);
@@ -211,15 +211,15 @@ class Scan {
     if (this.nextCloser[opener] > most) return "none";
     const ends = new RegExp(CLOSERS[opener]);
     ends.lastIndex = from;
-    for (let found = ends.exec(source); found !== null; found = ends.exec(source)) {
-      if (found.index > most) return "none";
-      if (found[0] === CLOSER[opener]) return found.index + 2;
-      if (found[0].startsWith("\n") && !alone) return "none";
+    for (let match = ends.exec(source); match !== null; match = ends.exec(source)) {
+      if (match.index > most) return "none";
+      if (match[0] === CLOSER[opener]) return match.index + 2;
+      if (match[0].startsWith("\n") && !alone) return "none";
     }
     return source.length <= most ? "open" : "none";
   }
 
-  private dollar(): boolean {
+  private readDollar(): boolean {
     const { source, at, running } = this;
     const after = source.charAt(at + 1);
     if (/[A-Za-z0-9]/.test(source.charAt(at - 1)) || /\s/.test(after)) {
@@ -228,49 +228,49 @@ class Scan {
     }
     const ends = /\\[\s\S]|[`$\n]/g;
     ends.lastIndex = at + 1;
-    let found = ends.exec(source);
-    while (found !== null && found[0].startsWith("\\")) found = ends.exec(source);
-    if (found === null) {
+    let match = ends.exec(source);
+    while (match !== null && match[0].startsWith("\\")) match = ends.exec(source);
+    if (match === null) {
       const tex = source.slice(at + 1);
-      if (running && tex.length <= LONGEST_HELD && !/^\d/.test(tex) && !isProse(tex)) return this.hold();
+      if (running && tex.length <= LONGEST_HELD_BACK && !/^\d/.test(tex) && !isProse(tex)) return this.holdBack();
       this.at += 1;
       return true;
     }
-    const end = found.index;
+    const end = match.index;
     const tex = source.slice(at + 1, end);
-    if (found[0] !== "$" || !isInline(tex, source.slice(end + 1, end + 4))) {
+    if (match[0] !== "$" || !isInline(tex, source.slice(end + 1, end + 4))) {
       this.at += 1;
       return true;
     }
     // A digit may follow, which would make it an amount.
-    if (running && end + 1 === source.length) return this.hold();
-    this.keepFormula(end + 1, { tex, display: false, open: false });
+    if (running && end + 1 === source.length) return this.holdBack();
+    this.replaceFormula(end + 1, { tex, display: false, open: false });
     return true;
   }
 
-  private hold(): false {
-    this.out += this.source.slice(this.copied, this.at);
+  private holdBack(): false {
+    this.out += this.source.slice(this.copyEnd, this.at);
     return false;
   }
 
-  private keepFormula(end: number, formula: Omit<Formula, "source">): void {
-    this.keep({ source: this.source.slice(this.at, end), ...formula }, end);
+  private replaceFormula(end: number, formula: Omit<Formula, "source">): void {
+    this.replace({ source: this.source.slice(this.at, end), ...formula }, end);
   }
 
-  private keep(one: Formula | string, end: number): void {
-    this.out += `${this.source.slice(this.copied, this.at)}⸨${this.kept.length}⸩`;
-    this.kept.push(one);
-    this.copied = end;
+  private replace(one: Formula | string, end: number): void {
+    this.out += `${this.source.slice(this.copyEnd, this.at)}⸨${this.originals.length}⸩`;
+    this.originals.push(one);
+    this.copyEnd = end;
     this.at = end;
   }
 }
 
 /** Whether what stands between two dollars is a formula. `behind`: the next characters. */
-function isInline(tex: string, behind: string): boolean {
+function isInline(tex: string, after: string): boolean {
   if (tex === "" || /\s$/.test(tex) || isProse(tex)) return false;
   // "the $n$th term", but not "$HOME/bin:$PATH".
-  if (/^[A-Za-z]/.test(behind) && !/^(?:st|nd|rd|th|s)(?![A-Za-z])/.test(behind)) return false;
-  if (/^\d/.test(behind)) return false;
+  if (/^[A-Za-z]/.test(after) && !/^(?:st|nd|rd|th|s)(?![A-Za-z])/.test(after)) return false;
+  if (/^\d/.test(after)) return false;
   // "$5 or 6€$" is about money.
   return !(/^\d/.test(tex) && !tex.includes("\\") && /[A-Za-z]{2}/.test(tex));
 }
@@ -281,6 +281,6 @@ function isProse(tex: string): boolean {
 }
 
 /** Without the marks of a quote that goes around it. */
-function unquoted(tex: string, before: string): string {
+function withoutQuoteMarks(tex: string, before: string): string {
   return /^[ \t]*>/.test(before) ? tex.replace(/\n[ \t]*(?:>[ \t]?)+/g, "\n") : tex;
 }

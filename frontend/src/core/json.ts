@@ -6,7 +6,7 @@ const LONGEST = 20_000;
 const DEEPEST = 16;
 
 /** `text` with one member to a line; null if it is not whole JSON, or too long. */
-export function indented(text: string): string | null {
+export function indentJson(text: string): string | null {
   if (text.length > LONGEST || !isJson(text)) return null;
   let out = "";
   let depth = 0;

@@ -5,11 +5,11 @@ import { MAX_IMAGE_BYTES, MAX_TEXT_BYTES, type Kind, type Refusal as FileRefusal
 import type { Problem, Refusal } from "./conversation";
 import type { Fault, Place } from "./protocol";
 import { firstModel, type Seam } from "./reading";
-import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, type Settings, type Wrong } from "./settings";
+import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, type Settings, type InvalidField } from "./settings";
 import { texts } from "./words";
 
 /** `status` 0: the server was not reached. `refused`: where it said when to come back. */
-export function askProblem(status: number, fault: Fault, refused: Refusal | null, now: number): Problem {
+export function askProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   const code = fault.code;
   if (status === 0) return { code, again: true, waits: true, words: texts().unreachableKept };
   if (status === 401) return { code, again: true, waits: true, words: texts().signedOutQuestion };
@@ -18,7 +18,7 @@ export function askProblem(status: number, fault: Fault, refused: Refusal | null
   if (code === "conversation_not_found") return { code, again: false, words: texts().chatGone };
   if (status === 403) return { code, again: true, words: texts().mayNotAsk };
   if (status === 413) return { code, again: false, words: texts().questionTooLong };
-  if (isRefusal(status)) return { code, again: true, words: refusedWords(status, refused, now), ...(refused === null ? {} : { refused }) };
+  if (isRefusal(status)) return { code, again: true, words: serverRefusalWords(status, refusal, now), ...(refusal === null ? {} : { refused: refusal }) };
   if (status >= 500) return { code, again: true, words: texts().serverFailed };
   return { code, again: false, words: fault.message };
 }
@@ -38,34 +38,34 @@ export function isRefusal(status: number): boolean {
 }
 
 /** From here on the time of day says more than seconds that are counted. */
-const COUNTED_MS = 100_000;
+const COUNTDOWN_MS = 100_000;
 
 function whenWords(until: number, now: number): string {
   if (until <= now) return texts().now;
-  return until - now < COUNTED_MS ? texts().inSeconds(Math.ceil((until - now) / 1000)) : texts().atTime(until);
+  return until - now < COUNTDOWN_MS ? texts().inSeconds(Math.ceil((until - now) / 1000)) : texts().atTime(until);
 }
 
-function refusedWords(status: number, refused: Refusal | null, now: number): string {
-  const when = refused === null ? texts().inAMoment : whenWords(refused.until, now);
+function serverRefusalWords(status: number, refusal: Refusal | null, now: number): string {
+  const when = refusal === null ? texts().inAMoment : whenWords(refusal.until, now);
   return status === 429 ? texts().busy(when) : texts().starting(when);
 }
 
 /** What is wrong, with the time that is left until now. */
-export function problemWords({ words, refused }: Problem, now: number): string {
-  return refused === undefined ? words : refusedWords(refused.status, refused, now);
+export function problemWords({ words, refused: refusal }: Problem, now: number): string {
+  return refusal === undefined ? words : serverRefusalWords(refusal.status, refusal, now);
 }
 
 /** Shown until a question that was refused is sent again. */
-export function againWords({ until }: Refusal, now: number): string {
+export function resendWords({ until }: Refusal, now: number): string {
   return texts().sentAgain(texts().inSeconds(Math.max(1, Math.ceil((until - now) / 1000))));
 }
 
 /** What cannot be continued any more, in other words than a question that cannot be asked. */
-export function continueProblem(status: number, fault: Fault, refused: Refusal | null, now: number): Problem {
+export function continueProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   if (fault.code === "previous_response_not_found" || fault.code === "history_lost") {
     return { code: fault.code, again: false, words: texts().notContinued };
   }
-  return askProblem(status, fault, refused, now);
+  return askProblem(status, fault, refusal, now);
 }
 
 /** An upload was kept for its time, and is gone. */
@@ -83,7 +83,7 @@ export function uploadWords(status: number, fault: Fault, retryAfterMs: number |
   return status >= 500 ? texts().uploadFailed : fault.message;
 }
 
-export function refusalWords(why: FileRefusal, name: string, kind: Kind, images: boolean): string {
+export function fileRefusalWords(why: FileRefusal, name: string, kind: Kind, images: boolean): string {
   switch (why) {
     case "empty":
       return texts().fileEmpty(name);
@@ -105,15 +105,15 @@ export function sizeWords(bytes: number): string {
   return bytes < 1_000_000 ? texts().kilobytes(Math.max(1, Math.round(bytes / 1000))) : texts().megabytes(bytes / 1_000_000);
 }
 
-const WRONG: Record<Wrong, (longest: number | null) => string> = {
+const INVALID: Record<InvalidField, (longest: number | null) => string> = {
   instructions: () => texts().instructionsTooLong(MAX_INSTRUCTIONS),
   temperature: () => texts().wrongTemperature(MAX_TEMPERATURE),
   length: (longest) => (longest === null ? texts().wrongLength : texts().wrongLengthUpTo(longest)),
 };
 
 /** What is wrong with a setting. */
-export function wrongWords(wrong: Wrong, longest: number | null): string {
-  return WRONG[wrong](longest);
+export function invalidFieldWords(field: InvalidField, longest: number | null): string {
+  return INVALID[field](longest);
 }
 
 /** Digits behind the point with which a temperature is said. */
@@ -123,16 +123,16 @@ export function temperatureDigits(temperature: number): number {
 
 /** What is set for a chat besides its model; empty where all is as usual. */
 export function settingsWords({ instructions, temperature, length }: Settings): string {
-  const said = [
+  const parts = [
     ...(instructions === "" ? [] : [texts().withInstructions]),
     ...(temperature === null ? [] : [texts().atTemperature(temperature, temperatureDigits(temperature))]),
     ...(length === null ? [] : [texts().upToTokens(length)]),
   ];
-  return said.join(", ");
+  return parts.join(", ");
 }
 
 /** Whether trying again by itself may help before the reader is bothered. */
-export function isPassing(status: number): boolean {
+export function isTransient(status: number): boolean {
   return status === 0 || status === 408 || status === 409 || status === 429 || status >= 500;
 }
 
@@ -153,7 +153,7 @@ const FAILURES: Record<string, () => string> = {
 };
 
 /** Who or what answered, where it is not just the model that was asked. */
-export function servedWords(answer: Answer): string | null {
+export function modelNote(answer: Answer): string | null {
   if (answer.cached) return texts().cachedAnswer;
   const model = firstModel(answer);
   return answer.asked === null || model === null || model === answer.asked ? null : texts().answeredBy(model, answer.asked);
@@ -194,7 +194,7 @@ function incompleteWords({ reason, shortened }: Answer): string {
 }
 
 function failureWords(fault: Fault | null): string {
-  const known = fault === null ? undefined : FAILURES[fault.code];
-  if (known !== undefined) return known();
+  const text = fault === null ? undefined : FAILURES[fault.code];
+  if (text !== undefined) return text();
   return fault === null ? texts().engineFailed : texts().engineFailedBecause(fault.message);
 }

@@ -35,11 +35,11 @@ export function seconds(ms: number): string {
   return texts().minutesSeconds(Math.floor(ms / 60_000), (ms % 60_000) / 1000);
 }
 
-export function paceWords(found: Pace): string[] {
+export function paceWords(figures: Pace): string[] {
   const words: string[] = [];
-  if (found.firstTokenMs !== null) words.push(texts().firstToken(seconds(found.firstTokenMs)));
-  const rate = found.tokensPerSecond;
-  if (rate !== null) words.push(texts().tokensPerSecond(rate, rate < 10 ? 1 : 0, found.exact));
-  if (found.tokens !== null && found.exact) words.push(texts().tokens(found.tokens));
+  if (figures.firstTokenMs !== null) words.push(texts().firstToken(seconds(figures.firstTokenMs)));
+  const rate = figures.tokensPerSecond;
+  if (rate !== null) words.push(texts().tokensPerSecond(rate, rate < 10 ? 1 : 0, figures.exact));
+  if (figures.tokens !== null && figures.exact) words.push(texts().tokens(figures.tokens));
   return words;
 }

@@ -24,9 +24,9 @@ const FENCE_END = /^[ \t>]*(?:`+|~+)[ \t]*$/;
 
 function insideFence(text: string): boolean {
   for (let at = 0; at < text.length; ) {
-    const found = fence(text, at);
-    if (found?.open === true) return true;
-    at = found?.end ?? nextLine(text, at);
+    const code = fence(text, at);
+    if (code?.open === true) return true;
+    at = code?.end ?? nextLine(text, at);
   }
   return false;
 }
@@ -42,18 +42,18 @@ export function fence(text: string, at: number): { readonly end: number; readonl
   const quoted = around.includes(">");
   const inItem = indent.length > 1 || /[-*+\d]/.test(around);
   for (let end = nextLine(text, at); end < text.length; ) {
-    const behind = nextLine(text, end);
-    const line = text.slice(end, behind).trimEnd();
-    if (FENCE_END.test(line) && line.replace(/[ \t>]/g, "").startsWith(marks)) return { end: behind, open: false };
+    const next = nextLine(text, end);
+    const line = text.slice(end, next).trimEnd();
+    if (FENCE_END.test(line) && line.replace(/[ \t>]/g, "").startsWith(marks)) return { end: next, open: false };
     if (quoted ? !/^[ \t]*>/.test(line) : inItem && /^ ?[^ \t]/.test(line)) return { end, open: false };
-    end = behind;
+    end = next;
   }
   return { end: text.length, open: true };
 }
 
 function nextLine(text: string, at: number): number {
-  const found = text.indexOf("\n", at);
-  return found === -1 ? text.length : found + 1;
+  const newline = text.indexOf("\n", at);
+  return newline === -1 ? text.length : newline + 1;
 }
 
 // A table is one only once its second line is whole; until then its head would be drawn as text with bars.
@@ -71,7 +71,7 @@ function tableHeadStart(text: string): number | null {
 /** People do not nest emphasis deeper; what does is no emphasis, and closing it would only feed the parser. */
 const MOST_OPEN = 8;
 
-interface Opened {
+interface OpenMark {
   mark: string;
   at: number;
 }
@@ -84,7 +84,7 @@ function closeInline(text: string): string {
     .replace(/(!?)\[([^[\]\n]*)\]\([^()\s]*$/, "$2")
     .replace(/\[(?:\^[^\]\s[]*)?$/, "");
   const head = text.slice(0, from);
-  const open: Opened[] = [];
+  const open: OpenMark[] = [];
   for (let at = 0; at < body.length; ) {
     const sign = body.charAt(at);
     if (sign === "\\") {
@@ -109,20 +109,20 @@ function closeInline(text: string): string {
 }
 
 function closingTicks(body: string, from: number, length: number): number {
-  for (const found of body.slice(from).matchAll(/`+/g)) {
-    if (found[0].length === length) return from + found.index + length;
+  for (const run of body.slice(from).matchAll(/`+/g)) {
+    if (run[0].length === length) return from + run.index + length;
   }
   return -1;
 }
 
-function closeCode(body: string, at: number, ticks: string, open: Opened[]): string {
+function closeCode(body: string, at: number, ticks: string, open: OpenMark[]): string {
   const content = body.slice(at + ticks.length);
   if (content.trim() === "") return closeAll(body.slice(0, at), open);
   // Ticks at the very end are half of the closing run.
   return closeAll(content.endsWith("`") ? body.replace(/`+$/, "") + ticks : body + ticks, open);
 }
 
-function delimiter(body: string, at: number, run: string, open: Opened[]): void {
+function delimiter(body: string, at: number, run: string, open: OpenMark[]): void {
   const before = body.charAt(at - 1);
   const after = body.charAt(at + run.length);
   const mark = run.length > 2 ? run.slice(0, 3) : run;
@@ -135,7 +135,7 @@ function delimiter(body: string, at: number, run: string, open: Opened[]): void 
   else if (opener && (before === "" || /[\s([{"'>*_~]/.test(before))) open.push({ mark, at });
 }
 
-function closeAll(body: string, open: Opened[]): string {
+function closeAll(body: string, open: OpenMark[]): string {
   let text = body;
   const marks = [...open];
   for (let last = marks.at(-1); last !== undefined && text.slice(last.at + last.mark.length).trim() === ""; last = marks.at(-1)) {

@@ -38,7 +38,7 @@ export interface Segment {
 }
 
 /** What a Response object says of who answers, and how. */
-export interface Served {
+export interface ServingInfo {
   /** The model that answers. Null while that is not known. */
   model: string | null;
   /** The model that was asked for, where another one answers all or a part of it. */
@@ -55,14 +55,14 @@ export interface Served {
 
 /** Only the newest item is open: `opened` begins one, the others are about it. */
 export type ResponseEvent =
-  | { kind: "status"; seq: number; status: "queued" | "in_progress"; served: Served | null }
+  | { kind: "status"; seq: number; status: "queued" | "in_progress"; serving: ServingInfo | null }
   | { kind: "opened"; seq: number; item: ItemKind; name: string; call: string }
   | { kind: "delta"; seq: number; item: ItemKind; delta: string }
   | { kind: "text"; seq: number; item: ItemKind; text: string }
   | { kind: "closed"; seq: number; whole: boolean }
   /** The text cites this file. */
   | { kind: "cited"; seq: number; file: string }
-  | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; served: Served | null }
+  | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; serving: ServingInfo | null }
   | { kind: "other"; seq: number }
   /** Of this moment: it repeats the number of the event before it and belongs to no series. */
   | { kind: "place"; seq: number; place: Place };
@@ -155,26 +155,26 @@ export function readEvent(value: unknown): ResponseEvent | null {
   const event = fields(value);
   const seq = count(event?.["sequence_number"]);
   if (event === null || seq === null) return null;
-  const grows = DELTAS.get(event["type"]);
-  if (grows !== undefined) {
+  const deltaKind = DELTAS.get(event["type"]);
+  if (deltaKind !== undefined) {
     const delta = text(event["delta"]);
-    return delta === null ? null : { kind: "delta", seq, item: grows, delta };
+    return delta === null ? null : { kind: "delta", seq, item: deltaKind, delta };
   }
-  const stated = WHOLE.get(event["type"]);
-  if (stated !== undefined) {
-    const whole = text(event[stated.member]);
-    return whole === null ? null : { kind: "text", seq, item: stated.item, text: whole };
+  const statement = WHOLE.get(event["type"]);
+  if (statement !== undefined) {
+    const whole = text(event[statement.member]);
+    return whole === null ? null : { kind: "text", seq, item: statement.item, text: whole };
   }
   switch (event["type"]) {
     case "response.queued":
       if ("queue" in event) return readPlace(seq, fields(event["queue"]));
-      return { kind: "status", seq, status: "queued", served: null };
+      return { kind: "status", seq, status: "queued", serving: null };
     case "response.in_progress":
-      return { kind: "status", seq, status: "in_progress", served: readServed(event["response"]) };
+      return { kind: "status", seq, status: "in_progress", serving: readServingInfo(event["response"]) };
     case "response.output_item.added":
-      return readOpened(seq, fields(event["item"]));
+      return readItemAdded(seq, fields(event["item"]));
     case "response.output_text.annotation.added":
-      return readCited(seq, fields(event["annotation"]));
+      return readCitation(seq, fields(event["annotation"]));
     case "response.output_item.done":
       return { kind: "closed", seq, whole: fields(event["item"])?.["status"] !== "incomplete" };
     case "response.completed":
@@ -189,7 +189,7 @@ export function readEvent(value: unknown): ResponseEvent | null {
 }
 
 // A call of a tool of a namespace is shown with both names.
-function readOpened(seq: number, item: Fields | null): ResponseEvent {
+function readItemAdded(seq: number, item: Fields | null): ResponseEvent {
   const kind = KINDS.get(item?.["type"]);
   if (kind === undefined) return { kind: "other", seq };
   if (kind !== "function" && kind !== "custom") return { kind: "opened", seq, item: kind, name: "", call: "" };
@@ -198,7 +198,7 @@ function readOpened(seq: number, item: Fields | null): ResponseEvent {
   return { kind: "opened", seq, item: kind, name: names.join(".").slice(0, LONGEST_NAME), call: call.length <= LONGEST_CALL_ID ? call : "" };
 }
 
-function readCited(seq: number, annotation: Fields | null): ResponseEvent {
+function readCitation(seq: number, annotation: Fields | null): ResponseEvent {
   const name = annotation?.["type"] === "file_citation" ? text(annotation["filename"]) : null;
   return name === null || name === "" ? { kind: "other", seq } : { kind: "cited", seq, file: name.slice(0, LONGEST_NAME) };
 }
@@ -210,10 +210,10 @@ function readPlace(seq: number, queue: Fields | null): ResponseEvent | null {
   return { kind: "place", seq, place: { position, etaS: typeof eta === "number" && eta >= 0 ? eta : null, atLeast: queue?.["at_least"] === true } };
 }
 
-function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {
+function readEnd(seq: number, event: Fields, eventOutcome: Outcome): ResponseEvent {
   const response = fields(event["response"]);
   // There is no cancelled event in the API: a stopped answer ends as incomplete and says cancelled inside.
-  const outcome = response?.["status"] === "cancelled" ? "cancelled" : named;
+  const outcome = response?.["status"] === "cancelled" ? "cancelled" : eventOutcome;
   const input = count(fields(response?.["usage"])?.["input_tokens"]);
   const output = count(fields(response?.["usage"])?.["output_tokens"]);
   return {
@@ -223,18 +223,18 @@ function readEnd(seq: number, event: Fields, named: Outcome): ResponseEvent {
     reason: text(fields(response?.["incomplete_details"])?.["reason"]),
     usage: input === null || output === null ? null : { input, output },
     fault: readFault(response?.["error"]),
-    served: readServed(response),
+    serving: readServingInfo(response),
   };
 }
 
-function readServed(value: unknown): Served | null {
+function readServingInfo(value: unknown): ServingInfo | null {
   const response = fields(value);
   if (response === null) return null;
   const fallback = fields(response["fallback"]);
   return {
     model: modelName(response["model"]),
     asked: modelName(fallback?.["from"]),
-    segments: readSegments(fallback?.["items"], searched(response) ? 1 : 0),
+    segments: readSegments(fallback?.["items"], startsWithSearch(response) ? 1 : 0),
     shortened: fields(response["shortened"]) !== null,
     cached: response["cached_answer"] === true,
     continuable: response["continue"] === true,
@@ -242,17 +242,17 @@ function readServed(value: unknown): Served | null {
 }
 
 // The call of a search comes before all that is read.
-function searched(response: Fields): boolean {
+function startsWithSearch(response: Fields): boolean {
   const output = response["output"];
   return Array.isArray(output) && fields(output[0])?.["type"] === "file_search_call";
 }
 
 function readSegments(value: unknown, before: number): Segment[] {
   if (!Array.isArray(value)) return [];
-  const found = value.map((each: unknown) => ({ item: count(fields(each)?.["output_index"]), model: modelName(fields(each)?.["model"]) }));
-  for (const segment of found) if (segment.item !== null) segment.item = Math.max(0, segment.item - before);
-  const good = found.every(({ item, model }, place) => item !== null && model !== null && item > (found[place - 1]?.item ?? -1));
-  return good ? (found as Segment[]) : [];
+  const segments = value.map((each: unknown) => ({ item: count(fields(each)?.["output_index"]), model: modelName(fields(each)?.["model"]) }));
+  for (const segment of segments) if (segment.item !== null) segment.item = Math.max(0, segment.item - before);
+  const good = segments.every(({ item, model }, place) => item !== null && model !== null && item > (segments[place - 1]?.item ?? -1));
+  return good ? (segments as Segment[]) : [];
 }
 
 function modelName(value: unknown): string | null {

@@ -13,30 +13,30 @@ export interface Seam {
   readonly to: string;
 }
 
-export interface ReadPart extends Part {
+export interface ReadablePart extends Part {
   readonly seams: readonly Seam[];
 }
 
-export function reading(chain: readonly Answer[]): ReadPart[] {
-  const out: ReadPart[] = [];
+export function readableParts(chain: readonly Answer[]): ReadablePart[] {
+  const out: ReadablePart[] = [];
   chain.forEach((answer, link) => {
-    const found = parts(answer);
+    const answerParts = parts(answer);
     // A model that goes on is told before its first word.
-    const places = Math.max(found.length, (answer.segments.at(-1)?.item ?? -1) + 1, 1);
+    const places = Math.max(answerParts.length, (answer.segments.at(-1)?.item ?? -1) + 1, 1);
     for (let place = 0; place < places; place += 1) {
-      const part = found[place];
+      const part = answerParts[place];
       const last = out.at(-1);
       const continues = link > 0 && place === 0;
       const joins = continues || answer.segments.some(({ item }, number) => number > 0 && item === place);
       if (joins && last?.kind === "message" && (part === undefined || part.kind === "message")) {
-        out[out.length - 1] = joined(last, part, continues, seam(chain, link, place));
+        out[out.length - 1] = joinParts(last, part, continues, seam(chain, link, place));
       } else if (part !== undefined) out.push({ ...part, seams: [] });
     }
   });
   return out;
 }
 
-function joined(last: ReadPart, part: Part | undefined, continues: boolean, found: Omit<Seam, "at"> | null): ReadPart {
+function joinParts(last: ReadablePart, part: Part | undefined, continues: boolean, change: Omit<Seam, "at"> | null): ReadablePart {
   const more = part?.text ?? "";
   // The bound may have cut a character in two: the text behind it has the whole one.
   const before = continues && more !== "" ? last.text.replace(/\ufffd$/, "") : last.text;
@@ -44,7 +44,7 @@ function joined(last: ReadPart, part: Part | undefined, continues: boolean, foun
     ...last,
     state: part?.state ?? last.state,
     text: before + more,
-    seams: found === null || before === "" ? last.seams : [...last.seams, { at: before.length, ...found }],
+    seams: change === null || before === "" ? last.seams : [...last.seams, { at: before.length, ...change }],
   };
 }
 
@@ -65,9 +65,9 @@ export function firstModel(answer: Answer): string | null {
 }
 
 /** What it says to the reader: its messages, without reasoning, calls and notices. */
-export function said(chain: readonly Answer[]): string {
-  const found = reading(chain);
-  const [only] = found;
-  if (only !== undefined && found.length === 1) return only.kind === "message" ? only.text : "";
-  return found.flatMap(({ kind, text }) => (kind === "message" && text.trim() !== "" ? [text] : [])).join("\n\n");
+export function messageText(chain: readonly Answer[]): string {
+  const answerParts = readableParts(chain);
+  const [only] = answerParts;
+  if (only !== undefined && answerParts.length === 1) return only.kind === "message" ? only.text : "";
+  return answerParts.flatMap(({ kind, text }) => (kind === "message" && text.trim() !== "" ? [text] : [])).join("\n\n");
 }

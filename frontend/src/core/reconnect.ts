@@ -4,15 +4,15 @@ import { CLOSE_CODES, type Reconnect } from "./closeCodes";
 import { texts } from "./words";
 
 /** again: come back · renew: come back with a new credential · refused: not without the reader's help */
-export type Comeback = "again" | "renew" | "refused";
+export type ReconnectMode = "again" | "renew" | "refused";
 
-export interface Closing {
-  readonly comeback: Comeback;
+export interface ClosePolicy {
+  readonly reconnect: ReconnectMode;
   /** What the reader is told; null when a short reconnect needs no words. */
   readonly words: string | null;
 }
 
-const COMEBACK: Record<Reconnect, Comeback> = { resume: "again", new_credential: "renew", never: "refused" };
+const MODES: Record<Reconnect, ReconnectMode> = { resume: "again", new_credential: "renew", never: "refused" };
 
 const WORDS: Record<number, () => string> = {
   1007: () => texts().endedUnreadable,
@@ -21,15 +21,15 @@ const WORDS: Record<number, () => string> = {
   4500: () => texts().endedRevoked,
 };
 
-export function closing(code: number): Closing {
-  const known = CLOSE_CODES[code];
-  if (known !== undefined) {
-    const comeback = COMEBACK[known.reconnect];
-    return { comeback, words: comeback === "refused" ? (WORDS[code]?.() ?? texts().endedWithCode(code)) : null };
+export function closePolicy(code: number): ClosePolicy {
+  const entry = CLOSE_CODES[code];
+  if (entry !== undefined) {
+    const reconnect = MODES[entry.reconnect];
+    return { reconnect, words: reconnect === "refused" ? (WORDS[code]?.() ?? texts().endedWithCode(code)) : null };
   }
   // The range of an unknown code tells whether to come back.
-  if (code >= 4500 && code <= 4999) return { comeback: "refused", words: texts().endedWithCode(code) };
-  return { comeback: "again", words: null };
+  if (code >= 4500 && code <= 4999) return { reconnect: "refused", words: texts().endedWithCode(code) };
+  return { reconnect: "again", words: null };
 }
 
 const FIRST_DELAY_MS = 400;
@@ -37,7 +37,7 @@ const LONGEST_DELAY_MS = 15_000;
 
 /** `attempt` counts from 0; `chance` is uniform in [0, 1). At least half of each step, so that servers that just came
     back are not met by everyone at once nor by anyone in a tight loop. */
-export function delay(attempt: number, chance: number): number {
+export function reconnectDelay(attempt: number, chance: number): number {
   const step = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** Math.min(attempt, 10));
   return Math.round(step * (0.5 + chance / 2));
 }

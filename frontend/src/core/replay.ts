@@ -13,7 +13,7 @@ const ENDS = new Map<unknown, string>([
 ]);
 
 /** Null: it is none. One that runs is begun anew: it is to be watched from its first event on. */
-export function answerOf(value: unknown): Answer | null {
+export function answerFromResponse(value: unknown): Answer | null {
   const response = fields(value);
   if (response === null || typeof response["id"] !== "string") return null;
   const answer = newAnswer(response["id"]);
@@ -21,9 +21,9 @@ export function answerOf(value: unknown): Answer | null {
   if (end === undefined) return answer;
   const output = Array.isArray(response["output"]) ? response["output"] : [];
   const events = [...output.flatMap(eventsOf), { type: end, response }];
-  const whole = events.reduce<Answer>((grown, event) => {
-    const read = readEvent({ ...event, sequence_number: grown.lastSeq + 1 });
-    return read === null ? grown : apply(grown, read, null).answer;
+  const whole = events.reduce<Answer>((current, event) => {
+    const parsed = readEvent({ ...event, sequence_number: current.lastSeq + 1 });
+    return parsed === null ? current : apply(current, parsed, null).answer;
   }, answer);
   return isRunning(whole) ? null : whole;
 }
@@ -54,8 +54,8 @@ function pieces(item: Fields, type: string): Fields[] {
 }
 
 function citations(item: Fields): Fields[] {
-  const found = parts(item).flatMap((part) => (Array.isArray(part["annotations"]) ? part["annotations"] : []));
-  return found.map((annotation: unknown) => ({ type: "response.output_text.annotation.added", annotation }));
+  const annotations = parts(item).flatMap((part) => (Array.isArray(part["annotations"]) ? part["annotations"] : []));
+  return annotations.map((annotation: unknown) => ({ type: "response.output_text.annotation.added", annotation }));
 }
 
 function parts(item: Fields): Fields[] {

@@ -13,19 +13,19 @@ export interface Notice {
 
 export class Notices {
   /** The sources before the notices, and how many characters they draw: they are drawn once. */
-  private before: { source: string; drawn: number }[] = [];
+  private sources: { source: string; characters: number }[] = [];
 
   /** `tree` with the notices in it; the same where there are none. */
-  put(tree: readonly Node[], text: string, notices: readonly Notice[]): readonly Node[] {
-    this.before = notices.map(({ at }, place) => {
+  insertInto(tree: readonly Node[], text: string, notices: readonly Notice[]): readonly Node[] {
+    this.sources = notices.map(({ at }, place) => {
       const source = text.slice(0, at);
-      const known = this.before[place];
-      return known?.source === source ? known : { source, drawn: length(new MarkdownTree().render(source, true)) };
+      const entry = this.sources[place];
+      return entry?.source === source ? entry : { source, characters: length(new MarkdownTree().render(source, true)) };
     });
     return notices.reduce<readonly Node[]>((nodes, { words }, place) => {
       const notice: El = { tag: "span", attributes: { class: "seam", role: "note" }, children: [words] };
-      const { out, left } = insert(nodes, this.before[place]?.drawn ?? 0, notice);
-      return left === null ? out : [...out, notice];
+      const { out, remaining } = insert(nodes, this.sources[place]?.characters ?? 0, notice);
+      return remaining === null ? out : [...out, notice];
     }, tree);
   }
 }
@@ -40,33 +40,33 @@ function length(nodes: readonly Node[]): number {
 }
 
 /** `left`: characters that are still to come before the notice; null once it is placed. */
-function insert(nodes: readonly Node[], characters: number, notice: El): { out: Node[]; left: number | null } {
+function insert(nodes: readonly Node[], characters: number, notice: El): { out: Node[]; remaining: number | null } {
   const out: Node[] = [];
-  let left: number | null = characters;
+  let remaining: number | null = characters;
   for (const node of nodes) {
-    if (left === null || (typeof node !== "string" && isAdded(node))) out.push(node);
+    if (remaining === null || (typeof node !== "string" && isAdded(node))) out.push(node);
     else if (typeof node === "string") {
-      if (node.length < left) {
+      if (node.length < remaining) {
         out.push(node);
-        left -= node.length;
+        remaining -= node.length;
       } else {
-        out.push(...[node.slice(0, left), notice, node.slice(left)].filter((piece) => piece !== ""));
-        left = null;
+        out.push(...[node.slice(0, remaining), notice, node.slice(remaining)].filter((piece) => piece !== ""));
+        remaining = null;
       }
     } else if (node.counts !== undefined) {
       // A formula stays whole.
-      if (node.counts < left) {
+      if (node.counts < remaining) {
         out.push(node);
-        left -= node.counts;
+        remaining -= node.counts;
       } else {
-        out.push(...(node.counts > left ? [notice, node] : [node, notice]));
-        left = null;
+        out.push(...(node.counts > remaining ? [notice, node] : [node, notice]));
+        remaining = null;
       }
     } else {
-      const inside = insert(node.children, left, notice);
-      out.push(inside.left === null || inside.left !== left ? { ...node, children: inside.out } : node);
-      left = inside.left;
+      const inside = insert(node.children, remaining, notice);
+      out.push(inside.remaining === null || inside.remaining !== remaining ? { ...node, children: inside.out } : node);
+      remaining = inside.remaining;
     }
   }
-  return { out, left };
+  return { out, remaining };
 }

@@ -5,10 +5,10 @@
    turn. Items that were added are turns, too: a user's message is a question, an assistant's its answer. */
 
 import { fields, type Fields } from "./fields";
-import { further, isRunning, newAnswer, type Answer } from "./answer";
+import { moreAdvanced, isRunning, newAnswer, type Answer } from "./answer";
 import { fromMetadata, type Attachment } from "./attachments";
 import { chain, newTurn, withTurn, type Conversation, type Turn } from "./conversation";
-import { answerOf } from "./replay";
+import { answerFromResponse } from "./replay";
 
 /** One node of the tree. */
 export interface Row {
@@ -33,15 +33,15 @@ export function readRow(value: unknown): Row | null {
 }
 
 /** The conversation with what the rows say, in the order in which the tree grew. `parents`: of all nodes. */
-export function grown(conversation: Conversation, rows: readonly Row[], parents: Parents): Conversation {
-  return rows.reduce((made, row) => added(made, row, parents), conversation);
+export function withRows(conversation: Conversation, rows: readonly Row[], parents: Parents): Conversation {
+  return rows.reduce((current, row) => withRow(current, row, parents), conversation);
 }
 
-function added(conversation: Conversation, row: Row, parents: Parents): Conversation {
-  const answer = answerOf(row.response);
+function withRow(conversation: Conversation, row: Row, parents: Parents): Conversation {
+  const answer = answerFromResponse(row.response);
   if (answer === null) return withMessages(conversation, row, turnOf(conversation, row.parent, parents));
   const holder = conversation.turns.find((turn) => chain(turn).some(({ responseId }) => responseId === row.id));
-  if (holder !== undefined) return withTurn(conversation, heard(holder, answer));
+  if (holder !== undefined) return withTurn(conversation, withAnswer(holder, answer));
   const before = turnOf(conversation, row.parent, parents);
   if (row.input.length === 0 && before?.answer?.responseId === row.parent && before.answer !== null && !isRunning(before.answer)) {
     return withTurn(conversation, { ...before, phase: "accepted", problem: null, attempt: before.attempt + 1, before: chain(before), answer });
@@ -49,23 +49,23 @@ function added(conversation: Conversation, row: Row, parents: Parents): Conversa
   return withTurn(conversation, asTurn(conversation, row, answer, before));
 }
 
-function heard(turn: Turn, answer: Answer): Turn {
-  const known = (each: Answer): Answer => (each.responseId === answer.responseId && !isRunning(answer) ? further(each, answer) : each);
-  return { ...turn, answer: turn.answer === null ? null : known(turn.answer), before: turn.before.map(known) };
+function withAnswer(turn: Turn, answer: Answer): Turn {
+  const merge = (each: Answer): Answer => (each.responseId === answer.responseId && !isRunning(answer) ? moreAdvanced(each, answer) : each);
+  return { ...turn, answer: turn.answer === null ? null : merge(turn.answer), before: turn.before.map(merge) };
 }
 
 function asTurn(conversation: Conversation, row: Row, answer: Answer, before: Turn | undefined): Turn {
-  const told = fields(row.response?.["metadata"]) ?? {};
-  const id = typeof told["turn"] === "string" && TURN.test(told["turn"]) ? told["turn"] : row.id;
-  const mine = conversation.turns.find((turn) => turn.id === id);
-  const asked = Number(told["asked"]);
-  const at = Number.isFinite(asked) && Math.abs(asked - row.createdAt) < LONGEST_WAIT_MS ? asked : row.createdAt;
+  const metadata = fields(row.response?.["metadata"]) ?? {};
+  const id = typeof metadata["turn"] === "string" && TURN.test(metadata["turn"]) ? metadata["turn"] : row.id;
+  const existing = conversation.turns.find((turn) => turn.id === id);
+  const askedAt = Number(metadata["asked"]);
+  const at = Number.isFinite(askedAt) && Math.abs(askedAt - row.createdAt) < LONGEST_WAIT_MS ? askedAt : row.createdAt;
   const model = row.response?.["model"];
   // A question of this page that waits for an answer has it now; one that has another answer is another turn.
-  if (mine !== undefined && mine.answer === null) return { ...mine, phase: "accepted", problem: null, answer };
-  const files = fromMetadata(told);
-  const turn = newTurn(mine === undefined ? id : row.id, before?.id ?? null, question(row.input, files), typeof model === "string" ? model : null, "", at);
-  return { ...turn, phase: "accepted", attachments: files.length > 0 ? files : attached(row.input), trimmed: row.response?.["truncation"] === "auto", answer };
+  if (existing !== undefined && existing.answer === null) return { ...existing, phase: "accepted", problem: null, answer };
+  const files = fromMetadata(metadata);
+  const turn = newTurn(existing === undefined ? id : row.id, before?.id ?? null, question(row.input, files), typeof model === "string" ? model : null, "", at);
+  return { ...turn, phase: "accepted", attachments: files.length > 0 ? files : attachmentsIn(row.input), trimmed: row.response?.["truncation"] === "auto", answer };
 }
 
 /** What a turn's id looks like. */
@@ -78,20 +78,20 @@ export function turnOf(conversation: Conversation, node: string | null, parents:
   for (let at = node, steps = parents.size; at !== null && steps >= 0; at = parents.get(at) ?? null, steps -= 1) {
     const here = at;
     // Added items can be several turns, of which the last one is where the next turn follows.
-    const found = conversation.turns.filter((turn) => chain(turn).some(({ responseId }) => responseId === here)).at(-1);
-    if (found !== undefined) return found;
+    const nearest = conversation.turns.filter((turn) => chain(turn).some(({ responseId }) => responseId === here)).at(-1);
+    if (nearest !== undefined) return nearest;
   }
   return undefined;
 }
 
 // What came before a first question, such as instructions, is no turn.
 function withMessages(conversation: Conversation, row: Row, parent: Turn | undefined): Conversation {
-  let [made, before] = [conversation, parent?.id ?? null];
+  let [current, before] = [conversation, parent?.id ?? null];
   let open: Turn | null = null;
   const close = (answer: string): void => {
     if (open === null) return;
-    const ended: Answer = { ...newAnswer(row.id), status: "completed", text: answer };
-    made = withTurn(made, { ...open, phase: "accepted", answer: ended });
+    const lastAnswer: Answer = { ...newAnswer(row.id), status: "completed", text: answer };
+    current = withTurn(current, { ...open, phase: "accepted", answer: lastAnswer });
     before = open.id;
     open = null;
   };
@@ -99,23 +99,23 @@ function withMessages(conversation: Conversation, row: Row, parent: Turn | undef
     if (item["type"] !== undefined && item["type"] !== "message") return;
     if (item["role"] === "user") {
       close("");
-      open = newTurn(`${row.id}.${place}`, before, words(item), null, "", row.createdAt + place);
-    } else if (item["role"] === "assistant") close(words(item));
+      open = newTurn(`${row.id}.${place}`, before, textOf(item), null, "", row.createdAt + place);
+    } else if (item["role"] === "assistant") close(textOf(item));
   });
   close("");
-  return made;
+  return current;
 }
 
 /** The text of the last message of a user; without those that this page put before it. */
 function question(input: readonly Fields[], files: readonly Attachment[]): string {
-  const asked = input.filter((item) => item["role"] === "user").at(-1);
-  if (asked === undefined) return "";
-  const content = asked["content"];
-  return words(files.length > 0 && Array.isArray(content) ? { content: content.slice(-1) } : asked);
+  const message = input.filter((item) => item["role"] === "user").at(-1);
+  if (message === undefined) return "";
+  const content = message["content"];
+  return textOf(files.length > 0 && Array.isArray(content) ? { content: content.slice(-1) } : message);
 }
 
 /** The uploads that the last message of a user names. */
-function attached(input: readonly Fields[]): Attachment[] {
+function attachmentsIn(input: readonly Fields[]): Attachment[] {
   const parts = input.filter((item) => item["role"] === "user").at(-1)?.["content"];
   if (!Array.isArray(parts)) return [];
   return parts.map(fields).flatMap((part): Attachment[] => {
@@ -126,7 +126,7 @@ function attached(input: readonly Fields[]): Attachment[] {
 }
 
 /** What is said in an item; not what files in it say. */
-function words(item: Fields): string {
+function textOf(item: Fields): string {
   const content = item["content"];
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) return "";

@@ -13,11 +13,11 @@ export interface Settings {
 }
 
 /** Settings that belong to a chat, and when they were made (ms). Of two the later ones hold. */
-export interface Chosen extends Settings {
+export interface StampedSettings extends Settings {
   readonly at: number;
 }
 
-export const USUAL: Settings = { model: null, instructions: "", temperature: null, length: null };
+export const DEFAULT_SETTINGS: Settings = { model: null, instructions: "", temperature: null, length: null };
 
 export const MAX_TEMPERATURE = 2;
 /** In UTF-16 units, so never more pieces of metadata than there are keys for. */
@@ -26,25 +26,25 @@ export const MAX_INSTRUCTIONS = 4096;
 const MAX_LENGTH = 10_000_000;
 
 /** Which of the fields cannot be sent. */
-export type Wrong = "instructions" | "temperature" | "length";
+export type InvalidField = "instructions" | "temperature" | "length";
 
 /** What a reader typed: null for what was left at the default. */
-export interface Typed {
+export interface SettingsInput {
   readonly instructions: string;
   readonly temperature: string | null;
   readonly length: string | null;
 }
 
 /** The settings that were typed, or what is wrong with them. `longest`: the model's longest answer; null: not known. */
-export function readTyped(model: string | null, typed: Typed, longest: number | null): Settings | readonly Wrong[] {
-  const temperature = typed.temperature === null ? null : number(typed.temperature);
-  const length = typed.length === null ? null : number(typed.length);
-  const settings = { model, instructions: typed.instructions.trim(), temperature, length };
-  const wrong: Wrong[] = [];
-  if (settings.instructions.length > MAX_INSTRUCTIONS) wrong.push("instructions");
-  if (temperature !== null && !isTemperature(temperature)) wrong.push("temperature");
-  if (length !== null && (!isLength(length) || length > (longest ?? Infinity))) wrong.push("length");
-  return wrong.length === 0 ? settings : wrong;
+export function readInput(model: string | null, input: SettingsInput, longest: number | null): Settings | readonly InvalidField[] {
+  const temperature = input.temperature === null ? null : number(input.temperature);
+  const length = input.length === null ? null : number(input.length);
+  const settings = { model, instructions: input.instructions.trim(), temperature, length };
+  const invalid: InvalidField[] = [];
+  if (settings.instructions.length > MAX_INSTRUCTIONS) invalid.push("instructions");
+  if (temperature !== null && !isTemperature(temperature)) invalid.push("temperature");
+  if (length !== null && (!isLength(length) || length > (longest ?? Infinity))) invalid.push("length");
+  return invalid.length === 0 ? settings : invalid;
 }
 
 // A comma is how many readers write a decimal point.
@@ -53,7 +53,7 @@ function number(text: string): number {
 }
 
 /** Whether anything besides the model differs from what a new chat has. */
-export function isUsual({ instructions, temperature, length }: Settings): boolean {
+export function isDefault({ instructions, temperature, length }: Settings): boolean {
   return instructions === "" && temperature === null && length === null;
 }
 
@@ -62,18 +62,18 @@ export function isSame(a: Settings, b: Settings): boolean {
 }
 
 /** The later ones; of two of one millisecond any fixed ones will do. */
-export function later(a: Chosen, b: Chosen): Chosen {
+export function latest(a: StampedSettings, b: StampedSettings): StampedSettings {
   if (a.at !== b.at) return a.at > b.at ? a : b;
-  return order(a) >= order(b) ? a : b;
+  return sortKey(a) >= sortKey(b) ? a : b;
 }
 
-function order({ model, instructions, temperature, length }: Settings): string {
+function sortKey({ model, instructions, temperature, length }: Settings): string {
   return JSON.stringify([model, instructions, temperature, length]);
 }
 
 /** What was stored may be of another version of this page or damaged. */
-export function readSettings(kept: unknown): Settings {
-  const { model, instructions, temperature, length } = (typeof kept === "object" && kept !== null ? kept : {}) as Record<keyof Settings, unknown>;
+export function readSettings(record: unknown): Settings {
+  const { model, instructions, temperature, length } = (typeof record === "object" && record !== null ? record : {}) as Record<keyof Settings, unknown>;
   return {
     model: typeof model === "string" && model !== "" ? model : null,
     instructions: typeof instructions === "string" ? instructions.slice(0, MAX_INSTRUCTIONS) : "",
@@ -82,9 +82,9 @@ export function readSettings(kept: unknown): Settings {
   };
 }
 
-export function readChosen(kept: unknown): Chosen {
-  const at = (kept as Chosen | null | undefined)?.at;
-  return { ...readSettings(kept), at: typeof at === "number" && Number.isFinite(at) ? at : 0 };
+export function readStampedSettings(record: unknown): StampedSettings {
+  const at = (record as StampedSettings | null | undefined)?.at;
+  return { ...readSettings(record), at: typeof at === "number" && Number.isFinite(at) ? at : 0 };
 }
 
 function isTemperature(value: unknown): value is number {
@@ -104,21 +104,21 @@ const PIECES = 8;
 export function toMetadata(settings: Settings): Record<string, string> {
   const { model, instructions, temperature, length } = settings;
   const characters = Array.from(instructions.slice(0, MAX_INSTRUCTIONS)); // no piece ends within a character
-  const found: Record<string, string> = {};
-  if (model !== null && Array.from(model).length <= PIECE) found["page.model"] = model;
-  if (temperature !== null) found["page.temperature"] = String(temperature);
-  if (length !== null) found["page.length"] = String(length);
+  const metadata: Record<string, string> = {};
+  if (model !== null && Array.from(model).length <= PIECE) metadata["page.model"] = model;
+  if (temperature !== null) metadata["page.temperature"] = String(temperature);
+  if (length !== null) metadata["page.length"] = String(length);
   for (let piece = 0; piece * PIECE < characters.length; piece += 1) {
-    found[`page.instructions.${piece}`] = characters.slice(piece * PIECE, (piece + 1) * PIECE).join("");
+    metadata[`page.instructions.${piece}`] = characters.slice(piece * PIECE, (piece + 1) * PIECE).join("");
   }
-  return found;
+  return metadata;
 }
 
 /** What is not there, or was not written by this page, is as usual. */
 export function fromMetadata(metadata: unknown): Settings {
-  const said = (typeof metadata === "object" && metadata !== null ? metadata : {}) as Record<string, unknown>;
+  const entries = (typeof metadata === "object" && metadata !== null ? metadata : {}) as Record<string, unknown>;
   const text = (key: string): string => {
-    const value = Object.hasOwn(said, key) ? said[key] : undefined;
+    const value = Object.hasOwn(entries, key) ? entries[key] : undefined;
     return typeof value === "string" ? value : "";
   };
   let instructions = "";

@@ -36,7 +36,7 @@ export function readShared(body: unknown): SharedPage | null {
 }
 
 /** The messages as they are read: those that continue one another are one. */
-export function asRead(messages: readonly SharedMessage[]): readonly SharedMessage[] {
+export function mergeMessages(messages: readonly SharedMessage[]): readonly SharedMessage[] {
   const out: SharedMessage[] = [];
   for (const message of messages) {
     const last = out.at(-1);
@@ -48,12 +48,12 @@ export function asRead(messages: readonly SharedMessage[]): readonly SharedMessa
 }
 
 /** What it is called: its title, else its first question. Empty: it has neither. */
-export function nameOf(title: string, messages: readonly SharedMessage[]): string {
-  const found = (title || (messages.find(({ role, text }) => role === "user" && text.trim() !== "")?.text ?? "")).trim().replace(/\s+/g, " ");
-  return found.length > LONGEST ? `${found.slice(0, LONGEST - 1).trimEnd()}…` : found;
+export function chatName(title: string, messages: readonly SharedMessage[]): string {
+  const name = (title || (messages.find(({ role, text }) => role === "user" && text.trim() !== "")?.text ?? "")).trim().replace(/\s+/g, " ");
+  return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1).trimEnd()}…` : name;
 }
 
-const LONGEST = 120;
+const LONGEST_NAME = 120;
 
 // Unknown rows, of a later server, are left out.
 function readMessage({ role, text, images, files, continues }: Fields): SharedMessage[] {

@@ -28,11 +28,11 @@ export function signInRefusal(status: number, retryAfterMs: number | null, crede
   if (status === 503) return { kind: "unready" };
   if (status === 413) return { kind: "malformed" };
   if (status !== 401) return { kind: "failed", status };
-  const known = claims(credential);
-  if (known === null) return { kind: "malformed" };
-  const [expires, begins] = [ms(known["exp"]), ms(known["nbf"])];
+  const payload = claims(credential);
+  if (payload === null) return { kind: "malformed" };
+  const [expires, notBefore] = [ms(payload["exp"]), ms(payload["nbf"])];
   if (expires !== null && expires <= now) return { kind: "expired", at: expires };
-  if (begins !== null && begins > now) return { kind: "early", at: begins };
+  if (notBefore !== null && notBefore > now) return { kind: "early", at: notBefore };
   return { kind: "refused" };
 }
 
@@ -67,8 +67,8 @@ export function claims(credential: string): Readonly<Record<string, unknown>> | 
   try {
     const part = (parts[1] ?? "").replace(/-/g, "+").replace(/_/g, "/");
     const bytes = Uint8Array.from(atob(part), (character) => character.charCodeAt(0));
-    const found: unknown = JSON.parse(new TextDecoder().decode(bytes));
-    return typeof found === "object" && found !== null && !Array.isArray(found) ? (found as Record<string, unknown>) : null;
+    const payload: unknown = JSON.parse(new TextDecoder().decode(bytes));
+    return typeof payload === "object" && payload !== null && !Array.isArray(payload) ? (payload as Record<string, unknown>) : null;
   } catch {
     return null;
   }

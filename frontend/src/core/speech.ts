@@ -12,22 +12,22 @@ export function speech(markdown: string): string {
 
 /** What stands for itself, each with an end that a voice stops at. */
 function blocks(nodes: readonly Node[]): string[] {
-  const found: string[] = [];
+  const sentences: string[] = [];
   let line: Node[] = [];
-  const ended = (): void => {
-    found.push(...sentence(words(line)));
+  const endLine = (): void => {
+    sentences.push(...sentence(words(line)));
     line = [];
   };
   for (const node of nodes) {
-    const made = typeof node === "string" ? null : block(node);
-    if (made === null) line.push(node);
+    const inner = typeof node === "string" ? null : block(node);
+    if (inner === null) line.push(node);
     else {
-      ended();
-      found.push(...made);
+      endLine();
+      sentences.push(...inner);
     }
   }
-  ended();
-  return found;
+  endLine();
+  return sentences;
 }
 
 /** Null: it is a part of a line. */
@@ -37,7 +37,7 @@ function block(node: El): string[] | null {
     case "tr":
       return sentence(node.children.map((cell) => words([cell])).join(", "));
     case "ol":
-      return node.children.flatMap((item, place) => numbered(blocks([item]), Number(node.attributes.start ?? 1) + place));
+      return node.children.flatMap((item, place) => withNumber(blocks([item]), Number(node.attributes.start ?? 1) + place));
     case "p": case "h1": case "h2": case "h3": case "h4": case "h5": case "h6": case "ul": case "li": case "blockquote": case "div":
     case "table": case "thead": case "tbody": case "hr":
       return blocks(node.children);
@@ -46,7 +46,7 @@ function block(node: El): string[] | null {
   }
 }
 
-function numbered([first, ...others]: readonly string[], place: number): string[] {
+function withNumber([first, ...others]: readonly string[], place: number): string[] {
   return first === undefined ? [] : [`${place}. ${first}`, ...others];
 }
 

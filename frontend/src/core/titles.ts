@@ -2,8 +2,8 @@ const LONGEST = 60;
 
 /** The title in what a model said when it was asked for one: its first line, without marks around it. Empty: there is
     none. */
-export function titleIn(said: string): string {
-  const line = said.split("\n").find((each) => each.trim() !== "") ?? "";
+export function titleIn(text: string): string {
+  const line = text.split("\n").find((each) => each.trim() !== "") ?? "";
   const bare = line
     .replace(/^\s*(#+|[-*]|\d+\.)\s+/, "")
     .replace(/^\s*\**title\**\s*:\s*/i, "")
@@ -20,7 +20,7 @@ export function titleIn(said: string): string {
 /** Code in a line, or a block of it between fences: as many backticks before it as behind it. */
 const CODE = /(?<!`)(`+)(?!`)([^]*?[^`])\1(?!`)/g;
 /** What stands for code while the other marks are taken out. */
-const HELD = /\ue000(\d+)\ue001/g;
+const PLACEHOLDER = /\ue000(\d+)\ue001/g;
 const LINK = /(?<![\w\]])!?\[([^[\]]+)\]\((?:[^()]|\([^()]*\))*\)/g;
 /** What has a blank at its ends is not emphasized. Inside a word a mark may as well be of a product, a power or a name, and
     two underscores at each end of one word are a name. */
@@ -35,16 +35,16 @@ const EMPHASIS = [
     where it is not sure whether something is a mark, it stays. */
 export function withoutMarks(question: string): string {
   const codes: string[] = [];
-  const hold = (_: string, ticks: string, code: string): string => {
+  const replaceCode = (_: string, ticks: string, code: string): string => {
     // The first line of a block names its language.
     const text = ticks.length < 3 ? code : code.replace(/^[^\n]*\n/, "");
     return `\ue000${codes.push(text) - 1}\ue001`;
   };
   const plain = question
-    .replace(CODE, hold)
+    .replace(CODE, replaceCode)
     .replace(/^ {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/gm, "$1")
     .replace(LINK, "$1")
     .replace(/<(https?:\/\/[^<>\s]+)>/g, "$1");
   // Twice, because there may be emphasis within emphasis.
-  return [...EMPHASIS, ...EMPHASIS].reduce((text, mark) => text.replace(mark, "$2"), plain).replace(HELD, (held, at: string) => codes[Number(at)] ?? held);
+  return [...EMPHASIS, ...EMPHASIS].reduce((text, mark) => text.replace(mark, "$2"), plain).replace(PLACEHOLDER, (placeholder, at: string) => codes[Number(at)] ?? placeholder);
 }

@@ -2,8 +2,8 @@
    can be drawn at all is the closed set of tags and attributes below. */
 
 import { Lexer, Marked, type Token, type Tokens, type TokensList } from "marked";
-import { drawnAs, FOOTNOTES, noteText, numbered, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
-import { restore, shelter, split, type Formula, type Sheltered } from "./formulas";
+import { referenceKey, FOOTNOTES, noteText, numberNotes, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
+import { restore, shelter, split, type Formula, type ShelteredText } from "./formulas";
 import { el, type El, type Node, type Tag } from "./nodes";
 import { drawable } from "./partialMarkdown";
 import { texts } from "./words";
@@ -25,7 +25,7 @@ interface Block {
   readonly refs: readonly string[];
   readonly notes: readonly Footnote[];
   /** `nodes` with the numbers of the footnotes, as they were drawn last; null before. */
-  shown: { readonly nodes: readonly Node[]; readonly as: string } | null;
+  drawing: { readonly nodes: readonly Node[]; readonly as: string } | null;
 }
 
 interface Finished {
@@ -34,7 +34,7 @@ interface Finished {
   readonly links: Links;
 }
 
-type Kept = Sheltered["kept"];
+type Originals = ShelteredText["originals"];
 type Links = TokensList["links"];
 
 const NOTHING_FINISHED: Finished = { source: "", blocks: [], links: {} };
@@ -45,7 +45,7 @@ class Unparsable extends Error {}
     those that can no longer change are not parsed again. */
 export class MarkdownTree {
   /** There are formulas that are shown as their source, because there was no `Typeset` yet. */
-  waits = false;
+  waitsForFormulas = false;
   /** There is code without the colours of its language, because there was no `Colour` yet. */
   waitsForColours = false;
   /** By their source. Those of the finished part stay; of the others only the last ones. */
@@ -54,7 +54,7 @@ export class MarkdownTree {
   /** The part of a running text that can no longer change. `links`: defined in it. */
   private finished: Finished = NOTHING_FINISHED;
   /** Where the last line began when `finish` last looked. */
-  private lookedAt = 0;
+  private scanEnd = 0;
   /** All definitions of links. A late one turns earlier text into links, so blocks are only reused under the same. */
   private links: Links = {};
   private readonly formulas = new Map<string, El>();
@@ -66,7 +66,7 @@ export class MarkdownTree {
     if (typeset !== this.typeset || colour !== this.colour) {
       this.typeset = typeset;
       this.colour = colour;
-      this.waits = this.waitsForColours = false;
+      this.waitsForFormulas = this.waitsForColours = false;
       this.formulas.clear();
       this.forget();
       this.restart();
@@ -74,7 +74,7 @@ export class MarkdownTree {
     if (!running || !text.startsWith(this.finished.source)) this.restart();
     try {
       if (running) this.finish(text);
-      return drawn(this.blocksOf(text, running), running);
+      return drawBlocks(this.blocksOf(text, running), running);
     } catch (problem) {
       if (!(problem instanceof Unparsable)) throw problem;
       return [el("p", [text], { class: "unparsed", dir: "auto" })];
@@ -83,7 +83,7 @@ export class MarkdownTree {
 
   private restart(): void {
     this.finished = NOTHING_FINISHED;
-    this.lookedAt = 0;
+    this.scanEnd = 0;
   }
 
   private forget(): void {
@@ -92,10 +92,10 @@ export class MarkdownTree {
   }
 
   private blocksOf(text: string, running: boolean): Block[] {
-    const { text: sheltered, kept } = shelter(text.slice(this.finished.source.length), running);
-    const tokens = lex(running ? drawable(sheltered) : sheltered, this.finished.links);
-    const links = restored(tokens.links, kept);
-    if (!same(links, this.links)) {
+    const { text: markdown, originals } = shelter(text.slice(this.finished.source.length), running);
+    const tokens = lex(running ? drawable(markdown) : markdown, this.finished.links);
+    const links = restoreLinks(tokens.links, originals);
+    if (!sameLinks(links, this.links)) {
       this.links = links;
       this.forget();
       const part = this.finished.source !== "";
@@ -103,7 +103,7 @@ export class MarkdownTree {
       if (part) return this.blocksOf(text, running);
     }
     const next = new Map<string, Block>();
-    const last = tokens.map((token) => this.block(token, kept, next));
+    const last = tokens.map((token) => this.block(token, originals, next));
     this.lastBlocks = next;
     return [...this.finished.blocks, ...last];
   }
@@ -112,45 +112,45 @@ export class MarkdownTree {
   // it. So with each line, only what is behind the last finished block is parsed once more.
   private finish(text: string): void {
     const lastLine = text.lastIndexOf("\n") + 1;
-    if (lastLine <= this.lookedAt) return;
-    this.lookedAt = lastLine;
+    if (lastLine <= this.scanEnd) return;
+    this.scanEnd = lastLine;
     const lines = text.slice(this.finished.source.length, lastLine);
     if (!BLANK_LINE.test(lines)) return;
-    const { text: sheltered, kept } = shelter(lines, true);
-    const tokens = lex(sheltered, this.finished.links);
-    if (!same(restored(tokens.links, kept), this.links)) return;
+    const { text: markdown, originals } = shelter(lines, true);
+    const tokens = lex(markdown, this.finished.links);
+    if (!sameLinks(restoreLinks(tokens.links, originals), this.links)) return;
     const last = tokens.findLastIndex(({ type }, place) => type !== "space" && BLANK_LINE_END.test(tokens[place - 1]?.raw ?? ""));
     if (last === -1) return;
     const before = tokens.slice(0, last);
-    const source = before.map(({ raw }) => restore(raw, kept)).join("");
+    const source = before.map(({ raw }) => restore(raw, originals)).join("");
     if (!lines.startsWith(source)) return;
-    const blocks = before.map((token) => this.block(token, kept, this.finishedBlocks));
+    const blocks = before.map((token) => this.block(token, originals, this.finishedBlocks));
     const links = Object.keys(this.links).length === 0 ? {} : { ...linksIn(source), ...this.finished.links };
     this.finished = { source: this.finished.source + source, blocks: [...this.finished.blocks, ...blocks], links };
   }
 
-  private block(token: Token, kept: Kept, found: Map<string, Block>): Block {
-    const open = kept.some((one, number) => typeof one !== "string" && one.open && token.raw.includes(`⸨${number}⸩`));
-    const key = `${token.type}${open ? "…" : ""} ${restore(token.raw, kept)}`;
-    const one = found.get(key) ?? this.finishedBlocks.get(key) ?? this.lastBlocks.get(key) ?? this.made(token, kept);
-    found.set(key, one);
+  private block(token: Token, originals: Originals, cache: Map<string, Block>): Block {
+    const open = originals.some((one, number) => typeof one !== "string" && one.open && token.raw.includes(`⸨${number}⸩`));
+    const key = `${token.type}${open ? "…" : ""} ${restore(token.raw, originals)}`;
+    const one = cache.get(key) ?? this.finishedBlocks.get(key) ?? this.lastBlocks.get(key) ?? this.build(token, originals);
+    cache.set(key, one);
     return one;
   }
 
-  private made(token: Token, kept: Kept): Block {
-    marked.walkTokens([token], (each) => restoreCode(each, kept));
+  private build(token: Token, originals: Originals): Block {
+    marked.walkTokens([token], (each) => restoreCode(each, originals));
     const refs: string[] = [];
     const notes: Footnote[] = [];
-    const settle = (nodes: readonly Node[]): Node[] =>
-      apart(
+    const resolve = (nodes: readonly Node[]): Node[] =>
+      withoutBreaks(
         nodes.flatMap((node): Node[] => {
-          if (typeof node === "string") return split(node, kept).map((part) => (typeof part === "string" ? part : this.formula(part)));
-          if (node.tag === "code") return [this.coloured(node)];
+          if (typeof node === "string") return split(node, originals).map((part) => (typeof part === "string" ? part : this.formula(part)));
+          if (node.tag === "code") return [this.highlightCode(node)];
           if (node.note !== undefined && node.tag === "sup") {
             refs.push(node.note);
             return [node];
           }
-          const children = settle(node.children);
+          const children = resolve(node.children);
           if (node.note !== undefined) {
             notes.push({ label: node.note, content: children });
             return [];
@@ -158,10 +158,10 @@ export class MarkdownTree {
           return [children.length === node.children.length && children.every((child, place) => child === node.children[place]) ? node : { ...node, children }];
         }),
       );
-    return { nodes: settle(block(token)), refs, notes, shown: null };
+    return { nodes: resolve(block(token)), refs, notes, drawing: null };
   }
 
-  private coloured(code: El): El {
+  private highlightCode(code: El): El {
     const [text] = code.children;
     if (code.language === undefined || typeof text !== "string") return code;
     if (this.colour !== null) return { ...code, children: this.colour(text, code.language) };
@@ -171,36 +171,36 @@ export class MarkdownTree {
 
   private formula({ source, tex, display, open }: Formula): El {
     const key = `${display ? "d" : "i"}${open ? "…" : ""} ${source}`;
-    const known = this.formulas.get(key);
-    if (known !== undefined) return known;
-    const made = open ? null : (this.typeset?.(tex, display) ?? null);
-    if (made === null) this.waits = true;
+    const existing = this.formulas.get(key);
+    if (existing !== undefined) return existing;
+    const drawing = open ? null : (this.typeset?.(tex, display) ?? null);
+    if (drawing === null) this.waitsForFormulas = true;
     const kind = display ? "math display" : "math";
-    const one =
-      made !== null && "nodes" in made
-        ? el("span", [...made.nodes, el("span", [source], { class: "as-written", "aria-hidden": "true" })], { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
-        : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(made === null ? {} : { title: texts().formulaFailed(made.problem) }) });
-    const counted = { ...one, counts: source.length };
-    if (!open) this.formulas.set(key, counted);
-    return counted;
+    const base =
+      drawing !== null && "nodes" in drawing
+        ? el("span", [...drawing.nodes, el("span", [source], { class: "as-written", "aria-hidden": "true" })], { class: `${kind}${display ? " wide" : ""}`, dir: "ltr" })
+        : el("span", [source], { class: `${kind} source`, dir: "ltr", ...(drawing === null ? {} : { title: texts().formulaFailed(drawing.problem) }) });
+    const element = { ...base, counts: source.length };
+    if (!open) this.formulas.set(key, element);
+    return element;
   }
 }
 
 const BLANK_LINE = /\n[ \t]*\n/;
 const BLANK_LINE_END = /\n[ \t]*\n$/;
 
-function drawn(found: readonly Block[], running: boolean): Node[] {
-  if (found.every(({ refs, notes }) => refs.length === 0 && notes.length === 0)) return found.flatMap(({ nodes }) => nodes);
-  const numbers = numbered(found, running);
-  const notes = section(found, numbers);
-  return [...found.flatMap((one) => withReferences(one, numbers)), ...(notes === null ? [] : [notes])];
+function drawBlocks(blocks: readonly Block[], running: boolean): Node[] {
+  if (blocks.every(({ refs, notes }) => refs.length === 0 && notes.length === 0)) return blocks.flatMap(({ nodes }) => nodes);
+  const numbers = numberNotes(blocks, running);
+  const notes = section(blocks, numbers);
+  return [...blocks.flatMap((one) => withReferences(one, numbers)), ...(notes === null ? [] : [notes])];
 }
 
-function withReferences(one: Block, numbers: ReturnType<typeof numbered>): readonly Node[] {
+function withReferences(one: Block, numbers: ReturnType<typeof numberNotes>): readonly Node[] {
   if (one.refs.length === 0) return one.nodes;
-  const as = drawnAs(one, numbers);
-  if (one.shown?.as !== as) one.shown = { as, nodes: withNumbers(one.nodes, numbers) };
-  return one.shown.nodes;
+  const as = referenceKey(one, numbers);
+  if (one.drawing?.as !== as) one.drawing = { as, nodes: withNumbers(one.nodes, numbers) };
+  return one.drawing.nodes;
 }
 
 // A text that the parser cannot take (nested thousands deep) is still a text, and is shown as it is.
@@ -215,43 +215,43 @@ function lex(text: string, links: Links): TokensList {
 }
 
 function linksIn(source: string): Links {
-  const { text, kept } = shelter(source, false);
-  return restored(lex(text, {}).links, kept);
+  const { text, originals } = shelter(source, false);
+  return restoreLinks(lex(text, {}).links, originals);
 }
 
-function restored(links: Links, kept: Kept): Links {
+function restoreLinks(links: Links, originals: Originals): Links {
   return Object.fromEntries(
-    Object.entries(links).map(([label, { href, title }]) => [restore(label, kept), { href: href === null ? href : restore(href, kept), title: title == null ? title : restore(title, kept) }]),
+    Object.entries(links).map(([label, { href, title }]) => [restore(label, originals), { href: href === null ? href : restore(href, originals), title: title == null ? title : restore(title, originals) }]),
   ) as Links;
 }
 
-function same(a: Links, b: Links): boolean {
+function sameLinks(a: Links, b: Links): boolean {
   const labels = Object.keys(a);
   return labels.length === Object.keys(b).length && labels.every((label) => a[label]?.href === b[label]?.href && a[label]?.title === b[label]?.title);
 }
 
 // Code and addresses hold no formulas. An indented block that is nothing but formulas was indented too far.
-function restoreCode(token: Token, kept: Kept): void {
+function restoreCode(token: Token, originals: Originals): void {
   if (token.type === "code") {
     const code = token as Tokens.Code;
-    if (code.codeBlockStyle === "indented" && split(code.text, kept).every((part) => (typeof part === "string" ? part.trim() === "" : part.display))) {
+    if (code.codeBlockStyle === "indented" && split(code.text, originals).every((part) => (typeof part === "string" ? part.trim() === "" : part.display))) {
       Object.assign(token, { type: "paragraph", tokens: [{ type: "text", raw: code.text, text: code.text }] });
       return;
     }
-    code.text = restore(code.text, kept);
-    if (code.lang !== undefined) code.lang = restore(code.lang, kept);
+    code.text = restore(code.text, originals);
+    if (code.lang !== undefined) code.lang = restore(code.lang, originals);
   } else if (token.type === "codespan") {
-    token.text = restore((token as Tokens.Codespan).text, kept);
+    token.text = restore((token as Tokens.Codespan).text, originals);
   } else if (token.type === "link" || token.type === "image") {
     const link = token as Tokens.Link | Tokens.Image;
-    link.href = restore(link.href, kept);
-    if (link.title) link.title = restore(link.title, kept);
-    if (token.type === "image") link.text = restore(link.text, kept);
+    link.href = restore(link.href, originals);
+    if (link.title) link.title = restore(link.title, originals);
+    if (token.type === "image") link.text = restore(link.text, originals);
   }
 }
 
 // A formula on a line of its own needs no line breaks around it.
-function apart(nodes: readonly Node[]): Node[] {
+function withoutBreaks(nodes: readonly Node[]): Node[] {
   const isDisplayed = (node: Node | undefined): boolean => typeof node === "object" && node.counts !== undefined && node.attributes.class?.includes("display") === true;
   return nodes.filter((node, place) => typeof node === "string" || node.tag !== "br" || !(isDisplayed(nodes[place - 1]) || isDisplayed(nodes[place + 1])));
 }
@@ -310,8 +310,8 @@ export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
   for (const node of nodes) {
     if (typeof node !== "string" && (node.tag === "code" || node.attributes.class === "code")) continue;
     const letter = typeof node === "string" ? STRONG.exec(node)?.[0] : undefined;
-    const found = typeof node === "string" ? letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr") : direction(node.children);
-    if (found) return found;
+    const side = typeof node === "string" ? letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr") : direction(node.children);
+    if (side) return side;
   }
   return null;
 }

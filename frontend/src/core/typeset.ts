@@ -47,15 +47,15 @@ const STYLE_VALUE = /^(?:calc\([\d.%a-z +-]+\)|[#\w.%\s-]+)$/;
 export const typeset: Typeset = (tex, display) => {
   if (tex.length > MOST_CHARACTERS) return { problem: "it is too long." };
   try {
-    return { nodes: converted([treeOf(tex, { ...OPTIONS, displayMode: display })]) };
+    return { nodes: convert([treeOf(tex, { ...OPTIONS, displayMode: display })]) };
   } catch (problem) {
     return { problem: problem instanceof katex.ParseError ? problem.message.replace(/^KaTeX parse error: /, "") : "it is nested too deep." };
   }
 };
 
-function converted(nodes: readonly KatexNode[]): Node[] {
+function convert(nodes: readonly KatexNode[]): Node[] {
   const out: Node[] = [];
-  for (const node of nodes.flatMap(one)) {
+  for (const node of nodes.flatMap(convertNode)) {
     const last = out.at(-1);
     if (typeof node === "string" && typeof last === "string") out[out.length - 1] = last + node;
     else out.push(node);
@@ -63,44 +63,44 @@ function converted(nodes: readonly KatexNode[]): Node[] {
   return out;
 }
 
-function one(node: KatexNode): Node[] {
+function convertNode(node: KatexNode): Node[] {
   const { type, text, classes, attributes, pathName, character } = node;
   if (character !== undefined) return [character === null ? el("mspace", [], { width: `${+(node.width ?? 0).toFixed(4)}em` }) : el("mtext", [character])];
   if (pathName !== undefined) return [shape("path", { d: /d="([^"]*)"/.exec(node.toMarkup())?.[1] ?? "" }, [])];
-  if (type !== undefined) return [made(TAGS.has(type) ? (type as Tag) : "mrow", node)];
+  if (type !== undefined) return [element(TAGS.has(type) ? (type as Tag) : "mrow", node)];
   if (text !== undefined) return [symbol(node, text)];
-  if (classes === undefined) return [shape(node.children === undefined ? "line" : "svg", attributes ?? {}, converted(node.children ?? []))];
+  if (classes === undefined) return [shape(node.children === undefined ? "line" : "svg", attributes ?? {}, convert(node.children ?? []))];
   // A fragment has no element of its own.
-  return attributes === undefined ? converted(node.children ?? []) : [made("span", node)];
+  return attributes === undefined ? convert(node.children ?? []) : [element("span", node)];
 }
 
 function symbol({ classes = [], style = {}, italic = 0 }: KatexNode, text: string): Node {
   const all = italic > 0 ? { marginRight: `${+italic.toFixed(4)}em`, ...style } : style;
   const names = classNames(classes);
   if (names === "" && Object.keys(all).length === 0) return text;
-  return { tag: "span", attributes: names === "" ? {} : { class: names }, children: [text], ...styled(all) };
+  return { tag: "span", attributes: names === "" ? {} : { class: names }, children: [text], ...styleOf(all) };
 }
 
-function made(tag: Tag, { classes = [], style = {}, attributes = {}, children = [] }: KatexNode): El {
+function element(tag: Tag, { classes = [], style = {}, attributes = {}, children = [] }: KatexNode): El {
   const names = classNames(classes);
-  return { tag, attributes: { ...(names === "" ? {} : { class: names }), ...known(attributes) }, children: converted(children), ...styled(style) };
+  return { tag, attributes: { ...(names === "" ? {} : { class: names }), ...knownAttributes(attributes) }, children: convert(children), ...styleOf(style) };
 }
 
 function shape(tag: Tag, attributes: Readonly<Record<string, string>>, children: readonly Node[]): El {
   // KaTeX sets the width of some as an attribute of style, which the page's policy would not let through.
   const width = /^width:([\d.]+em)$/.exec(attributes["style"] ?? "")?.[1];
-  return { tag: SHAPES.has(tag) ? tag : "span", attributes: known(attributes), children, ...styled(width === undefined ? {} : { width }) };
+  return { tag: SHAPES.has(tag) ? tag : "span", attributes: knownAttributes(attributes), children, ...styleOf(width === undefined ? {} : { width }) };
 }
 
 function classNames(classes: readonly string[]): string {
   return classes.filter((name) => name !== "").join(" ");
 }
 
-function known(attributes: Readonly<Record<string, string>>): El["attributes"] {
+function knownAttributes(attributes: Readonly<Record<string, string>>): El["attributes"] {
   return Object.fromEntries(Object.entries(attributes).filter(([name]) => ATTRIBUTES.has(name))) as Partial<Record<Attribute, string>>;
 }
 
-function styled(style: Readonly<Record<string, string>>): Pick<El, "style"> {
-  const kept = Object.entries(style).filter(([name, value]) => STYLES.has(name) && STYLE_VALUE.test(value));
-  return kept.length === 0 ? {} : { style: Object.fromEntries(kept) };
+function styleOf(style: Readonly<Record<string, string>>): Pick<El, "style"> {
+  const entries = Object.entries(style).filter(([name, value]) => STYLES.has(name) && STYLE_VALUE.test(value));
+  return entries.length === 0 ? {} : { style: Object.fromEntries(entries) };
 }

@@ -5,11 +5,11 @@ import { en } from "./words/en";
 import type { Texts } from "./words/texts";
 
 /** Of the languages, each in itself. */
-export const NAMES = { en: "English", de: "Deutsch" };
+export const LANGUAGE_NAMES = { en: "English", de: "Deutsch" };
 
-export type Language = keyof typeof NAMES;
+export type Language = keyof typeof LANGUAGE_NAMES;
 
-const LATER: Record<Exclude<Language, "en">, () => Promise<Texts>> = {
+const LOADERS: Record<Exclude<Language, "en">, () => Promise<Texts>> = {
   de: async () => (await import("./words/de")).de,
 };
 
@@ -27,17 +27,17 @@ export function texts(): Texts {
 }
 
 /** Called once, before anything is drawn. English where the table cannot be had. */
-export async function use(language: Language): Promise<void> {
-  current = language === "en" ? en : await LATER[language]().catch(() => en);
+export async function useLanguage(language: Language): Promise<void> {
+  current = language === "en" ? en : await LOADERS[language]().catch(() => en);
 }
 
 export function preference(storage: Storage | null): Preference {
-  const kept = storage?.getItem(KEY) ?? "";
-  return isLanguage(kept) ? kept : "auto";
+  const choice = storage?.getItem(KEY) ?? "";
+  return isLanguage(choice) ? choice : "auto";
 }
 
 /** false: it could not be kept. */
-export function keepPreference(storage: Storage | null, preferred: Preference): boolean {
+export function storePreference(storage: Storage | null, preferred: Preference): boolean {
   try {
     storage?.setItem(KEY, preferred);
     return storage !== null;
@@ -47,11 +47,11 @@ export function keepPreference(storage: Storage | null, preferred: Preference): 
 }
 
 /** `wanted`: the browser's languages, the best first, such as "de-AT". English where we have none of them. */
-export function languageOf(preferred: Preference, wanted: readonly string[]): Language {
+export function languageOf(preferred: Preference, browserLanguages: readonly string[]): Language {
   if (preferred !== "auto") return preferred;
-  return wanted.map((tag) => tag.toLowerCase().split("-")[0] ?? "").find(isLanguage) ?? "en";
+  return browserLanguages.map((tag) => tag.toLowerCase().split("-")[0] ?? "").find(isLanguage) ?? "en";
 }
 
 function isLanguage(name: string): name is Language {
-  return Object.hasOwn(NAMES, name);
+  return Object.hasOwn(LANGUAGE_NAMES, name);
 }

@@ -109,7 +109,7 @@ export class Api {
     const body = await this.request("POST", "/v1/responses", {
       ...(ask.model === null ? {} : { model: ask.model }),
       input: ask.input,
-      ...place(ask),
+      ...conversationFields(ask),
       ...(ask.instructions === "" ? {} : { instructions: ask.instructions }),
       ...(ask.temperature === null ? {} : { temperature: ask.temperature }),
       ...(ask.maxOutputTokens === null ? {} : { max_output_tokens: ask.maxOutputTokens }),
@@ -118,7 +118,7 @@ export class Api {
       store: true,
       metadata: ask.metadata,
     }, { "Idempotency-Key": ask.key });
-    return named(body, "id");
+    return stringField(body, "id");
   }
 
   async cancel(responseId: string): Promise<void> {
@@ -132,32 +132,32 @@ export class Api {
     form.set("file", file, name);
     const body = await this.request("POST", "/v1/files", form, { "Idempotency-Key": key });
     const expiresAt = typeof body["expires_at"] === "number" ? body["expires_at"] * 1000 : 0;
-    return { fileId: named(body, "id"), name, kind, bytes: file.size, expiresAt };
+    return { fileId: stringField(body, "id"), name, kind, bytes: file.size, expiresAt };
   }
 
   /** The bytes of an upload; null: the server does not have it, or cannot be reached. */
   async content(fileId: string): Promise<Blob | null> {
-    return this.read(`/v1/files/${encodeURIComponent(fileId)}/content`, async (answer) => answer.blob());
+    return this.get(`/v1/files/${encodeURIComponent(fileId)}/content`, async (answer) => answer.blob());
   }
 
   /** The images that a response was asked with, as data URLs in their order; null: as of `content`. */
-  async shownImages(responseId: string): Promise<string[] | null> {
-    const items = await this.read(`/v1/responses/${encodeURIComponent(responseId)}/input_items?order=asc&limit=100`, async (answer) => record(await answer.json())["data"]);
+  async inputImages(responseId: string): Promise<string[] | null> {
+    const items = await this.get(`/v1/responses/${encodeURIComponent(responseId)}/input_items?order=asc&limit=100`, async (answer) => record(await answer.json())["data"]);
     if (!Array.isArray(items)) return null;
     const parts = items.flatMap((item) => record(item)["content"] ?? []);
     return strings(parts.map((part) => record(part)["image_url"])).filter((url) => url.startsWith("data:"));
   }
 
-  private async read<T>(path: string, take: (answer: Response) => Promise<T>): Promise<T | null> {
-    const asked = { signal: AbortSignal.timeout(TRANSFER_MS), credentials: "same-origin" as const };
-    return fetch(this.base + path, asked).then(
-      (answer) => (answer.ok ? take(answer).catch(() => null) : null),
+  private async get<T>(path: string, parse: (answer: Response) => Promise<T>): Promise<T | null> {
+    const options = { signal: AbortSignal.timeout(TRANSFER_MS), credentials: "same-origin" as const };
+    return fetch(this.base + path, options).then(
+      (answer) => (answer.ok ? parse(answer).catch(() => null) : null),
       () => null,
     );
   }
 
   async ticket(): Promise<string> {
-    return named(await this.request("POST", "/v1/tickets", {}, {}), "ticket");
+    return stringField(await this.request("POST", "/v1/tickets", {}, {}), "ticket");
   }
 
   /** The body of the answer. A session may be over, or another tab may have begun a new one: once, it is looked at again
@@ -195,14 +195,14 @@ export class Api {
   }
 }
 
-function place({ conversation, previousResponseId }: Ask): object {
+function conversationFields({ conversation, previousResponseId }: Ask): object {
   if (conversation !== null) return { conversation: { id: conversation, parent: previousResponseId } };
   return previousResponseId === null ? {} : { previous_response_id: previousResponseId };
 }
 
 /** From the body of `/config.json`. */
-export function readConfig(found: unknown): Config {
-  const body = record(found);
+export function readConfig(json: unknown): Config {
+  const body = record(json);
   const models = strings(body["models"]);
   return {
     pushUrls: strings(body["push_urls"]),
@@ -242,7 +242,7 @@ function strings(value: unknown): string[] {
   return Array.isArray(value) ? value.filter((item): item is string => typeof item === "string") : [];
 }
 
-function named(body: Record<string, unknown>, field: string): string {
+function stringField(body: Record<string, unknown>, field: string): string {
   const value = body[field];
   if (typeof value !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing(field) }, null);
   return value;

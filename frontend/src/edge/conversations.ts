@@ -53,9 +53,9 @@ export class Conversations {
 
   /** The conversation of this key: it is made once, however often it is asked for. Returns its id. */
   async create(key: string, title: string, metadata: Readonly<Record<string, string>>): Promise<string> {
-    const made = await this.api.request("POST", "/v1/conversations", { title, metadata: { ...metadata, [PAGE_ID]: key } }, { "Idempotency-Key": key });
-    if (typeof made["id"] !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("id") }, null);
-    return made["id"];
+    const body = await this.api.request("POST", "/v1/conversations", { title, metadata: { ...metadata, [PAGE_ID]: key } }, { "Idempotency-Key": key });
+    if (typeof body["id"] !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("id") }, null);
+    return body["id"];
   }
 
   /** Those used last come first. */
@@ -110,33 +110,33 @@ function path(id: string): string {
   return `/v1/conversations/${encodeURIComponent(id)}`;
 }
 
-function page<T>(body: Fields, read: (value: unknown) => T | null): Page<T> {
+function page<T>(body: Fields, parse: (value: unknown) => T | null): Page<T> {
   const data = Array.isArray(body["data"]) ? body["data"] : [];
   const next = body["has_more"] === true && typeof body["last_id"] === "string" ? body["last_id"] : null;
-  return { rows: data.map(read).filter((row) => row !== null), next };
+  return { rows: data.map(parse).filter((row) => row !== null), next };
 }
 
 export function readSummary(value: unknown): Summary | null {
   if (typeof value !== "object" || value === null) return null;
-  const found = value as Fields;
-  const [id, created] = [found["id"], found["created_at"]];
+  const fields = value as Fields;
+  const [id, created] = [fields["id"], fields["created_at"]];
   if (typeof id !== "string" || typeof created !== "number") return null;
-  const metadata = typeof found["metadata"] === "object" && found["metadata"] !== null ? (found["metadata"] as Record<string, string>) : {};
+  const metadata = typeof fields["metadata"] === "object" && fields["metadata"] !== null ? (fields["metadata"] as Record<string, string>) : {};
   return {
     id,
-    name: typeof found["title"] === "string" ? found["title"] : "",
-    pinned: found["pinned"] === true,
+    name: typeof fields["title"] === "string" ? fields["title"] : "",
+    pinned: fields["pinned"] === true,
     createdAt: created * 1000,
-    usedAt: (typeof found["updated_at"] === "number" ? found["updated_at"] : created) * 1000,
-    head: typeof found["head"] === "string" ? found["head"] : null,
+    usedAt: (typeof fields["updated_at"] === "number" ? fields["updated_at"] : created) * 1000,
+    head: typeof fields["head"] === "string" ? fields["head"] : null,
     metadata,
   };
 }
 
 function readMatch(value: unknown): Match | null {
-  const found = value as Fields | null;
-  const conversation = readSummary(found?.["conversation"]);
-  return conversation === null ? null : { conversation, snippet: typeof found?.["snippet"] === "string" ? found["snippet"] : "" };
+  const fields = value as Fields | null;
+  const conversation = readSummary(fields?.["conversation"]);
+  return conversation === null ? null : { conversation, snippet: typeof fields?.["snippet"] === "string" ? fields["snippet"] : "" };
 }
 
 function outputText(response: Fields): string {

@@ -1,30 +1,30 @@
 /* Files of the reader, made ready for an upload. Images are decoded, scaled and written by the browser. */
 
-import { isKept, isText, kindOf, refusedUnread, within, UPLOADED_IMAGE_BYTES, type Kind, type Refusal } from "../core/attachments";
+import { canUploadUnchanged, isText, kindOf, refusalBeforeReading, fitWithin, MAX_UPLOADED_IMAGE_BYTES, type Kind, type Refusal } from "../core/attachments";
 
-export interface Prepared {
+export interface PreparedFile {
   readonly kind: Kind;
   readonly blob: Blob;
   /** What is shown of an image. */
   readonly picture: ImageBitmap | null;
 }
 
-const SHOWN_SIDE = 640;
+const PREVIEW_SIDE = 640;
 const QUALITIES = [0.88, 0.75, 0.6, 0.45];
 
-export async function prepare(file: File, takes: { images: boolean; files: boolean }): Promise<Prepared | Refusal> {
-  const refused = refusedUnread(file.type, file.size, takes);
-  if (refused !== null) return refused;
-  if (kindOf(file.type) === "image") return preparedImage(file);
+export async function prepare(file: File, takes: { images: boolean; files: boolean }): Promise<PreparedFile | Refusal> {
+  const refusal = refusalBeforeReading(file.type, file.size, takes);
+  if (refusal !== null) return refusal;
+  if (kindOf(file.type) === "image") return prepareImage(file);
   const bytes = await file.arrayBuffer().catch(() => null); // it may have been moved meanwhile
   return bytes !== null && isText(new Uint8Array(bytes)) ? { kind: "file", blob: new Blob([bytes]), picture: null } : "notText";
 }
 
 /** An image as it is shown; null: it cannot be decoded. */
-export async function shownPicture(blob: Blob): Promise<ImageBitmap | null> {
+export async function decodePreview(blob: Blob): Promise<ImageBitmap | null> {
   const whole = await createImageBitmap(blob).catch(() => null);
   if (whole === null) return null;
-  const picture = await smaller(whole);
+  const picture = await preview(whole);
   whole.close();
   return picture;
 }
@@ -36,35 +36,35 @@ export function blobOf(dataUrl: string): Blob {
   return new Blob([Uint8Array.from(text, (character) => character.charCodeAt(0))], { type: head.slice("data:".length).split(";")[0] ?? "" });
 }
 
-async function preparedImage(file: File): Promise<Prepared | Refusal> {
+async function prepareImage(file: File): Promise<PreparedFile | Refusal> {
   const whole = await createImageBitmap(file).catch(() => null);
   if (whole === null) return "notDecoded";
   try {
-    const blob = isKept(file.type, file.size, whole) ? file : await scaled(whole);
-    return blob === null ? "notDecoded" : { kind: "image", blob, picture: await smaller(whole) };
+    const blob = canUploadUnchanged(file.type, file.size, whole) ? file : await toJpeg(whole);
+    return blob === null ? "notDecoded" : { kind: "image", blob, picture: await preview(whole) };
   } finally {
     whole.close();
   }
 }
 
-async function scaled(whole: ImageBitmap): Promise<Blob | null> {
+async function toJpeg(whole: ImageBitmap): Promise<Blob | null> {
   const canvas = document.createElement("canvas");
-  Object.assign(canvas, within(whole));
+  Object.assign(canvas, fitWithin(whole));
   const drawing = canvas.getContext("2d");
   if (drawing === null) return null;
   drawing.fillStyle = "#fff"; // a JPEG has no transparency
   drawing.fillRect(0, 0, canvas.width, canvas.height);
   drawing.imageSmoothingQuality = "high";
   drawing.drawImage(whole, 0, 0, canvas.width, canvas.height);
-  let written: Blob | null = null;
+  let blob: Blob | null = null;
   for (const quality of QUALITIES) {
-    written = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/jpeg", quality));
-    if (written === null || written.size <= UPLOADED_IMAGE_BYTES) break;
+    blob = await new Promise<Blob | null>((done) => canvas.toBlob(done, "image/jpeg", quality));
+    if (blob === null || blob.size <= MAX_UPLOADED_IMAGE_BYTES) break;
   }
-  return written;
+  return blob;
 }
 
-async function smaller(whole: ImageBitmap): Promise<ImageBitmap> {
-  const { width, height } = within(whole, SHOWN_SIDE);
+async function preview(whole: ImageBitmap): Promise<ImageBitmap> {
+  const { width, height } = fitWithin(whole, PREVIEW_SIDE);
   return createImageBitmap(whole, { resizeWidth: width, resizeHeight: height, resizeQuality: "high" });
 }

@@ -13,7 +13,7 @@ export interface ServiceWorkerParts {
   fetch(path: string, options: RequestInit): Promise<Response>;
 }
 
-export async function bringServiceWorker({ workers, caches, fetch }: ServiceWorkerParts): Promise<void> {
+export async function updateServiceWorker({ workers, caches, fetch }: ServiceWorkerParts): Promise<void> {
   if (workers === undefined) return;
   // The browser itself keeps a worker whose script is gone.
   const answer = await fetch(SCRIPT, { method: "HEAD", cache: "no-cache" }).catch(() => null);

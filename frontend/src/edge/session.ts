@@ -7,24 +7,24 @@ import { texts } from "../core/words";
 import { retryAfter } from "./api";
 
 /** Where former versions of the page kept the credential. */
-const FORMER = "tailrace.credential";
+const FORMER_KEY = "tailrace.credential";
 /** Written at each change, so that the other tabs ask the gateway again. */
-const CHANGED = "tailrace.session";
+const CHANGE_KEY = "tailrace.session";
 const TIMEOUT_MS = 15_000;
 
 export interface SessionParts {
   base: string;
   storage: Storage | null;
   /** The user whose name is shown before the gateway was asked; null: none is. */
-  shown: string | null;
+  initialUser: string | null;
   /** Only the reader can help. `refusal`: why the credential of a link was not taken; null: there was none. */
-  wanted(refusal: SignInRefusal | null): void;
+  requestSignIn(refusal: SignInRefusal | null): void;
   /** Whether the reader wants to be `who` from now on, as a link says; `instead` is the user signed in now, if there is one. */
-  switches(who: string, instead: string | null): Promise<boolean>;
+  confirmSwitch(who: string, instead: string | null): Promise<boolean>;
   /** The reader signs out: from now on nothing of theirs is shown. */
-  left(): void;
+  onSignOut(): void;
   /** The user signed in now; null: none. Called only when it is another one than before, or than `shown`. */
-  changed(who: string | null): void;
+  onUserChange(who: string | null): void;
 }
 
 interface Who {
@@ -32,10 +32,10 @@ interface Who {
   token: string;
 }
 
-type Answer = Who | "signed out" | "away";
+type SessionState = Who | "signed out" | "away";
 
 /** Of a request about the session. `status` 0: the gateway was not reached. */
-interface Called {
+interface SessionReply {
   status: number;
   body: Record<string, unknown>;
   retryAfterMs: number | null;
@@ -44,23 +44,23 @@ interface Called {
 export class Session {
   private who: Who | null = null;
   /** Whose name is shown, which may be known before the gateway was reached. */
-  private shown: string | null;
+  private visibleUser: string | null;
 
   constructor(private readonly parts: SessionParts) {
-    this.shown = parts.shown;
+    this.visibleUser = parts.initialUser;
   }
 
   /** `fragment` is the credential that came with the address, if one did. */
   async start(fragment: string | null): Promise<void> {
-    const former = this.takeFormer();
-    let known = this.take(await this.ask("GET"));
+    const former = this.popFormerCredential();
+    let state = this.setState(await this.request("GET"));
     let refusal: SignInRefusal | null = null;
-    if (known === "signed out" && former !== null) ({ known } = await this.signIn(former));
+    if (state === "signed out" && former !== null) ({ state } = await this.signIn(former));
     // The person who made the link can read what is asked under its credential, so it never takes the place of another by itself.
-    if (fragment !== null && known !== "away" && (await this.fromLink(fragment))) ({ known, refusal } = await this.signIn(fragment));
-    if (known === "signed out") known = await this.fromGateway();
+    if (fragment !== null && state !== "away" && (await this.confirmLink(fragment))) ({ state, refusal } = await this.signIn(fragment));
+    if (state === "signed out") state = await this.signInByGateway();
     // A gateway that is away may have one to give when it is back; the reader is asked when it said no, or the link is spent.
-    if (known === "signed out" || (known === "away" && refusal !== null)) this.parts.wanted(refusal);
+    if (state === "signed out" || (state === "away" && refusal !== null)) this.parts.requestSignIn(refusal);
   }
 
   /** The headers of a change. */
@@ -69,78 +69,78 @@ export class Session {
   }
 
   /** The reader signs in. Null: they are signed in. */
-  async give(credential: string): Promise<SignInRefusal | null> {
+  async submitCredential(credential: string): Promise<SignInRefusal | null> {
     const { refusal } = await this.signIn(credential);
-    if (refusal === null) this.tell();
+    if (refusal === null) this.notifyTabs();
     return refusal;
   }
 
   /** false: the gateway could not be reached, and the reader is still signed in. */
   async signOut(): Promise<boolean> {
     // Another tab may have signed in since, which changes the token.
-    this.take(await this.ask("GET"));
-    if ((await this.ask("DELETE")) === "away") return false;
-    this.parts.left();
-    this.take("signed out");
-    this.tell();
+    this.setState(await this.request("GET"));
+    if ((await this.request("DELETE")) === "away") return false;
+    this.parts.onSignOut();
+    this.setState("signed out");
+    this.notifyTabs();
     return true;
   }
 
   /** Gets a session again after a refusal. false: the reader has to sign in, or is another user by now. */
   async renew(): Promise<boolean> {
     const before = this.who?.subject ?? null;
-    let known = this.take(await this.ask("GET"));
-    if (known === "signed out") known = await this.fromGateway();
-    if (known === "signed out") this.parts.wanted(null);
-    return known !== "signed out" && known !== "away" && (before === null || known.subject === before);
+    let state = this.setState(await this.request("GET"));
+    if (state === "signed out") state = await this.signInByGateway();
+    if (state === "signed out") this.parts.requestSignIn(null);
+    return state !== "signed out" && state !== "away" && (before === null || state.subject === before);
   }
 
   /** Looks for a session that lasts longer, without asking the reader. */
   async refresh(): Promise<void> {
-    await this.fromGateway();
+    await this.signInByGateway();
   }
 
   /** Another tab signed in or out. */
-  heard({ storageArea, key }: Pick<StorageEvent, "storageArea" | "key">): void {
-    if (storageArea === this.parts.storage && key === CHANGED) void this.ask("GET").then((known) => this.take(known));
+  onStorage({ storageArea, key }: Pick<StorageEvent, "storageArea" | "key">): void {
+    if (storageArea === this.parts.storage && key === CHANGE_KEY) void this.request("GET").then((state) => this.setState(state));
   }
 
-  private async fromLink(credential: string): Promise<boolean> {
+  private async confirmLink(credential: string): Promise<boolean> {
     const who = subject(credential);
-    return who !== this.who?.subject && this.parts.switches(who, this.who?.subject ?? null);
+    return who !== this.who?.subject && this.parts.confirmSwitch(who, this.who?.subject ?? null);
   }
 
-  private async fromGateway(): Promise<Answer> {
+  private async signInByGateway(): Promise<SessionState> {
     try {
       const answer = await fetch(`${this.parts.base}/dev/credential`, { cache: "no-store", credentials: "omit" });
       if (!answer.ok) return answer.status >= 500 ? "away" : "signed out";
       const { credential } = (await answer.json()) as { credential?: unknown };
       if (typeof credential !== "string" || (this.who !== null && subject(credential) !== this.who.subject)) return "signed out";
-      return (await this.signIn(credential)).known;
+      return (await this.signIn(credential)).state;
     } catch {
       return "away";
     }
   }
 
-  private take(known: Answer): Answer {
-    if (known === "away") return known;
-    this.who = known === "signed out" ? null : known;
+  private setState(state: SessionState): SessionState {
+    if (state === "away") return state;
+    this.who = state === "signed out" ? null : state;
     const now = this.who?.subject ?? null;
-    if (now !== this.shown) this.parts.changed((this.shown = now));
-    return known;
+    if (now !== this.visibleUser) this.parts.onUserChange((this.visibleUser = now));
+    return state;
   }
 
-  private async signIn(credential: string): Promise<{ known: Answer; refusal: SignInRefusal | null }> {
-    const called = await this.call("POST", credential);
-    const known = this.take(answerOf(called));
-    return { known, refusal: typeof known === "object" ? null : signInRefusal(called.status, called.retryAfterMs, credential, Date.now()) };
+  private async signIn(credential: string): Promise<{ state: SessionState; refusal: SignInRefusal | null }> {
+    const reply = await this.call("POST", credential);
+    const state = this.setState(stateOf(reply));
+    return { state, refusal: typeof state === "object" ? null : signInRefusal(reply.status, reply.retryAfterMs, credential, Date.now()) };
   }
 
-  private async ask(method: "GET" | "DELETE"): Promise<Answer> {
-    return answerOf(await this.call(method));
+  private async request(method: "GET" | "DELETE"): Promise<SessionState> {
+    return stateOf(await this.call(method));
   }
 
-  private async call(method: "GET" | "POST" | "DELETE", credential?: string): Promise<Called> {
+  private async call(method: "GET" | "POST" | "DELETE", credential?: string): Promise<SessionReply> {
     try {
       const answer = await fetch(`${this.parts.base}/v1/session`, {
         method,
@@ -157,34 +157,34 @@ export class Session {
     }
   }
 
-  private takeFormer(): string | null {
-    const former = this.parts.storage?.getItem(FORMER) ?? null;
-    if (former !== null) this.parts.storage?.removeItem(FORMER);
+  private popFormerCredential(): string | null {
+    const former = this.parts.storage?.getItem(FORMER_KEY) ?? null;
+    if (former !== null) this.parts.storage?.removeItem(FORMER_KEY);
     return former;
   }
 
-  private tell(): void {
+  private notifyTabs(): void {
     try {
-      this.parts.storage?.setItem(CHANGED, `${Date.now()} ${Math.random()}`);
+      this.parts.storage?.setItem(CHANGE_KEY, `${Date.now()} ${Math.random()}`);
     } catch {
       // A full storage: the other tabs notice when the gateway refuses them.
     }
   }
 }
 
-function answerOf({ status, body: { subject: name, token } }: Called): Answer {
+function stateOf({ status, body: { subject: name, token } }: SessionReply): SessionState {
   if (status === 0 || status >= 500 || status === 429) return "away";
   return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "signed out";
 }
 
 /** Whom a credential names. Only for the reader's eyes: the server alone decides whether it is good. */
 export function subject(credential: string): string {
-  const found = claims(credential)?.["sub"];
-  return typeof found === "string" && found.trim() !== "" ? found.slice(0, 255) : texts().unknownUser;
+  const name = claims(credential)?.["sub"];
+  return typeof name === "string" && name.trim() !== "" ? name.slice(0, 255) : texts().unknownUser;
 }
 
 /** Takes a credential out of the address at once, so that it is neither kept in the history nor copied along. */
-export function takeFragment(location: Location, history: History): string | null {
+export function popFragment(location: Location, history: History): string | null {
   const fields = new URLSearchParams(location.hash.slice(1));
   const credential = fields.get("credential");
   if (credential === null) return null;

@@ -1,10 +1,10 @@
 /* Reads what a link shows. It needs no session: no cookie is sent, and nothing is kept. */
 
-import { asRead, readShared, type SharedMessage, type SharedPage } from "../core/sharedChat";
+import { mergeMessages, readShared, type SharedMessage, type SharedPage } from "../core/sharedChat";
 import { texts } from "../core/words";
 import { delayWords } from "../core/messages";
 
-export type Found =
+export type LinkContent =
   | { kind: "chat"; title: string; sharedAt: number; endsAt: number; messages: readonly SharedMessage[] }
   /** It shows nothing (any more). */
   | { kind: "gone" }
@@ -13,7 +13,7 @@ export type Found =
 
 export const PATH = "/s/";
 const TIMEOUT_MS = 30_000;
-const MOST_PAGES = 400; // a conversation has at most 10,000 nodes, and a page mostly 50
+const MAX_PAGES = 400; // a conversation has at most 10,000 nodes, and a page mostly 50
 
 /** The token in the address of the page; null: there is none. */
 export function tokenIn(pathname: string): string | null {
@@ -21,12 +21,12 @@ export function tokenIn(pathname: string): string | null {
   return /^[\w-]+$/.test(token) ? token : null;
 }
 
-export async function readLink(token: string): Promise<Found> {
+export async function readLink(token: string): Promise<LinkContent> {
   const messages: SharedMessage[] = [];
   let first: SharedPage | null = null;
   let at: number | null = 0;
-  for (let count = 0; at !== null && count < MOST_PAGES; count += 1) {
-    const page: SharedPage | Found = await readPage(token, at);
+  for (let count = 0; at !== null && count < MAX_PAGES; count += 1) {
+    const page: SharedPage | LinkContent = await readPage(token, at);
     if ("kind" in page) return page;
     first ??= page;
     messages.push(...page.messages);
@@ -34,10 +34,10 @@ export async function readLink(token: string): Promise<Found> {
   }
   if (first === null) return { kind: "gone" };
   const { title, sharedAt, endsAt } = first;
-  return { kind: "chat", title, sharedAt, endsAt, messages: asRead(messages) };
+  return { kind: "chat", title, sharedAt, endsAt, messages: mergeMessages(messages) };
 }
 
-async function readPage(token: string, after: number): Promise<SharedPage | Found> {
+async function readPage(token: string, after: number): Promise<SharedPage | LinkContent> {
   try {
     const answer = await fetch(`/v1/shared/${token}${after === 0 ? "" : `?after=${after}`}`, {
       signal: AbortSignal.timeout(TIMEOUT_MS),
@@ -47,13 +47,13 @@ async function readPage(token: string, after: number): Promise<SharedPage | Foun
     });
     if (answer.status === 404) return { kind: "gone" };
     const page = answer.ok ? readShared(await answer.json().catch(() => null)) : null;
-    return page ?? { kind: "away", words: words(answer) };
+    return page ?? { kind: "away", words: failureWords(answer) };
   } catch {
     return { kind: "away", words: texts().unreachable };
   }
 }
 
-function words({ status, headers }: Response): string {
+function failureWords({ status, headers }: Response): string {
   if (status !== 429 && status !== 503) return texts().serverAnswered(status);
   const seconds = Number(headers.get("retry-after") ?? NaN);
   return texts().busy(delayWords(Number.isFinite(seconds) ? seconds * 1000 : null));

@@ -26,15 +26,15 @@ export class Shares {
 
   /** A link to the conversation as the server has it now. `expiresIn` in seconds; null: as the server thinks best. */
   async share(conversationId: string, expiresIn: number | null = null): Promise<Share> {
-    const made = this.read(await this.api.request("POST", `${path(conversationId)}/share`, expiresIn === null ? {} : { expires_in: expiresIn }));
-    if (made === null) throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("url_path") }, null);
-    return made;
+    const share = this.parse(await this.api.request("POST", `${path(conversationId)}/share`, expiresIn === null ? {} : { expires_in: expiresIn }));
+    if (share === null) throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("url_path") }, null);
+    return share;
   }
 
   /** Those that show it, the newest first. */
   async shares(conversationId: string): Promise<Share[]> {
     const { data } = await this.api.request("GET", `${path(conversationId)}/shares`, null);
-    return (Array.isArray(data) ? data : []).flatMap((row) => this.read(row as Record<string, unknown>) ?? []);
+    return (Array.isArray(data) ? data : []).flatMap((row) => this.parse(row as Record<string, unknown>) ?? []);
   }
 
   /** The link shows nothing any more. One that is not there is as good as revoked. */
@@ -46,10 +46,10 @@ export class Shares {
     }
   }
 
-  private read(row: Record<string, unknown>): Share | null {
-    const { id, url_path: place, created_at: made, expires_at: ends } = row;
-    if (typeof id !== "string" || typeof place !== "string" || typeof made !== "number" || typeof ends !== "number") return null;
-    return { id, url: this.origin + place, sharedAt: made * 1000, endsAt: ends * 1000 };
+  private parse(row: Record<string, unknown>): Share | null {
+    const { id, url_path: urlPath, created_at: createdAt, expires_at: expiresAt } = row;
+    if (typeof id !== "string" || typeof urlPath !== "string" || typeof createdAt !== "number" || typeof expiresAt !== "number") return null;
+    return { id, url: this.origin + urlPath, sharedAt: createdAt * 1000, endsAt: expiresAt * 1000 };
   }
 }
 

@@ -4,17 +4,17 @@
 
 import { readAttachments, type Attachment } from "../core/attachments";
 import type { Conversation } from "../core/conversation";
-import { readConversation } from "../core/keptConversation";
+import { readConversation } from "../core/storedConversation";
 
 /** Where former versions of the page kept them, without a user. */
-const FORMER = "tailrace.1.conversation.";
+const FORMER_PREFIX = "tailrace.1.conversation.";
 const DRAFT = "draft.";
-const ATTACHED = "attached.";
+const ATTACHMENTS = "attached.";
 const CONVERSATION = "conversation.";
-const REMOVED = "removed.";
+const DELETIONS = "removed.";
 
 /** A conversation that the reader deleted, and the server has not yet. */
-export interface Removed {
+export interface Deletion {
   /** Its id on the server. */
   readonly remote: string;
   /** In ms. */
@@ -23,17 +23,17 @@ export interface Removed {
 
 export interface Store {
   /** From now on it is about the conversations of this user; null: there is no user, and it is empty. */
-  use(owner: string | null): void;
+  setOwner(owner: string | null): void;
   all(): Conversation[];
   read(id: string): Conversation | null;
   /** false: there is no room, or no storage at all. */
   write(conversation: Conversation): boolean;
   remove(id: string): void;
-  removed(): Removed[];
-  keepRemoved(removed: Removed): void;
-  forgetRemoved(remote: string): void;
+  deletions(): Deletion[];
+  storeDeletion(deletion: Deletion): void;
+  forgetDeletion(remote: string): void;
   /** Another tab wrote a conversation, or removed it (null). */
-  onChange(heard: (id: string, conversation: Conversation | null) => void): void;
+  onChange(listener: (id: string, conversation: Conversation | null) => void): void;
 }
 
 export class BrowserStore implements Store {
@@ -41,9 +41,9 @@ export class BrowserStore implements Store {
 
   constructor(private readonly storage: Storage | null) {}
 
-  use(owner: string | null): void {
+  setOwner(owner: string | null): void {
     this.prefix = owner === null ? null : `tailrace.2.${encodeURIComponent(owner).replace(/\./g, "%2E")}.`;
-    for (const key of this.keys(FORMER)) this.adopt(key);
+    for (const key of this.keys(FORMER_PREFIX)) this.adopt(key);
   }
 
   all(): Conversation[] {
@@ -56,13 +56,13 @@ export class BrowserStore implements Store {
     return this.prefix === null ? "" : (this.storage?.getItem(this.prefix + DRAFT + (id ?? "")) ?? "");
   }
 
-  keepDraft(id: string | null, words: string): void {
-    if (this.prefix !== null) this.keep(this.prefix + DRAFT + (id ?? ""), words);
+  storeDraft(id: string | null, words: string): void {
+    if (this.prefix !== null) this.setOrRemove(this.prefix + DRAFT + (id ?? ""), words);
   }
 
   /** What was uploaded for it. */
-  attached(id: string | null): readonly Attachment[] {
-    const raw = this.prefix === null ? null : (this.storage?.getItem(this.prefix + ATTACHED + (id ?? "")) ?? null);
+  draftAttachments(id: string | null): readonly Attachment[] {
+    const raw = this.prefix === null ? null : (this.storage?.getItem(this.prefix + ATTACHMENTS + (id ?? "")) ?? null);
     try {
       return raw === null ? [] : readAttachments(JSON.parse(raw));
     } catch {
@@ -70,11 +70,11 @@ export class BrowserStore implements Store {
     }
   }
 
-  keepAttached(id: string | null, attachments: readonly Attachment[]): void {
-    if (this.prefix !== null) this.keep(this.prefix + ATTACHED + (id ?? ""), attachments.length === 0 ? "" : JSON.stringify(attachments));
+  storeDraftAttachments(id: string | null, attachments: readonly Attachment[]): void {
+    if (this.prefix !== null) this.setOrRemove(this.prefix + ATTACHMENTS + (id ?? ""), attachments.length === 0 ? "" : JSON.stringify(attachments));
   }
 
-  private keep(key: string, words: string): void {
+  private setOrRemove(key: string, words: string): void {
     try {
       if (words === "") this.storage?.removeItem(key);
       else this.storage?.setItem(key, words);
@@ -103,29 +103,29 @@ export class BrowserStore implements Store {
   remove(id: string): void {
     const key = this.conversation(id);
     if (key !== null) this.storage?.removeItem(key);
-    this.keepDraft(id, "");
-    this.keepAttached(id, []);
+    this.storeDraft(id, "");
+    this.storeDraftAttachments(id, []);
   }
 
-  removed(): Removed[] {
+  deletions(): Deletion[] {
     if (this.prefix === null) return [];
-    const prefix = this.prefix + REMOVED;
+    const prefix = this.prefix + DELETIONS;
     return this.keys(prefix).map((key) => ({ remote: key.slice(prefix.length), at: Number(this.storage?.getItem(key)) || 0 }));
   }
 
-  keepRemoved({ remote, at }: Removed): void {
-    if (this.prefix !== null) this.storage?.setItem(this.prefix + REMOVED + remote, String(at));
+  storeDeletion({ remote, at }: Deletion): void {
+    if (this.prefix !== null) this.storage?.setItem(this.prefix + DELETIONS + remote, String(at));
   }
 
-  forgetRemoved(remote: string): void {
-    if (this.prefix !== null) this.storage?.removeItem(this.prefix + REMOVED + remote);
+  forgetDeletion(remote: string): void {
+    if (this.prefix !== null) this.storage?.removeItem(this.prefix + DELETIONS + remote);
   }
 
-  onChange(heard: (id: string, conversation: Conversation | null) => void): void {
+  onChange(listener: (id: string, conversation: Conversation | null) => void): void {
     window.addEventListener("storage", ({ key, newValue, storageArea }) => {
       const prefix = this.conversation("");
       if (storageArea !== this.storage || prefix === null || !key?.startsWith(prefix)) return;
-      heard(key.slice(prefix.length), newValue === null ? null : readConversation(newValue));
+      listener(key.slice(prefix.length), newValue === null ? null : readConversation(newValue));
     });
   }
 
@@ -134,24 +134,24 @@ export class BrowserStore implements Store {
   }
 
   private keys(prefix: string): string[] {
-    const found: string[] = [];
+    const keys: string[] = [];
     for (let place = 0; place < (this.storage?.length ?? 0); place += 1) {
       const key = this.storage?.key(place) ?? "";
-      if (key.startsWith(prefix)) found.push(key);
+      if (key.startsWith(prefix)) keys.push(key);
     }
-    return found;
+    return keys;
   }
 
   // They become those of the first user who signs in.
   private adopt(former: string): void {
-    const key = this.conversation(former.slice(FORMER.length));
-    const kept = this.storage?.getItem(former) ?? null;
-    if (key === null || kept === null) return;
+    const key = this.conversation(former.slice(FORMER_PREFIX.length));
+    const raw = this.storage?.getItem(former) ?? null;
+    if (key === null || raw === null) return;
     this.storage?.removeItem(former); // first, because both at once may be too much
     try {
-      this.storage?.setItem(key, kept);
+      this.storage?.setItem(key, raw);
     } catch {
-      this.storage?.setItem(former, kept);
+      this.storage?.setItem(former, raw);
     }
   }
 }

@@ -3,7 +3,7 @@
 
 import type { Watches } from "../core/compactEvents";
 import { readMessage, type Incoming } from "../core/protocol";
-import { closing, delay, drainDelay } from "../core/reconnect";
+import { closePolicy, reconnectDelay, drainDelay } from "../core/reconnect";
 import { texts } from "../core/words";
 
 export type WatchSocketState =
@@ -56,7 +56,7 @@ export class WatchSocket {
   private cancelRetry: () => void = () => undefined;
   private cancelStable: () => void = () => undefined;
   private attempt = 0;
-  private place = 0;
+  private addressIndex = 0;
   private renewals = 0;
 
   constructor(private readonly parts: WatchSocketParts) {}
@@ -70,13 +70,13 @@ export class WatchSocket {
   }
 
   /** Connects now instead of at the planned time: at the start, when the network is back, when the tab is visible again. */
-  hurry(): void {
+  connectNow(): void {
     if (this.current === null) void this.open();
   }
 
   /** Replaces the connection; the old one serves until the new one is open. */
   replace(): void {
-    this.place += 1;
+    this.addressIndex += 1;
     void this.open();
   }
 
@@ -86,7 +86,7 @@ export class WatchSocket {
     this.opening += 1;
     this.current = null;
     this.cancelStable();
-    this.missed();
+    this.tryNextAddress();
     old?.close(1000);
   }
 
@@ -125,7 +125,7 @@ export class WatchSocket {
 
   private async open(): Promise<void> {
     this.cancelRetry();
-    const mine = ++this.opening;
+    const openingId = ++this.opening;
     if (this.current === null) this.parts.onState({ kind: "connecting" });
     let urls: readonly string[];
     let ticket: string;
@@ -133,35 +133,35 @@ export class WatchSocket {
       urls = await this.parts.urls();
       ticket = await this.parts.ticket();
     } catch (error) {
-      if (mine !== this.opening) return;
-      if (error instanceof TicketRefused) await this.renewed(texts().credentialRefused);
+      if (openingId !== this.opening) return;
+      if (error instanceof TicketRefused) await this.renewCredential(texts().credentialRefused);
       else this.retry();
       return;
     }
-    if (mine !== this.opening) return;
-    this.dial(mine, urls[this.place % urls.length] ?? "", ticket);
+    if (openingId !== this.opening) return;
+    this.dial(openingId, urls[this.addressIndex % urls.length] ?? "", ticket);
   }
 
-  private dial(mine: number, url: string, ticket: string): void {
+  private dial(openingId: number, url: string, ticket: string): void {
     let socket: Socket;
     try {
       socket = this.parts.connect(url, [...PROTOCOLS, `ticket.${ticket}`]);
     } catch {
       // Only an address that is no address throws here; the next one may be good.
-      this.missed();
+      this.tryNextAddress();
       return;
     }
     this.later(() => socket.close(), HANDSHAKE_MS);
     socket.onopen = () => {
-      if (mine !== this.opening) socket.close(1000);
-      else this.opened(socket);
+      if (openingId !== this.opening) socket.close(1000);
+      else this.activate(socket);
     };
     socket.onclose = () => {
-      if (mine === this.opening) this.missed();
+      if (openingId === this.opening) this.tryNextAddress();
     };
   }
 
-  private opened(socket: Socket): void {
+  private activate(socket: Socket): void {
     this.cancelRetry();
     const old = this.current;
     this.current = socket;
@@ -170,7 +170,7 @@ export class WatchSocket {
       if (typeof data === "string") this.parts.onMessage(readMessage(data, watches));
     };
     socket.onclose = ({ code }: { code: number }) => {
-      if (this.current === socket) void this.lost(code);
+      if (this.current === socket) void this.onClose(code);
     };
     this.cancelStable();
     this.cancelStable = this.parts.later(() => {
@@ -183,17 +183,17 @@ export class WatchSocket {
   }
 
   // The handshake failed: a server that is away, or one that refuses. The ticket is spent; the next address is tried.
-  private missed(): void {
-    this.place += 1;
+  private tryNextAddress(): void {
+    this.addressIndex += 1;
     this.retry();
   }
 
-  private async lost(code: number): Promise<void> {
+  private async onClose(code: number): Promise<void> {
     this.current = null;
     this.cancelStable();
-    const { comeback, words } = closing(code);
-    if (comeback === "renew") await this.renewed(words);
-    else if (comeback === "again") this.missed();
+    const { reconnect, words } = closePolicy(code);
+    if (reconnect === "renew") await this.renewCredential(words);
+    else if (reconnect === "again") this.tryNextAddress();
     else {
       this.opening += 1;
       this.cancelRetry();
@@ -201,21 +201,21 @@ export class WatchSocket {
     }
   }
 
-  private async renewed(words: string | null): Promise<void> {
-    const mine = ++this.opening;
+  private async renewCredential(words: string | null): Promise<void> {
+    const openingId = ++this.opening;
     this.cancelRetry();
     this.renewals += 1;
     // After three refused renewals a fourth one will not help.
     if (this.renewals <= 3 && (await this.parts.renew())) {
-      if (mine === this.opening) this.retry();
-    } else if (mine === this.opening) {
+      if (openingId === this.opening) this.retry();
+    } else if (openingId === this.opening) {
       this.renewals = 0;
       this.parts.onState({ kind: "refused", words: words ?? texts().credentialExpired });
     }
   }
 
   private retry(): void {
-    const wait = delay(this.attempt, this.parts.chance());
+    const wait = reconnectDelay(this.attempt, this.parts.chance());
     this.attempt += 1;
     if (this.current === null) this.parts.onState({ kind: "waiting", until: this.parts.now() + wait });
     this.later(() => void this.open(), wait);

@@ -18,7 +18,7 @@ export interface PageFilesParts {
 }
 
 /** The part of a fetch event that decides. `client`: the page that asks, or that is about to be. */
-export interface Asked {
+export interface PageFetch {
   readonly request: Request;
   readonly client: string;
   /** Work that is done after the answer. */
@@ -27,14 +27,14 @@ export interface Asked {
 
 export const CACHES = "tailrace.page.";
 /** Fonts, which are kept when a formula first needs them, and pictures for the browser's list of installed pages. */
-const NOT_AT_ONCE = /\.(woff2|png)$/;
+const CACHED_ON_USE = /\.(woff2|png)$/;
 /** So long the network may take before what is kept is shown. */
 const WAIT_MS = 3000;
 const PAGE = "/";
 
 export class PageFiles {
   /** Pages whose HTML came out of the cache: their other files do, too. */
-  private readonly fromCache = new Set<string>();
+  private readonly cachedClients = new Set<string>();
 
   constructor(private readonly parts: PageFilesParts) {}
 
@@ -45,10 +45,10 @@ export class PageFiles {
   /** Rejects, and keeps nothing, unless the whole build can be fetched: while services are upgraded, one may still have the
       build before. Fonts are kept when a formula first needs them. */
   async install(): Promise<void> {
-    const wanted = this.parts.build.files.filter((path) => !NOT_AT_ONCE.test(path));
-    const fetched = await Promise.all(wanted.map(async (path) => [path, await this.own(path)] as const));
+    const paths = this.parts.build.files.filter((path) => !CACHED_ON_USE.test(path));
+    const responses = await Promise.all(paths.map(async (path) => [path, await this.fetchOwn(path)] as const));
     const cache = await this.parts.caches.open(this.name);
-    await Promise.all(fetched.map(([path, answer]) => cache.put(path, answer)));
+    await Promise.all(responses.map(([path, answer]) => cache.put(path, answer)));
   }
 
   /** The build before stays, for pages that are still open with it. */
@@ -58,66 +58,66 @@ export class PageFiles {
   }
 
   /** Null: the request is not for a file of the page, and is none of the worker's business. */
-  answer(asked: Asked): Promise<Response> | null {
-    const { method, url, mode, headers } = asked.request;
+  answer(fetch: PageFetch): Promise<Response> | null {
+    const { method, url, mode, headers } = fetch.request;
     const { origin, pathname } = new URL(url);
     if (method !== "GET" || origin !== this.parts.origin || headers.has("authorization") || headers.has("range")) return null;
-    if (mode === "navigate") return pathname === PAGE || pathname === "/index.html" ? this.page(asked) : null;
-    if (pathname.startsWith("/assets/")) return this.asset(asked, pathname);
-    return pathname !== PAGE && this.parts.build.files.includes(pathname) ? this.file(asked, pathname) : null;
+    if (mode === "navigate") return pathname === PAGE || pathname === "/index.html" ? this.page(fetch) : null;
+    if (pathname.startsWith("/assets/")) return this.asset(fetch, pathname);
+    return pathname !== PAGE && this.parts.build.files.includes(pathname) ? this.file(fetch, pathname) : null;
   }
 
-  private async page(asked: Asked): Promise<Response> {
-    const network = this.parts.fetch(asked.request);
-    const first = await this.soon(network);
+  private async page(fetch: PageFetch): Promise<Response> {
+    const network = this.parts.fetch(fetch.request);
+    const first = await this.answerInTime(network);
     if (first !== null) {
-      if (first.ok) asked.after(this.refresh(first.clone()));
+      if (first.ok) fetch.after(this.refresh(first.clone()));
       return first;
     }
-    const kept = await this.kept(PAGE);
-    if (kept === undefined) return network;
-    this.fromCache.add(asked.client);
-    return kept;
+    const copy = await this.cachedCopy(PAGE);
+    if (copy === undefined) return network;
+    this.cachedClients.add(fetch.client);
+    return copy;
   }
 
-  private async file(asked: Asked, path: string): Promise<Response> {
-    if (this.fromCache.has(asked.client)) return (await this.kept(path)) ?? this.parts.fetch(asked.request);
-    const network = this.parts.fetch(asked.request);
-    return (await this.soon(network)) ?? (await this.kept(path)) ?? network;
+  private async file(fetch: PageFetch, path: string): Promise<Response> {
+    if (this.cachedClients.has(fetch.client)) return (await this.cachedCopy(path)) ?? this.parts.fetch(fetch.request);
+    const network = this.parts.fetch(fetch.request);
+    return (await this.answerInTime(network)) ?? (await this.cachedCopy(path)) ?? network;
   }
 
-  private async asset(asked: Asked, path: string): Promise<Response> {
-    const kept = await this.parts.caches.match(path, { ignoreVary: true });
-    if (kept !== undefined) return kept;
-    const answer = await this.parts.fetch(asked.request);
-    if (answer.ok && this.parts.build.files.includes(path)) asked.after(this.keep(path, answer.clone()));
+  private async asset(fetch: PageFetch, path: string): Promise<Response> {
+    const copy = await this.parts.caches.match(path, { ignoreVary: true });
+    if (copy !== undefined) return copy;
+    const answer = await this.parts.fetch(fetch.request);
+    if (answer.ok && this.parts.build.files.includes(path)) fetch.after(this.store(path, answer.clone()));
     return answer;
   }
 
   /** Null: no answer within the time, or one that says that the server is away. */
-  private soon(network: Promise<Response>): Promise<Response | null> {
-    const heard = network.then(
+  private answerInTime(network: Promise<Response>): Promise<Response | null> {
+    const healthy = network.then(
       (answer) => (answer.status >= 500 ? null : answer),
       () => null,
     );
-    return Promise.race([heard, this.parts.pause(WAIT_MS).then(() => null)]);
+    return Promise.race([healthy, this.parts.pause(WAIT_MS).then(() => null)]);
   }
 
-  private async kept(path: string): Promise<Response | undefined> {
+  private async cachedCopy(path: string): Promise<Response | undefined> {
     const cache = await this.parts.caches.open(this.name);
     return cache.match(path, { ignoreVary: true });
   }
 
   // The headers may change without the build: the policy names the push services.
   private async refresh(answer: Response): Promise<void> {
-    if (this.isOurs(await answer.clone().text())) await this.keep(PAGE, answer);
+    if (this.isOurs(await answer.clone().text())) await this.store(PAGE, answer);
   }
 
-  private async keep(path: string, answer: Response): Promise<void> {
+  private async store(path: string, answer: Response): Promise<void> {
     await (await this.parts.caches.open(this.name)).put(path, answer);
   }
 
-  private async own(path: string): Promise<Response> {
+  private async fetchOwn(path: string): Promise<Response> {
     const answer = await this.parts.fetch(path, path.startsWith("/assets/") ? {} : { cache: "no-cache" });
     const isPage = (answer.headers.get("content-type") ?? "").startsWith("text/html");
     // A server in between may answer anything with a page of its own, or lead there.
@@ -127,7 +127,7 @@ export class PageFiles {
   }
 
   private isOurs(html: string): boolean {
-    const named = html.match(/\/assets\/[\w.-]+/g) ?? [];
-    return named.length > 0 && named.every((path) => this.parts.build.files.includes(path));
+    const paths = html.match(/\/assets\/[\w.-]+/g) ?? [];
+    return paths.length > 0 && paths.every((path) => this.parts.build.files.includes(path));
   }
 }

@@ -9,4 +9,4 @@ export const formulas = new Lazy<Typeset>(async () => {
   return typeset;
 });
 
-export const colours = new Lazy<Colour>(async () => (await import("../core/colours")).coloured);
+export const colours = new Lazy<Colour>(async () => (await import("../core/colours")).highlight);

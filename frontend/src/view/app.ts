@@ -1,15 +1,15 @@
 /* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
 
-import { answerVersions, busyTurn, isBusy, questionVersions, shown, title, type Conversation, type Turn } from "../core/conversation";
+import { answerVersions, busyTurn, isBusy, questionVersions, visibleTurns, title, type Conversation, type Turn } from "../core/conversation";
 import { texts } from "../core/words";
 import type { Controller } from "../controller";
 import type { Config, Engine } from "../edge/api";
 import type { Library } from "../library";
-import { Asking, type AskingParts, type Drafts } from "./asking";
+import { QuestionInput, type QuestionInputParts, type Drafts } from "./questionInput";
 import type { ChatDialogPart } from "./chatDialog";
 import { Chats } from "./chats";
 import type { Composer } from "./composer";
-import { copiesCode } from "./copyCode";
+import { enableCopying } from "./copyCode";
 import { h, icon, setText } from "./dom";
 import { Drawer } from "./drawer";
 import type { LanguageChoice } from "./language";
@@ -19,7 +19,7 @@ import { addressOf } from "./side";
 import { Speaker } from "./speaker";
 import { Status, type Connection } from "./status";
 import { Theme } from "./theme";
-import { TurnView, type Surroundings } from "./turn";
+import { TurnView, type TurnContext } from "./turn";
 import { TurnList } from "./turnList";
 import { Welcome } from "./welcome";
 
@@ -34,7 +34,7 @@ export class App {
   private readonly banner = h("div", { class: "banner", role: "alert", hidden: true });
   private readonly welcome: Welcome;
   private readonly latest: HTMLButtonElement;
-  private readonly asking: Asking;
+  private readonly questionInput: QuestionInput;
   private readonly drawer: Drawer;
   private readonly composer: Composer;
   private readonly chats: Chats;
@@ -46,39 +46,39 @@ export class App {
   /** The conversation on show; null is a new one, not yet asked in. */
   private current: string | null = null;
   /** The chat that an address names and that is not known here. */
-  private wanted: string | null = null;
+  private pendingName: string | null = null;
   private connection: Connection = { kind: "starting" };
   private frame = 0;
   /** Draws again when the seconds that a refused question waits have changed; 0 while none is shown. */
-  private second = 0;
+  private countdownTimer = 0;
 
   constructor(
     root: HTMLElement,
     private readonly controller: Controller,
     private readonly library: Library,
     drafts: Drafts,
-    private readonly files: AskingParts["files"],
+    private readonly files: QuestionInputParts["files"],
     private readonly storage: Storage | null,
-    hurry: () => void,
+    connectNow: () => void,
     account: HTMLElement,
     private readonly language: LanguageChoice,
     sections: readonly ChatDialogPart[],
     engine: () => Promise<Engine | null>,
   ) {
-    this.status = new Status(hurry);
-    this.asking = new Asking({ controller, library, drafts, files, stop: () => this.stop(), toast: (words) => this.toast(words), asked: (id) => this.asked(id) });
-    this.composer = this.asking.composer;
-    const shortcuts = new Shortcuts({ leave: () => this.leave(), fresh: () => this.open(null), toQuestion: () => this.composer.field.focus() });
+    this.status = new Status(connectNow);
+    this.questionInput = new QuestionInput({ controller, library, drafts, files, stop: () => this.stop(), toast: (words) => this.toast(words), onQuestion: (id) => this.onQuestion(id) });
+    this.composer = this.questionInput.composer;
+    const shortcuts = new Shortcuts({ onEscape: () => this.onEscape(), newChat: () => this.open(null), focusQuestion: () => this.composer.field.focus() });
     this.chats = new Chats(
-      { controller, library, open: (id) => this.open(id), removed: (conversation) => this.removed(conversation), changed: () => this.drawSoon() },
+      { controller, library, open: (id) => this.open(id), onRemove: (conversation) => this.onRemove(conversation), onChange: () => this.drawSoon() },
       h("div", { class: "side-foot" }, account, new Theme(storage).element, language.element, shortcuts.button),
       sections,
     );
-    this.welcome = new Welcome({ ask: (words) => this.asking.ask(words), engine });
+    this.welcome = new Welcome({ ask: (words) => this.questionInput.ask(words), engine });
     this.latest = h("button", { type: "button", class: "latest", "aria-label": texts().jumpToLatest, title: texts().jumpToLatest, hidden: true, onclick: () => this.follow.toEnd(true) }, icon("down"));
     this.drawer = this.build(root);
-    root.append(this.asking.dialog, ...this.chats.elements, shortcuts.element);
-    this.turns = new TurnList({ scroller: this.scroller, box: this.messages, view: (turn) => this.turnView(turn), drawn: (turn, { refusal }) => this.speaker.say(turn, refusal), again: () => this.drawSoon() });
+    root.append(this.questionInput.dialog, ...this.chats.elements, shortcuts.element);
+    this.turns = new TurnList({ scroller: this.scroller, box: this.messages, view: (turn) => this.turnView(turn), onDraw: (turn, { refusal }) => this.speaker.say(turn, refusal), redraw: () => this.drawSoon() });
     this.follow = new Follow(this.scroller, this.messages, (following) => (this.latest.hidden = following));
     this.listen();
     controller.onChange = () => this.drawSoon();
@@ -89,19 +89,19 @@ export class App {
       for the next one. */
   start(signedIn: boolean): void {
     this.toasts.replaceChildren();
-    this.asking.forget();
+    this.questionInput.forget();
     this.files.pictures.forget();
     this.chats.reset();
-    const named = idInAddress();
-    if (named !== null && this.known(named) === null && signedIn) this.seek(named);
-    else if (named !== null && this.known(named) === null) this.open(null, false, location.hash);
-    else this.open(this.known(named ?? this.storage?.getItem(CURRENT) ?? ""), false);
+    const name = idInAddress();
+    if (name !== null && this.localId(name) === null && signedIn) this.waitFor(name);
+    else if (name !== null && this.localId(name) === null) this.open(null, false, location.hash);
+    else this.open(this.localId(name ?? this.storage?.getItem(CURRENT) ?? ""), false);
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
   }
 
   /** A connection is there. */
-  socketOpened(): void {
-    if (this.wanted !== null) void this.find(this.wanted);
+  onSocketOpen(): void {
+    if (this.pendingName !== null) void this.resolve(this.pendingName);
   }
 
   /** Leads back to the choice of the language after it was made. */
@@ -111,7 +111,7 @@ export class App {
   }
 
   offer(config: Config): void {
-    this.asking.offer(config);
+    this.questionInput.offer(config);
   }
 
   setConnection(state: Connection): void {
@@ -123,10 +123,10 @@ export class App {
 
   toast(words: string, action?: { words: string; run(): void }): void {
     const toast = h("div", { class: "toast" }, h("span", {}, words));
-    const gone = setTimeout(() => toast.remove(), 7000);
+    const timer = setTimeout(() => toast.remove(), 7000);
     if (action !== undefined) {
       const run = (): void => {
-        clearTimeout(gone);
+        clearTimeout(timer);
         toast.remove();
         action.run();
       };
@@ -136,55 +136,55 @@ export class App {
   }
 
   private build(root: HTMLElement): Drawer {
-    const toQuestion = (event: Event): void => {
+    const focusQuestion = (event: Event): void => {
       event.preventDefault();
       this.composer.field.focus();
     };
     const menu = h("button", { type: "button", class: "icon-button menu", "aria-label": texts().conversations, "aria-controls": "side", onclick: () => this.drawer.open() }, icon("menu"));
-    const fresh = h("button", { type: "button", class: "icon-button fresh-small", "aria-label": texts().newChat, onclick: () => this.open(null) }, icon("plus"));
-    const skip = h("a", { class: "skip", href: "#question", onclick: toQuestion }, texts().skipToQuestion);
-    const top = h("header", { class: "top" }, menu, this.heading, this.status.element, fresh);
+    const newChatButton = h("button", { type: "button", class: "icon-button fresh-small", "aria-label": texts().newChat, onclick: () => this.open(null) }, icon("plus"));
+    const skip = h("a", { class: "skip", href: "#question", onclick: focusQuestion }, texts().skipToQuestion);
+    const top = h("header", { class: "top" }, menu, this.heading, this.status.element, newChatButton);
     const hint = h("p", { class: "hint" }, texts().canBeWrong);
     const dock = h("div", { class: "dock" }, h("div", { class: "dock-inner" }, this.latest, this.toasts, this.banner, this.composer.element), hint);
     const side = this.chats.side.element;
     const shade = h("div", { class: "shade", onclick: () => this.drawer.close() });
     const shell = h("div", { class: "shell" }, skip, side, shade, h("main", { class: "main" }, top, this.scroller, dock, this.speaker.element));
     root.replaceChildren(shell);
-    const behind = [skip, top, this.scroller, this.latest, this.banner, this.composer.element, hint];
-    return new Drawer({ shell, inside: [side, this.toasts], behind, menu });
+    const covered = [skip, top, this.scroller, this.latest, this.banner, this.composer.element, hint];
+    return new Drawer({ shell, inside: [side, this.toasts], covered, menu });
   }
 
   private listen(): void {
-    copiesCode(this.messages);
+    enableCopying(this.messages);
     window.addEventListener("hashchange", () => {
-      const named = idInAddress();
-      const known = named === null ? null : this.known(named);
-      if (named !== null && known === null) {
-        this.seek(named);
-        void this.find(named);
-      } else if (known !== this.current) this.open(known, false);
+      const name = idInAddress();
+      const id = name === null ? null : this.localId(name);
+      if (name !== null && id === null) {
+        this.waitFor(name);
+        void this.resolve(name);
+      } else if (id !== this.current) this.open(id, false);
     });
     // Frames are not drawn in a hidden tab; what arrived in between is drawn at once.
     document.addEventListener("visibilitychange", () => this.drawSoon());
   }
 
-  private leave(): void {
+  private onEscape(): void {
     if (this.drawer.isOpen) this.drawer.close();
     else this.stop();
   }
 
-  private asked(id: string): void {
+  private onQuestion(id: string): void {
     if (id !== this.current) this.open(id);
-    this.listenFor();
+    this.watchLastTurn();
     this.follow.toEnd();
     this.composer.field.focus();
   }
 
   /** What was just asked is spoken about from its first change on, even if that comes before it is drawn. */
-  private listenFor(): void {
+  private watchLastTurn(): void {
     const conversation = this.conversation();
-    const turn = conversation === null ? undefined : shown(conversation).at(-1);
-    if (turn !== undefined) this.speaker.listenFor(turn);
+    const turn = conversation === null ? undefined : visibleTurns(conversation).at(-1);
+    if (turn !== undefined) this.speaker.watch(turn);
   }
 
   private stop(): void {
@@ -193,7 +193,7 @@ export class App {
     if (conversation !== null && busy !== null) this.controller.stop(conversation.id, busy.id);
   }
 
-  private removed(conversation: Conversation): void {
+  private onRemove(conversation: Conversation): void {
     const inDrawer = this.drawer.isOpen;
     if (conversation.id === this.current) this.open(null);
     if (inDrawer) this.drawer.open();
@@ -201,24 +201,24 @@ export class App {
   }
 
   /** The id here of what an address names. */
-  private known(name: string): string | null {
-    const found = this.controller.get(name) ?? this.controller.all().find(({ remote }) => remote === name);
-    return found?.id ?? null;
+  private localId(name: string): string | null {
+    const conversation = this.controller.get(name) ?? this.controller.all().find(({ remote }) => remote === name);
+    return conversation?.id ?? null;
   }
 
   /** Waits for a chat that only the server may know. */
-  private seek(name: string): void {
+  private waitFor(name: string): void {
     this.open(null, false, `#c=${encodeURIComponent(name)}`);
-    this.wanted = name;
+    this.pendingName = name;
     this.drawSoon();
   }
 
-  private async find(name: string): Promise<void> {
+  private async resolve(name: string): Promise<void> {
     try {
-      const found = await this.library.resolve(name);
-      if (this.wanted !== name) return;
-      this.open(found, false);
-      if (found === null) this.toast(texts().chatUnknown);
+      const id = await this.library.resolve(name);
+      if (this.pendingName !== name) return;
+      this.open(id, false);
+      if (id === null) this.toast(texts().chatUnknown);
     } catch {
       this.drawSoon(); // it is looked for again when a connection is there
     }
@@ -226,7 +226,7 @@ export class App {
 
   private open(id: string | null, record = true, address = this.address(id)): void {
     this.current = id;
-    this.wanted = null;
+    this.pendingName = null;
     this.library.open(id);
     this.turns.clear();
     this.speaker.forget();
@@ -240,7 +240,7 @@ export class App {
       // A full storage: the next visit starts with a new chat.
     }
     this.drawer.close();
-    this.asking.open(id);
+    this.questionInput.open(id);
     this.draw();
     this.follow.toEnd();
     if (record && matchMedia("(hover: hover)").matches) this.composer.field.focus();
@@ -268,7 +268,7 @@ export class App {
       return;
     }
     const conversation = this.conversation();
-    const turns = conversation === null ? [] : shown(conversation);
+    const turns = conversation === null ? [] : visibleTurns(conversation);
     this.status.set(this.connection.kind === "open" && this.controller.catchingUp ? { kind: "behind" } : this.connection);
     this.drawTurns(turns, conversation);
     this.welcome.watch(this.welcome.element.isConnected && this.connection.kind === "open");
@@ -276,16 +276,16 @@ export class App {
     // It has an address for all devices as soon as the server has it.
     if (conversation !== null && conversation.remote !== null && idInAddress() === conversation.id) history.replaceState(null, "", addressOf(conversation));
     this.composer.setBusy(turns.some(isBusy));
-    this.asking.draw();
+    this.questionInput.draw();
     const words = conversation === null ? texts().newChat : title(conversation);
     setText(this.heading, words);
     document.title = conversation === null ? "Tailrace" : texts().pageTitle(words);
-    if (this.controller.takeStorageFull()) this.toast(texts().noRoom);
+    if (this.controller.popStorageFull()) this.toast(texts().noRoom);
   }
 
   private drawTurns(turns: readonly Turn[], conversation: Conversation | null): void {
     if (turns.length === 0) {
-      const words = this.absence(conversation);
+      const words = this.absenceWords(conversation);
       setText(this.note, words ?? "");
       const instead = words === null ? this.welcome.element : this.note;
       if (instead.parentElement === null) this.messages.replaceChildren(instead);
@@ -294,7 +294,7 @@ export class App {
     }
     this.welcome.element.remove();
     this.note.remove();
-    const around = (turn: Turn, place: number): Surroundings => ({
+    const contextFor = (turn: Turn, place: number): TurnContext => ({
       engine: this.controller.engine,
       place: turn.answer === null ? null : this.controller.placeInQueue(turn.answer.responseId),
       refusal: this.controller.refusal(turn.id),
@@ -304,20 +304,20 @@ export class App {
       answers: conversation === null ? [turn] : answerVersions(conversation, turn),
       clock: Date.now(),
     });
-    if (this.turns.draw(turns, around)) this.drawSoon();
-    this.count(turns);
+    if (this.turns.draw(turns, contextFor)) this.drawSoon();
+    this.scheduleCountdown(turns);
   }
 
-  private count(turns: readonly Turn[]): void {
-    window.clearTimeout(this.second);
+  private scheduleCountdown(turns: readonly Turn[]): void {
+    window.clearTimeout(this.countdownTimer);
     const now = Date.now();
     const untils = turns.map((turn) => (this.controller.refusal(turn.id) ?? turn.problem?.refused)?.until ?? 0).filter((until) => until > now);
-    this.second = untils.length === 0 ? 0 : window.setTimeout(() => this.draw(), Math.min(...untils.map((until) => (until - now) % 1000 || 1000)));
+    this.countdownTimer = untils.length === 0 ? 0 : window.setTimeout(() => this.draw(), Math.min(...untils.map((until) => (until - now) % 1000 || 1000)));
   }
 
   /** Why a chat that is wanted has no turns to show; null: none is wanted. */
-  private absence(conversation: Conversation | null): string | null {
-    if (this.wanted !== null) return this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
+  private absenceWords(conversation: Conversation | null): string | null {
+    if (this.pendingName !== null) return this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
     const state = conversation === null ? "here" : this.library.state(conversation);
     return state === "here" ? null : state === "coming" && this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
   }
@@ -326,32 +326,32 @@ export class App {
     const actions = {
       retry: (turnId: string) => {
         if (this.current !== null) this.controller.retry(this.current, turnId);
-        this.listenFor();
+        this.watchLastTurn();
         this.follow.toEnd();
       },
       takeBack: (turnId: string) => {
         const attachments = this.conversation()?.turns.find(({ id }) => id === turnId)?.attachments ?? [];
-        if (this.current !== null) this.asking.write(this.controller.withdraw(this.current, turnId), attachments);
+        if (this.current !== null) this.questionInput.write(this.controller.withdraw(this.current, turnId), attachments);
       },
       edit: (turnId: string, question: string) => {
         if (this.current !== null) this.controller.edit(this.current, turnId, question);
-        this.listenFor();
+        this.watchLastTurn();
         this.composer.field.focus();
       },
       trim: (turnId: string) => {
         if (this.current !== null) this.controller.trim(this.current, turnId);
-        this.listenFor();
+        this.watchLastTurn();
         this.follow.toEnd();
       },
-      fresh: ({ question, attachments }: Turn) => {
+      askInNewChat: ({ question, attachments }: Turn) => {
         this.open(null);
-        this.asking.write(question, attachments);
+        this.questionInput.write(question, attachments);
       },
       choose: (turnId: string, button: string) => {
         if (this.current === null) return;
         this.controller.choose(this.current, turnId);
-        this.library.chosen(this.current);
-        this.turns.want(turnId);
+        this.library.publishHead(this.current);
+        this.turns.prioritize(turnId);
         this.draw();
         // Who leafs through the versions with the keyboard stays at the button.
         this.turns.get(turnId)?.focus(button);

@@ -1,9 +1,9 @@
 /* What an answer is made of, drawn: messages, reasoning and calls of tools. Names and arguments are the model's words, so
    they are text and nothing else. */
 
-import { indented } from "../core/json";
+import { indentJson } from "../core/json";
 import type { Node as Tree } from "../core/nodes";
-import type { ReadPart as Part } from "../core/reading";
+import type { ReadablePart as Part } from "../core/reading";
 import { texts } from "../core/words";
 import { colours } from "./answerParts";
 import { h, icon, setText } from "./dom";
@@ -11,7 +11,7 @@ import { markdown } from "./lazyMarkdown";
 import type { MarkdownView } from "./markdown";
 import { patch } from "./patch";
 
-export interface Around {
+export interface BlockContext {
   /** The answer goes on, and this is what it goes on with. */
   writing: boolean;
   /** Something follows in the same answer. */
@@ -24,7 +24,7 @@ export interface Block {
   readonly kind: Part["kind"];
   readonly element: HTMLElement;
   /** Returns true when more is to be drawn later than now. */
-  update(part: Part, around: Around, now: number): boolean;
+  update(part: Part, around: BlockContext, now: number): boolean;
 }
 
 export function block(kind: Part["kind"]): Block {
@@ -42,8 +42,8 @@ class Message implements Block {
   /** Long answers cost more to draw, so they are drawn less often: not before this time. */
   private drawAgainAt = 0;
 
-  update({ text, seams }: Part, { writing }: Around, now: number): boolean {
-    if (text === this.drawnText && writing === this.drawnRunning && same(seams, this.drawnSeams)) return false;
+  update({ text, seams }: Part, { writing }: BlockContext, now: number): boolean {
+    if (text === this.drawnText && writing === this.drawnRunning && sameSeams(seams, this.drawnSeams)) return false;
     if (writing && now < this.drawAgainAt) return true;
     const started = performance.now();
     this.drawnText = text;
@@ -56,23 +56,23 @@ class Message implements Block {
   }
 
   private draw(text: string): void {
-    if (this.view === null && markdown.value !== null) this.view = new markdown.value.MarkdownView(this.element, this.again);
-    if (this.view === null) this.hold(text);
+    if (this.view === null && markdown.value !== null) this.view = new markdown.value.MarkdownView(this.element, this.redraw);
+    if (this.view === null) this.showSource(text);
     else this.view.draw(text, this.drawnRunning, this.drawnSeams);
   }
 
   // It is there at once but for a slow network or none: then the text is shown as it was written.
-  private hold(text: string): void {
-    markdown.bring(this.again);
-    if (text !== "" && !markdown.isComing) this.element.replaceChildren(h("p", { class: "unparsed", dir: "auto" }, text));
+  private showSource(text: string): void {
+    markdown.load(this.redraw);
+    if (text !== "" && !markdown.isLoading) this.element.replaceChildren(h("p", { class: "unparsed", dir: "auto" }, text));
   }
 
-  private readonly again = (): void => {
+  private readonly redraw = (): void => {
     if (this.drawnText !== null && this.element.isConnected) this.draw(this.drawnText);
   };
 }
 
-function same(a: Part["seams"], b: Part["seams"]): boolean {
+function sameSeams(a: Part["seams"], b: Part["seams"]): boolean {
   return a.length === b.length && a.every(({ at, to }, place) => at === b[place]?.at && to === b[place].to);
 }
 
@@ -80,22 +80,22 @@ function same(a: Part["seams"], b: Part["seams"]): boolean {
 class Reasoning implements Block {
   readonly kind = "reasoning";
   readonly element: HTMLDetailsElement;
-  private readonly thoughts = new Growing(h("div", { class: "thoughts", tabindex: "0", role: "group", "aria-label": texts().thinking }));
+  private readonly thoughts = new GrowingText(h("div", { class: "thoughts", tabindex: "0", role: "group", "aria-label": texts().thinking }));
   private readonly rest = h("p", { class: "rest" });
-  private chosen = false;
+  private isToggled = false;
 
   constructor() {
-    const summary = h("summary", { onclick: () => (this.chosen = true) }, icon("chevron"), h("span", {}, texts().thinking), wave());
+    const summary = h("summary", { onclick: () => (this.isToggled = true) }, icon("chevron"), h("span", {}, texts().thinking), wave());
     this.element = h("details", { class: "thinking" }, summary, this.thoughts.element, this.rest);
   }
 
-  update({ text, left }: Part, { writing, followed }: Around): boolean {
+  update({ text, left }: Part, { writing, followed }: BlockContext): boolean {
     const open = !followed;
-    const held = this.chosen || this.thoughts.element.contains(document.activeElement);
-    if (!held && this.element.open !== open) this.element.open = open;
+    const isHeld = this.isToggled || this.thoughts.element.contains(document.activeElement);
+    if (!isHeld && this.element.open !== open) this.element.open = open;
     this.element.dataset["writing"] = String(writing);
     this.thoughts.show([text]);
-    leave(this.rest, left);
+    showRest(this.rest, left);
     return false;
   }
 }
@@ -105,7 +105,7 @@ class Call implements Block {
   private readonly name = h("bdi", { class: "call-name" });
   private readonly state = h("span", { class: "call-state" });
   private readonly content = h("code");
-  private readonly box = new Growing(h("pre", { tabindex: "0", "aria-label": texts().arguments }), this.content);
+  private readonly box = new GrowingText(h("pre", { tabindex: "0", "aria-label": texts().arguments }), this.content);
   private readonly rest = h("p", { class: "rest" });
   private drawnText: string | null = null;
   private drawnWhole = false;
@@ -116,19 +116,19 @@ class Call implements Block {
     this.element = h("div", { class: "code call", role: "group" }, head, this.box.element, this.rest);
   }
 
-  update({ text, name, state, left }: Part, around: Around): boolean {
-    const called = name === "" ? texts().namelessTool : name;
-    setText(this.name, called);
-    this.name.title = called;
-    this.element.setAttribute("aria-label", texts().callOf(called));
-    this.element.dataset["writing"] = String(around.writing && state === "open");
-    setText(this.state, callState(state, around));
-    leave(this.rest, left);
+  update({ text, name, state, left }: Part, context: BlockContext): boolean {
+    const label = name === "" ? texts().namelessTool : name;
+    setText(this.name, label);
+    this.name.title = label;
+    this.element.setAttribute("aria-label", texts().callOf(label));
+    this.element.dataset["writing"] = String(context.writing && state === "open");
+    setText(this.state, callState(state, context));
+    showRest(this.rest, left);
     const whole = state === "whole" && left === 0;
     if (text === this.drawnText && whole === this.drawnWhole) return false;
     this.drawnText = text;
     this.drawnWhole = whole;
-    const json = whole && this.kind === "function" ? indented(text) : null;
+    const json = whole && this.kind === "function" ? indentJson(text) : null;
     this.show(text, json);
     this.box.element.hidden = text === "";
     return false;
@@ -137,20 +137,20 @@ class Call implements Block {
   private show(text: string, json: string | null): void {
     this.box.show(json === null ? [text] : (colours.value?.(json, "json") ?? [json]));
     if (json === null || colours.value !== null) return;
-    colours.bring(() => {
+    colours.load(() => {
       if (text === this.drawnText && this.element.isConnected) this.show(text, json);
     });
   }
 }
 
-export function callState(state: Part["state"], { writing, last }: Around): string {
+export function callState(state: Part["state"], { writing, last }: BlockContext): string {
   if (state === "whole") return last ? texts().callWaits : texts().callWithoutOutput;
   return state === "open" && writing ? texts().callWriting : texts().callCutOff;
 }
 
 /** Text in a box of limited height, which stays at the end of the text while the reader is there. */
-class Growing {
-  private drawn: readonly Tree[] = [];
+class GrowingText {
+  private drawnTree: readonly Tree[] = [];
 
   constructor(
     readonly element: HTMLElement,
@@ -160,19 +160,19 @@ class Growing {
   }
 
   show(tree: readonly Tree[]): void {
-    if (tree.length === 1 && this.drawn.length === 1 && tree[0] === this.drawn[0]) return;
+    if (tree.length === 1 && this.drawnTree.length === 1 && tree[0] === this.drawnTree[0]) return;
     const { scrollHeight, scrollTop, clientHeight } = this.element;
     const atEnd = scrollHeight > clientHeight && scrollHeight - scrollTop - clientHeight < 8;
     const overflows = scrollHeight > clientHeight;
-    patch(this.content, this.drawn, tree);
-    this.drawn = tree;
+    patch(this.content, this.drawnTree, tree);
+    this.drawnTree = tree;
     if (atEnd || !overflows) this.element.scrollTop = this.element.scrollHeight;
   }
 }
 
-function leave(rest: HTMLElement, left: number): void {
-  rest.hidden = left === 0;
-  setText(rest, left === 0 ? "" : texts().moreCharacters(left));
+function showRest(rest: HTMLElement, count: number): void {
+  rest.hidden = count === 0;
+  setText(rest, count === 0 ? "" : texts().moreCharacters(count));
 }
 
 /** Dots that move; shown where something is being written. */

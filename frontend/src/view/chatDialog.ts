@@ -6,7 +6,7 @@ export interface ChatDialogParts {
   /** Both throw where the server refuses. */
   rename(id: string, name: string): Promise<void>;
   pin(id: string, pinned: boolean): Promise<void>;
-  now(id: string): Conversation | null;
+  get(id: string): Conversation | null;
   remove(id: string): void;
 }
 
@@ -56,11 +56,11 @@ export class ChatDialog {
   }
 
   /** The turns of this chat are here now, if they can be had. */
-  brought(id: string): void {
-    const [conversation, shown] = [this.parts.now(id), this.hasTurns];
+  onTurns(id: string): void {
+    const [conversation, hadTurns] = [this.parts.get(id), this.hasTurns];
     if (!this.element.open || id !== this.id || conversation === null) return;
     this.hasTurns = conversation.turns.length > 0;
-    if (this.hasTurns && !shown) for (const section of this.sections) section.show(conversation);
+    if (this.hasTurns && !hadTurns) for (const section of this.sections) section.show(conversation);
   }
 
   private rename(event: Event): void {
@@ -88,7 +88,7 @@ export class ChatDialog {
       await run();
     } catch {
       setText(this.trouble, texts().notChanged);
-      this.pinned.checked = this.parts.now(this.id)?.label.pinned ?? false;
+      this.pinned.checked = this.parts.get(this.id)?.label.pinned ?? false;
     }
   }
 }

@@ -5,11 +5,11 @@ export interface ComposerParts {
   send(question: string): void;
   stop(): void;
   /** What is written, at each change. */
-  written(words: string): void;
+  onInput(words: string): void;
   /** Whether what is written may be sent now; who says no says why. */
-  ready(): boolean;
+  canSend(): boolean;
   /** Files that were pasted. */
-  pasted(files: readonly File[]): void;
+  onPasteFiles(files: readonly File[]): void;
 }
 
 /** Enter sends, Shift+Enter starts a line; while an answer runs, the button stops it, and what is sent waits for its end. */
@@ -32,12 +32,12 @@ export class Composer {
       "aria-label": texts().yourQuestion,
       autocomplete: "off",
       enterkeyhint: "send",
-      oninput: () => this.changed(),
-      onkeydown: (event) => this.pressed(event as KeyboardEvent),
-      onpaste: (event) => this.pasted(event as ClipboardEvent),
+      oninput: () => this.onInput(),
+      onkeydown: (event) => this.onKeydown(event as KeyboardEvent),
+      onpaste: (event) => this.onPaste(event as ClipboardEvent),
     });
     this.button = h("button", { type: "submit", class: "send" });
-    this.element = h("form", { class: "composer", onsubmit: (event) => this.submitted(event) }, above, this.field, h("div", { class: "composer-bar" }, ...tools, this.button));
+    this.element = h("form", { class: "composer", onsubmit: (event) => this.onSubmit(event) }, above, this.field, h("div", { class: "composer-bar" }, ...tools, this.button));
     this.element.addEventListener("pointerdown", (event) => {
       if (event.target !== this.element) return;
       event.preventDefault();
@@ -54,18 +54,18 @@ export class Composer {
 
   write(question: string, focus = true): void {
     this.field.value = question;
-    this.changed();
+    this.onInput();
     if (focus) this.field.focus();
   }
 
-  private changed(): void {
-    this.parts.written(this.field.value);
+  private onInput(): void {
+    this.parts.onInput(this.field.value);
     this.field.style.height = "auto";
     this.field.style.height = `${this.field.scrollHeight}px`;
     this.draw();
   }
 
-  private pressed(event: KeyboardEvent): void {
+  private onKeydown(event: KeyboardEvent): void {
     // Enter that ends an input method's composition chooses a word, it does not send.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -73,14 +73,14 @@ export class Composer {
   }
 
   // What is copied from a text with images is pasted as a text.
-  private pasted(event: ClipboardEvent): void {
+  private onPaste(event: ClipboardEvent): void {
     const files = [...(event.clipboardData?.files ?? [])];
     if (files.length === 0 || event.clipboardData?.types.includes("text/plain") === true) return;
     event.preventDefault();
-    this.parts.pasted(files);
+    this.parts.onPasteFiles(files);
   }
 
-  private submitted(event: Event): void {
+  private onSubmit(event: Event): void {
     event.preventDefault();
     if (this.stops) this.parts.stop();
     else this.sendNow();
@@ -88,7 +88,7 @@ export class Composer {
 
   private sendNow(): void {
     const question = this.field.value.trim();
-    if (question === "" || !this.parts.ready()) return;
+    if (question === "" || !this.parts.canSend()) return;
     this.write("");
     this.parts.send(question);
   }

@@ -2,7 +2,7 @@ import { texts } from "../core/words";
 import { copyText } from "./dom";
 
 /** Lets the buttons of the blocks of code within `element` copy them, without the notices in them. */
-export function copiesCode(element: HTMLElement): void {
+export function enableCopying(element: HTMLElement): void {
   element.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLElement>("button.copy-code");
     if (button !== null) void copyCode(button);
@@ -15,12 +15,12 @@ async function copyCode(button: HTMLElement): Promise<void> {
   if (!(await copyText(code?.textContent ?? ""))) return;
   if (button.textContent === texts().copied) return; // pressed again while it says so
   const label = button.getAttribute("aria-label") ?? "";
-  say(button, texts().copied, texts().copied);
-  setTimeout(() => say(button, texts().copy, label), 1500);
+  setLabel(button, texts().copied, texts().copied);
+  setTimeout(() => setLabel(button, texts().copy, label), 1500);
 }
 
 // Who speaks to the browser says what the button shows.
-function say(button: HTMLElement, words: string, label: string): void {
+function setLabel(button: HTMLElement, words: string, label: string): void {
   button.textContent = words;
   button.setAttribute("aria-label", label);
 }

@@ -27,7 +27,7 @@ function send(to: HTMLIFrameElement | null, message: ToFrame): void {
 
 class Diagrams {
   /** By their blocks of code, which a turn that is gone takes along. */
-  private readonly known = new WeakMap<Element, Diagram>();
+  private readonly byBlock = new WeakMap<Element, Diagram>();
   /** The frame that draws; null while there is none. */
   private drawer: HTMLIFrameElement | null = null;
   private readonly queue = new DrawingQueue({
@@ -44,29 +44,29 @@ class Diagrams {
     script: new URL(script, location.href).href,
   });
   // What is near in a box that scrolls is known to browsers with `scrollMargin`; in others a diagram is drawn when it is in sight.
-  private readonly observer = new IntersectionObserver((seen) => this.moved(seen), { rootMargin: NEAR, scrollMargin: NEAR } as IntersectionObserverInit);
+  private readonly observer = new IntersectionObserver((entries) => this.onIntersection(entries), { rootMargin: NEAR, scrollMargin: NEAR } as IntersectionObserverInit);
   private dark = this.isDark;
 
   constructor() {
-    addEventListener("message", (event) => this.heard(event));
-    DARK.addEventListener("change", () => this.themed());
-    new MutationObserver(() => this.themed()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    addEventListener("message", (event) => this.onMessage(event));
+    DARK.addEventListener("change", () => this.onTheme());
+    new MutationObserver(() => this.onTheme()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
   /** Looks after the diagrams in this part of the document, which has just been drawn. */
   watch(part: ChildNode | undefined): void {
     if (!(part instanceof HTMLElement)) return;
     for (const block of part.matches(".code") ? [part] : part.querySelectorAll<HTMLElement>(".code")) {
-      const diagram = this.known.get(block);
+      const diagram = this.byBlock.get(block);
       if (!block.matches("[data-diagram]")) {
         if (diagram === undefined) continue;
         diagram.clear();
-        this.known.delete(block);
+        this.byBlock.delete(block);
         this.observer.unobserve(block);
       } else if (diagram === undefined) {
-        this.known.set(block, new Diagram(block, this.queue));
+        this.byBlock.set(block, new Diagram(block, this.queue));
         this.observer.observe(block);
-      } else if (diagram.changed()) this.lookAgain(block);
+      } else if (diagram.refresh()) this.observeAgain(block);
     }
   }
 
@@ -74,31 +74,31 @@ class Diagrams {
     return isDark(document.documentElement.dataset["theme"], DARK.matches);
   }
 
-  private moved(seen: readonly IntersectionObserverEntry[]): void {
-    for (const { target, isIntersecting } of seen) if (isIntersecting) this.known.get(target)?.near(this.dark);
+  private onIntersection(entries: readonly IntersectionObserverEntry[]): void {
+    for (const { target, isIntersecting } of entries) if (isIntersecting) this.byBlock.get(target)?.draw(this.dark);
   }
 
   // An observer tells of what is in sight once more when it begins anew.
-  private lookAgain(block: Element): void {
+  private observeAgain(block: Element): void {
     this.observer.unobserve(block);
     this.observer.observe(block);
   }
 
-  private themed(): void {
+  private onTheme(): void {
     if (this.dark === this.isDark) return;
     this.dark = this.isDark;
-    for (const block of document.querySelectorAll(".code[data-diagram]")) if (this.known.has(block)) this.lookAgain(block);
+    for (const block of document.querySelectorAll(".code[data-diagram]")) if (this.byBlock.has(block)) this.observeAgain(block);
   }
 
-  private heard({ source, data }: MessageEvent): void {
+  private onMessage({ source, data }: MessageEvent): void {
     if (source === null || source === window) return;
     const message = fromFrame(data);
     if (message === null) return;
-    if (source === this.drawer?.contentWindow) this.queue.heard(message);
+    if (source === this.drawer?.contentWindow) this.queue.receive(message);
     else {
-      const shown = [...document.querySelectorAll<HTMLIFrameElement>("iframe.diagram-frame")].find((each) => each.contentWindow === source);
-      const block = shown?.closest(".code");
-      if (block) this.known.get(block)?.heard(message);
+      const diagramFrame = [...document.querySelectorAll<HTMLIFrameElement>("iframe.diagram-frame")].find((each) => each.contentWindow === source);
+      const block = diagramFrame?.closest(".code");
+      if (block) this.byBlock.get(block)?.receive(message);
     }
   }
 }
@@ -107,7 +107,7 @@ class Diagrams {
 class Diagram {
   private source: string;
   /** The newest drawing that was asked for: what comes of an older one is left out. */
-  private asked = 0;
+  private requestId = 0;
   /** How it was asked for last; null before, and where that may be tried again. */
   private dark: boolean | null = null;
   /** As it was drawn last; empty before. */
@@ -124,13 +124,13 @@ class Diagram {
     private readonly block: HTMLElement,
     private readonly queue: DrawingQueue,
   ) {
-    this.source = this.read();
+    this.source = this.readSource();
     this.showsSource = block.querySelector("pre .seam") !== null;
   }
 
   /** Whether it is another diagram than before. */
-  changed(): boolean {
-    const source = this.read();
+  refresh(): boolean {
+    const source = this.readSource();
     if (source === this.source) return false;
     this.clear();
     this.source = source;
@@ -138,26 +138,26 @@ class Diagram {
   }
 
   clear(): void {
-    this.asked += 1;
+    this.requestId += 1;
     this.dark = null;
-    this.leave();
+    this.removeFrame();
     this.place?.replaceChildren();
   }
 
-  near(dark: boolean): void {
+  draw(dark: boolean): void {
     if (dark === this.dark) return;
     if (this.source.length > MOST_CHARACTERS) {
-      this.say(texts().diagramTooLong);
+      this.showNote(texts().diagramTooLong);
       return;
     }
     this.dark = dark;
-    const asked = (this.asked += 1);
+    const id = (this.requestId += 1);
     this.queue.draw(this.source, dark, (drawing) => {
-      if (asked === this.asked && this.block.isConnected) this.drawn(drawing, dark);
+      if (id === this.requestId && this.block.isConnected) this.onDrawing(drawing, dark);
     });
   }
 
-  heard(message: FromFrame): void {
+  receive(message: FromFrame): void {
     // Also when the frame was moved in the document, which makes it begin anew.
     if (message.did === "ready") send(this.frame, { do: "show", svg: this.svg, dark: this.svgDark });
     else if (message.did === "shown" && this.frame !== null) {
@@ -167,9 +167,9 @@ class Diagram {
     }
   }
 
-  private drawn(drawing: Drawing, dark: boolean): void {
+  private onDrawing(drawing: Drawing, dark: boolean): void {
     if (drawing === "wrong") this.fail(texts().diagramWrong);
-    else if (drawing === "late") this.late();
+    else if (drawing === "late") this.failLate();
     else {
       this.svg = drawing.svg;
       this.svgDark = dark;
@@ -180,27 +180,27 @@ class Diagram {
 
   private open(): void {
     this.frame = frame({ class: "diagram-frame", title: texts().diagram });
-    this.stopTimer = later(() => this.late(), ANSWER_MS);
+    this.stopTimer = later(() => this.failLate(), ANSWER_MS);
     this.place?.replaceChildren(this.frame);
   }
 
-  private late(): void {
+  private failLate(): void {
     this.fail(texts().diagramLate);
     this.dark = null; // tried again when it comes into sight once more
   }
 
   private fail(words: string): void {
-    this.leave();
-    this.say(words);
+    this.removeFrame();
+    this.showNote(words);
   }
 
-  private leave(): void {
+  private removeFrame(): void {
     this.stopTimer();
     this.frame = null;
     this.isShown = false;
   }
 
-  private say(words: string): void {
+  private showNote(words: string): void {
     this.place?.replaceChildren(h("p", { class: "diagram-note" }, words));
   }
 
@@ -209,13 +209,13 @@ class Diagram {
     this.isShown = true;
   }
 
-  private set isShown(shown: boolean) {
+  private set isShown(isVisible: boolean) {
     const [place, tools] = [this.place, this.block.querySelector(".diagram-tools")];
     if (place === null || tools === null) return;
-    place.toggleAttribute("data-shown", shown && !this.showsSource);
-    place.toggleAttribute("data-hidden", shown && this.showsSource);
+    place.toggleAttribute("data-shown", isVisible && !this.showsSource);
+    place.toggleAttribute("data-hidden", isVisible && this.showsSource);
     setText(this.button, this.showsSource ? texts().showDiagram : texts().showSource);
-    if (!shown) this.button.remove();
+    if (!isVisible) this.button.remove();
     else if (!this.button.isConnected) tools.append(this.button);
   }
 
@@ -223,7 +223,7 @@ class Diagram {
     return this.block.querySelector<HTMLElement>(":scope > .diagram");
   }
 
-  private read(): string {
+  private readSource(): string {
     const source = this.block.querySelector("pre")?.cloneNode(true) as Element | undefined;
     for (const notice of source?.querySelectorAll(".seam") ?? []) notice.remove();
     return source?.textContent ?? "";

@@ -8,7 +8,7 @@ export interface DrawerParts {
   /** What can be used while it is open: the list, and messages that something can be done about. */
   inside: readonly HTMLElement[];
   /** What it covers. */
-  behind: readonly HTMLElement[];
+  covered: readonly HTMLElement[];
   /** What opens it. */
   menu: HTMLButtonElement;
 }
@@ -16,7 +16,7 @@ export interface DrawerParts {
 export class Drawer {
   constructor(private readonly parts: DrawerParts) {
     parts.menu.setAttribute("aria-expanded", "false");
-    parts.shell.addEventListener("keydown", (event) => this.pressed(event));
+    parts.shell.addEventListener("keydown", (event) => this.onKeydown(event));
     // On a wide page the list is beside the chat.
     matchMedia(NARROW).addEventListener("change", () => this.close());
   }
@@ -27,7 +27,7 @@ export class Drawer {
 
   open(): void {
     this.set(true);
-    this.stops()[0]?.focus();
+    this.focusable()[0]?.focus();
   }
 
   /** The focus goes back to what opened it. */
@@ -40,21 +40,21 @@ export class Drawer {
   private set(open: boolean): void {
     this.parts.shell.classList.toggle("drawer", open);
     this.parts.menu.setAttribute("aria-expanded", String(open));
-    for (const each of this.parts.behind) each.inert = open;
+    for (const each of this.parts.covered) each.inert = open;
   }
 
   // From the last one the focus goes to the first one, and back.
-  private pressed(event: KeyboardEvent): void {
+  private onKeydown(event: KeyboardEvent): void {
     if (!this.isOpen || event.key !== "Tab") return;
-    const stops = this.stops();
-    const [first, last] = [stops[0], stops.at(-1)];
+    const elements = this.focusable();
+    const [first, last] = [elements[0], elements.at(-1)];
     if (document.activeElement !== (event.shiftKey ? first : last)) return;
     event.preventDefault();
     (event.shiftKey ? last : first)?.focus();
   }
 
-  private stops(): HTMLElement[] {
-    const found = this.parts.inside.flatMap((each) => [...each.querySelectorAll<HTMLElement>("a[href], button, input, select, textarea")]);
-    return found.filter((each) => !each.matches(":disabled") && each.checkVisibility({ visibilityProperty: true }));
+  private focusable(): HTMLElement[] {
+    const elements = this.parts.inside.flatMap((each) => [...each.querySelectorAll<HTMLElement>("a[href], button, input, select, textarea")]);
+    return elements.filter((each) => !each.matches(":disabled") && each.checkVisibility({ visibilityProperty: true }));
   }
 }

@@ -5,7 +5,7 @@ import { h, setText } from "./dom";
 type Writers = typeof import("../core/export");
 
 /** Few chats are saved, so what writes them is brought when the dialog is opened. */
-const writers = (): Promise<Writers> => import("../core/export");
+const loadWriters = (): Promise<Writers> => import("../core/export");
 
 /** Saves a chat as a file. */
 export class ExportSection {
@@ -14,7 +14,7 @@ export class ExportSection {
   private conversation: Conversation | null = null;
 
   /** `now`: the chat of this id as it is now. */
-  constructor(private readonly now: (id: string) => Conversation | null) {
+  constructor(private readonly get: (id: string) => Conversation | null) {
     const save = (words: string, suffix: string, type: string, writer: keyof Writers): HTMLElement =>
       h("button", { type: "button", onclick: () => void this.save(suffix, type, writer) }, words);
     this.element = h(
@@ -30,16 +30,16 @@ export class ExportSection {
     this.conversation = conversation;
     this.element.hidden = conversation.turns.length === 0;
     setText(this.trouble, "");
-    void writers().catch(() => undefined); // pressed without it, a button says so
+    void loadWriters().catch(() => undefined); // pressed without it, a button says so
   }
 
   private async save(suffix: string, type: string, writer: keyof Writers): Promise<void> {
-    const write = await writers().then(
-      (found) => found[writer],
+    const write = await loadWriters().then(
+      (module) => module[writer],
       () => null,
     );
     setText(this.trouble, write === null ? texts().unreachable : "");
-    const conversation = this.conversation === null ? null : this.now(this.conversation.id);
+    const conversation = this.conversation === null ? null : this.get(this.conversation.id);
     if (write === null || conversation === null) return;
     const url = URL.createObjectURL(new Blob([write(conversation)], { type: `${type};charset=utf-8` }));
     h("a", { href: url, download: `${fileName(title(conversation))}.${suffix}` }).click();

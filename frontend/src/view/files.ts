@@ -8,22 +8,22 @@ import { canvasOf, type Elsewhere, type Pictures } from "./pictures";
 
 export class Files {
   readonly element = h("ul", { class: "files", "aria-label": texts().attachments, hidden: true });
-  private drawn = "";
-  private images: ShownImage[] = [];
+  private drawnIds = "";
+  private images: QuestionImage[] = [];
 
   constructor(private readonly pictures: Pictures) {}
 
   /** `responseId`: the first response to the question; null: there is none. */
   show(attachments: readonly Attachment[], responseId: string | null, connected: boolean): void {
-    const wanted = attachments.map(({ fileId }) => fileId).join(" ");
-    if (wanted !== this.drawn) {
-      this.drawn = wanted;
-      this.images = attachments.filter(({ kind }) => kind === "image").map((each) => new ShownImage(each, this.pictures));
+    const ids = attachments.map(({ fileId }) => fileId).join(" ");
+    if (ids !== this.drawnIds) {
+      this.drawnIds = ids;
+      this.images = attachments.filter(({ kind }) => kind === "image").map((each) => new QuestionImage(each, this.pictures));
       const images = [...this.images];
       this.element.replaceChildren(...attachments.map((each) => (each.kind === "image" ? (images.shift()?.element ?? "") : textFile(each))));
       this.element.hidden = attachments.length === 0;
     }
-    this.images.forEach((image, place) => image.look(responseId === null ? null : { responseId, place }, connected));
+    this.images.forEach((image, place) => image.load(responseId === null ? null : { responseId, place }, connected));
   }
 }
 
@@ -31,11 +31,11 @@ function textFile({ name, bytes }: Attachment): HTMLElement {
   return h("li", { class: "file" }, icon("file"), h("span", { class: "name", title: name }, name), h("span", { class: "size" }, sizeWords(bytes)));
 }
 
-class ShownImage {
+class QuestionImage {
   readonly element: HTMLElement;
   private readonly missing = h("span", { class: "size" });
   /** Where it was looked for last; null: nowhere yet. */
-  private looked: string | null = null;
+  private lastSource: string | null = null;
 
   constructor(
     private readonly image: Attachment,
@@ -45,11 +45,11 @@ class ShownImage {
   }
 
   // Once more where there is a connection again, or another place to look.
-  look(elsewhere: Elsewhere | null, connected: boolean): void {
-    const where = `${elsewhere?.responseId ?? ""} ${connected}`;
-    if (this.element.dataset["state"] === "shown" || this.looked === where) return;
-    this.looked = where;
-    void this.pictures.of(this.image, elsewhere).then((picture) => {
+  load(elsewhere: Elsewhere | null, connected: boolean): void {
+    const source = `${elsewhere?.responseId ?? ""} ${connected}`;
+    if (this.element.dataset["state"] === "shown" || this.lastSource === source) return;
+    this.lastSource = source;
+    void this.pictures.get(this.image, elsewhere).then((picture) => {
       if (picture !== null) {
         this.element.dataset["state"] = "shown";
         this.element.replaceChildren(canvasOf(picture, this.image.name));

@@ -1,8 +1,8 @@
-import { keepPreference, NAMES, preference, texts, type Preference } from "../core/words";
+import { storePreference, LANGUAGE_NAMES, preference, texts, type Preference } from "../core/words";
 import { h, icon } from "./dom";
 
 /** Set for the load that follows a choice. */
-const CHOSEN = "tailrace.language.chosen";
+const CHOICE_KEY = "tailrace.language.chosen";
 
 export interface LanguageParts {
   storage: Storage | null;
@@ -10,38 +10,38 @@ export interface LanguageParts {
   tab: Storage | null;
   reload(): void;
   /** The choice could not be kept. */
-  refused(): void;
+  onRefuse(): void;
 }
 
 /** Chooses the language. The page is then loaded again: chats and drafts are kept, and running answers are picked up. */
 export class LanguageChoice {
   readonly element: HTMLElement;
-  readonly field = h("select", { "aria-label": texts().language, title: texts().language, onchange: () => this.chosen() });
-  private readonly kept: Preference;
+  readonly field = h("select", { "aria-label": texts().language, title: texts().language, onchange: () => this.onChoice() });
+  private readonly current: Preference;
 
   constructor(private readonly parts: LanguageParts) {
-    this.kept = preference(parts.storage);
-    const named = Object.entries(NAMES).map(([code, name]) => h("option", { value: code, lang: code }, name));
-    this.field.append(h("option", { value: "auto" }, texts().languageAuto), ...named);
-    this.field.value = this.kept;
+    this.current = preference(parts.storage);
+    const options = Object.entries(LANGUAGE_NAMES).map(([code, name]) => h("option", { value: code, lang: code }, name));
+    this.field.append(h("option", { value: "auto" }, texts().languageAuto), ...options);
+    this.field.value = this.current;
     this.element = h("div", { class: "language" }, icon("globe"), this.field);
   }
 
   /** Whether this load of the page follows a choice; true once. */
-  wasChosen(): boolean {
-    const found = this.parts.tab?.getItem(CHOSEN) ?? null;
-    this.parts.tab?.removeItem(CHOSEN);
-    return found !== null;
+  popChoice(): boolean {
+    const mark = this.parts.tab?.getItem(CHOICE_KEY) ?? null;
+    this.parts.tab?.removeItem(CHOICE_KEY);
+    return mark !== null;
   }
 
-  private chosen(): void {
-    if (!keepPreference(this.parts.storage, this.field.value as Preference)) {
-      this.field.value = this.kept;
-      this.parts.refused();
+  private onChoice(): void {
+    if (!storePreference(this.parts.storage, this.field.value as Preference)) {
+      this.field.value = this.current;
+      this.parts.onRefuse();
       return;
     }
     try {
-      this.parts.tab?.setItem(CHOSEN, "yes");
+      this.parts.tab?.setItem(CHOICE_KEY, "yes");
     } catch {
       // The focus is at the beginning, then.
     }

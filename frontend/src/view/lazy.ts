@@ -1,66 +1,66 @@
 /* A module that is loaded when it is first needed. */
 
-/** After this time it is no longer waited for. */
+/** After this time nothing waits for the module any more. */
 const LATE_MS = 1000;
-const AGAIN_MS = 10_000;
+const RETRY_MS = 10_000;
 
 export class Lazy<T> {
-  private found: T | null = null;
-  private asked = false;
-  private late = false;
+  private module: T | null = null;
+  private isRequested = false;
+  private isLate = false;
   private readonly waiting = new Set<() => void>();
 
-  constructor(private readonly load: () => Promise<T>) {}
+  constructor(private readonly importModule: () => Promise<T>) {}
 
-  /** Null until it has come. */
+  /** Null until the module is loaded. */
   get value(): T | null {
-    return this.found;
+    return this.module;
   }
 
-  /** It will be there at once, so it is better to wait for it than to draw without it. */
-  get isComing(): boolean {
-    return this.asked && !this.late && this.found === null;
+  /** The module will be there in a moment: it is better to wait for it than to draw without it. */
+  get isLoading(): boolean {
+    return this.isRequested && !this.isLate && this.module === null;
   }
 
-  /** Runs `then` when it has come, and once when it is late; not if it is there already. */
-  bring(then?: () => void): void {
-    if (this.found !== null) return;
-    if (then !== undefined) this.waiting.add(then);
-    if (this.asked) return;
-    this.asked = true;
-    this.late = false;
-    const timer = setTimeout(() => this.isLate(), LATE_MS);
-    void this.load().then(
-      (found) => {
+  /** Calls `onChange` when the module is loaded, and once when it is late. A module that is there calls nothing. */
+  load(onChange?: () => void): void {
+    if (this.module !== null) return;
+    if (onChange !== undefined) this.waiting.add(onChange);
+    if (this.isRequested) return;
+    this.isRequested = true;
+    this.isLate = false;
+    const timer = setTimeout(() => this.onLate(), LATE_MS);
+    void this.importModule().then(
+      (module) => {
         clearTimeout(timer);
-        this.found = found;
-        this.tell();
+        this.module = module;
+        this.notify();
         this.waiting.clear();
       },
       () => {
         clearTimeout(timer);
-        this.isLate();
-        setTimeout(() => (this.asked = false), AGAIN_MS);
+        this.onLate();
+        setTimeout(() => (this.isRequested = false), RETRY_MS);
       },
     );
   }
 
-  /** Resolves when it has come, at the latest after so many ms. */
-  soon(ms: number): Promise<void> {
+  /** Resolves when the module is loaded, and after `ms` at the latest. */
+  wait(ms: number): Promise<void> {
     return new Promise((done) => {
       setTimeout(done, ms);
-      if (this.found !== null) done();
-      else this.bring(done);
+      if (this.module !== null) done();
+      else this.load(done);
     });
   }
 
-  private isLate(): void {
-    this.late = true;
-    this.tell();
+  private onLate(): void {
+    this.isLate = true;
+    this.notify();
   }
 
-  // Each in a task of its own, because in a long chat many wait.
-  private tell(): void {
+  // A task for each, because many wait in a long chat.
+  private notify(): void {
     for (const each of this.waiting) setTimeout(each);
   }
 }

@@ -5,25 +5,25 @@ import { h, icon, setText } from "./dom";
 export class LinkSignIn {
   readonly element: HTMLDialogElement;
   private readonly title = h("h2", { id: "link-title" });
-  private readonly now = h("p", { class: "why" });
-  private readonly take = h("button", { type: "submit", class: "primary", value: "take" }, texts().signIn);
-  private readonly leave = h("button", { type: "submit", class: "secondary", value: "leave" }, texts().doNotSignIn);
+  private readonly explanation = h("p", { class: "why" });
+  private readonly accept = h("button", { type: "submit", class: "primary", value: "take" }, texts().signIn);
+  private readonly decline = h("button", { type: "submit", class: "secondary", value: "leave" }, texts().doNotSignIn);
 
   constructor() {
     const warning = h("p", { class: "hint" }, texts().linkWarning);
-    const form = h("form", { method: "dialog" }, icon("key"), this.title, this.now, warning, this.take, this.leave);
+    const form = h("form", { method: "dialog" }, icon("key"), this.title, this.explanation, warning, this.accept, this.decline);
     this.element = h("dialog", { class: "signin", "aria-labelledby": "link-title" }, form);
   }
 
   /** Whether the reader agreed. Closing the dialog in any other way is a no. */
-  ask(who: string, instead: string | null): Promise<boolean> {
+  confirm(who: string, instead: string | null): Promise<boolean> {
     setText(this.title, texts().signInAsQuestion(who));
-    setText(this.now, instead === null ? texts().linkBrings(who) : texts().linkBringsInstead(who, instead));
-    setText(this.take, texts().signInAs(who));
-    setText(this.leave, instead === null ? texts().doNotSignIn : texts().stay(instead));
+    setText(this.explanation, instead === null ? texts().linkBrings(who) : texts().linkBringsInstead(who, instead));
+    setText(this.accept, texts().signInAs(who));
+    setText(this.decline, instead === null ? texts().doNotSignIn : texts().stay(instead));
     this.element.returnValue = "";
     this.element.showModal();
-    this.leave.focus();
+    this.decline.focus();
     return new Promise((done) => {
       this.element.addEventListener("close", () => done(this.element.returnValue === "take"), { once: true });
     });

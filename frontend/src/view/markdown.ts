@@ -16,7 +16,7 @@ export class MarkdownView {
   private readonly markdown = new MarkdownTree();
   private readonly notices = new Notices();
   /** What the element shows now. */
-  private drawn: readonly Tree[] = [];
+  private drawnTree: readonly Tree[] = [];
   private readonly wide = new Wide();
 
   /** `again`: what draws formulas or colours has come. */
@@ -31,16 +31,16 @@ export class MarkdownView {
 
   draw(text: string, running: boolean, seams: readonly Seam[]): void {
     const notices = seams.map((seam) => ({ at: seam.at, words: seamWords(seam) }));
-    const tree = this.notices.put(this.markdown.render(text, running, formulas.value, colours.value), text, notices);
-    patch(this.element, this.drawn, tree);
+    const tree = this.notices.insertInto(this.markdown.render(text, running, formulas.value, colours.value), text, notices);
+    patch(this.element, this.drawnTree, tree);
     tree.forEach((node, place) => {
-      if (node === this.drawn[place]) return;
+      if (node === this.drawnTree[place]) return;
       this.wide.watch(this.element.childNodes[place]);
       diagrams.watch(this.element.childNodes[place]);
     });
-    this.drawn = tree;
-    if (this.markdown.waits) formulas.bring(this.again);
-    if (this.markdown.waitsForColours) colours.bring(this.again);
+    this.drawnTree = tree;
+    if (this.markdown.waitsForFormulas) formulas.load(this.again);
+    if (this.markdown.waitsForColours) colours.load(this.again);
   }
 
   // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
@@ -55,18 +55,18 @@ export class MarkdownView {
   }
 
   // Back leads to where the reader came from, or to the first place that refers to the note.
-  private toNote(target: Element): void {
-    const button = target.closest<HTMLElement>("button[data-note]");
+  private toNote(clicked: Element): void {
+    const button = clicked.closest<HTMLElement>("button[data-note]");
     if (button === null) return;
     const number = button.dataset["note"] ?? "";
     const there = button.matches(".to-note") ? `.notes li[data-note="${number}"]` : `.to-note[data-note="${number}"]`;
-    const found = [...this.element.querySelectorAll<HTMLElement>(there)];
+    const targets = [...this.element.querySelectorAll<HTMLElement>(there)];
     if (button.matches(".to-note")) {
       for (const each of this.element.querySelectorAll<HTMLElement>(".to-note[data-from]")) delete each.dataset["from"];
       button.dataset["from"] = "";
     }
-    const to = found.find((each) => "from" in each.dataset) ?? found[0];
-    to?.scrollIntoView({ block: "center" });
-    to?.focus({ preventScroll: true });
+    const target = targets.find((each) => "from" in each.dataset) ?? targets[0];
+    target?.scrollIntoView({ block: "center" });
+    target?.focus({ preventScroll: true });
   }
 }

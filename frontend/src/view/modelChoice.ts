@@ -3,8 +3,8 @@ import { h } from "./dom";
 /** A choice among the models of this server. */
 export class ModelChoice {
   readonly element = h("select", { class: "models", hidden: true, onchange: () => this.chosen(this.value) });
-  private offered: readonly string[] = [];
-  private usual: string | null = null;
+  private models: readonly string[] = [];
+  private defaultModel: string | null = null;
   private label: HTMLElement | null = null;
 
   constructor(
@@ -21,10 +21,10 @@ export class ModelChoice {
   }
 
   /** `usual`: the model of questions that name none. */
-  offer(models: readonly string[], usual: string | null): void {
-    this.usual = usual;
-    if (models.join("\n") === this.offered.join("\n")) return; // an open list stays open
-    this.offered = models;
+  offer(models: readonly string[], defaultModel: string | null): void {
+    this.defaultModel = defaultModel;
+    if (models.join("\n") === this.models.join("\n")) return; // an open list stays open
+    this.models = models;
     this.element.replaceChildren(...models.map((name) => h("option", { value: name }, name)));
     this.element.hidden = models.length === 0;
     this.element.disabled = models.length < 2;
@@ -32,7 +32,7 @@ export class ModelChoice {
   }
 
   show(model: string | null): void {
-    const value = model ?? this.usual ?? "";
+    const value = model ?? this.defaultModel ?? "";
     if (this.element.value !== value) this.element.value = value;
   }
 

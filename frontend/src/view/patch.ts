@@ -11,36 +11,36 @@ const NAMESPACES: ReadonlyMap<string, string> = new Map([
 export function patch(parent: HTMLElement, before: readonly Tree[], after: readonly Tree[]): void {
   for (let place = 0; place < after.length; place += 1) {
     const next = after[place] as Tree;
-    const drawn = parent.childNodes[place];
+    const node = parent.childNodes[place];
     const last = before[place];
-    if (drawn === undefined || last === undefined) parent.appendChild(create(next));
-    else if (last !== next) patchOne(parent, drawn, last, next);
+    if (node === undefined || last === undefined) parent.appendChild(create(next));
+    else if (last !== next) patchOne(parent, node, last, next);
   }
   while (parent.childNodes.length > after.length) parent.lastChild?.remove();
 }
 
-function patchOne(parent: HTMLElement, drawn: ChildNode, last: Tree, next: Tree): void {
+function patchOne(parent: HTMLElement, node: ChildNode, last: Tree, next: Tree): void {
   if (typeof last === "string" || typeof next === "string") {
-    if (typeof last === "string" && typeof next === "string") patchText(drawn as Text, last, next);
-    else parent.replaceChild(create(next), drawn);
+    if (typeof last === "string" && typeof next === "string") patchText(node as Text, last, next);
+    else parent.replaceChild(create(next), node);
     return;
   }
   // Styles belong to parts of formulas, which are drawn anew.
   if (last.tag !== next.tag || last.style !== undefined || next.style !== undefined || last.counts !== next.counts) {
-    parent.replaceChild(create(next), drawn);
+    parent.replaceChild(create(next), node);
     return;
   }
-  const element = drawn as HTMLElement;
+  const element = node as HTMLElement;
   attributes(element, last, next);
   if (next.own === true && last.own === true) return;
   patch(element, last.children, next.children);
 }
 
 // Appending keeps a selection that the reader made in the text; replacing it would not.
-function patchText(drawn: Text, last: string, next: string): void {
+function patchText(node: Text, last: string, next: string): void {
   if (next.startsWith(last)) {
-    if (next.length > last.length) drawn.appendData(next.slice(last.length));
-  } else drawn.data = next;
+    if (next.length > last.length) node.appendData(next.slice(last.length));
+  } else node.data = next;
 }
 
 function attributes(element: HTMLElement, last: El, next: El): void {

@@ -6,7 +6,7 @@ import { h } from "./dom";
 export interface PictureParts {
   content(fileId: string): Promise<Blob | null>;
   /** The images that a response was asked with, as data URLs. */
-  shownImages(responseId: string): Promise<string[] | null>;
+  inputImages(responseId: string): Promise<string[] | null>;
   decode(blob: Blob): Promise<ImageBitmap | null>;
   blobOf(dataUrl: string): Blob;
 }
@@ -18,47 +18,47 @@ export interface Elsewhere {
   readonly place: number;
 }
 
-const MOST = 60;
+const MAX_PICTURES = 60;
 
 export class Pictures {
-  private readonly found = new Map<string, Promise<ImageBitmap | null>>();
+  private readonly cache = new Map<string, Promise<ImageBitmap | null>>();
 
   constructor(private readonly parts: PictureParts) {}
 
   /** It need not be read from the server. */
   remember(fileId: string, picture: ImageBitmap): void {
-    this.keep(fileId, Promise.resolve(picture));
+    this.store(fileId, Promise.resolve(picture));
   }
 
   /** null: the server does not have it, or cannot be reached now. */
-  of({ fileId }: Attachment, elsewhere: Elsewhere | null): Promise<ImageBitmap | null> {
-    const known = this.found.get(fileId);
-    if (known !== undefined) return known;
-    const looked = this.read(fileId, elsewhere);
-    this.keep(fileId, looked);
-    void looked.then((picture) => {
-      if (picture === null && this.found.get(fileId) === looked) this.found.delete(fileId);
+  get({ fileId }: Attachment, elsewhere: Elsewhere | null): Promise<ImageBitmap | null> {
+    const entry = this.cache.get(fileId);
+    if (entry !== undefined) return entry;
+    const promise = this.load(fileId, elsewhere);
+    this.store(fileId, promise);
+    void promise.then((picture) => {
+      if (picture === null && this.cache.get(fileId) === promise) this.cache.delete(fileId);
     });
-    return looked;
+    return promise;
   }
 
   /** Another user of this browser sees none of them. */
   forget(): void {
-    this.found.clear();
+    this.cache.clear();
   }
 
-  private keep(fileId: string, picture: Promise<ImageBitmap | null>): void {
-    this.found.set(fileId, picture);
-    for (const oldest of this.found.keys()) {
-      if (this.found.size <= MOST) break;
-      this.found.delete(oldest);
+  private store(fileId: string, picture: Promise<ImageBitmap | null>): void {
+    this.cache.set(fileId, picture);
+    for (const oldest of this.cache.keys()) {
+      if (this.cache.size <= MAX_PICTURES) break;
+      this.cache.delete(oldest);
     }
   }
 
-  private async read(fileId: string, elsewhere: Elsewhere | null): Promise<ImageBitmap | null> {
+  private async load(fileId: string, elsewhere: Elsewhere | null): Promise<ImageBitmap | null> {
     const upload = await this.parts.content(fileId);
     if (upload !== null) return this.parts.decode(upload);
-    const url = elsewhere === null ? undefined : (await this.parts.shownImages(elsewhere.responseId))?.[elsewhere.place];
+    const url = elsewhere === null ? undefined : (await this.parts.inputImages(elsewhere.responseId))?.[elsewhere.place];
     return url === undefined ? null : this.parts.decode(this.parts.blobOf(url));
   }
 }

@@ -12,32 +12,32 @@ export class Follow {
     content: HTMLElement,
     private readonly onChange: (following: boolean) => void,
   ) {
-    box.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    box.addEventListener("scroll", () => this.onScroll(), { passive: true });
     // The wish to go up shows before the first pixel moves, and must win over text arriving in the same frame.
     box.addEventListener("wheel", (event) => event.deltaY < 0 && this.canScroll() && this.set(false), { passive: true });
-    new ResizeObserver(() => this.keep()).observe(content);
-    new ResizeObserver(() => this.keep()).observe(box);
+    new ResizeObserver(() => this.scrollToEnd()).observe(content);
+    new ResizeObserver(() => this.scrollToEnd()).observe(box);
   }
 
   toEnd(smooth = false): void {
     this.set(true);
     if (smooth && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.box.scrollTo({ top: this.box.scrollHeight, behavior: "smooth" });
-    else this.keep();
+    else this.scrollToEnd();
   }
 
-  keep(): void {
+  scrollToEnd(): void {
     if (!this.following) return;
     this.box.scrollTop = this.box.scrollHeight;
     this.lastTop = this.box.scrollTop;
   }
 
   // Only a move says something: the first frames of a smooth scroll up are still near the end.
-  private scrolled(): void {
+  private onScroll(): void {
     const { scrollTop, scrollHeight, clientHeight } = this.box;
-    const moved = scrollTop - this.lastTop;
+    const distance = scrollTop - this.lastTop;
     this.lastTop = scrollTop;
-    if (moved < 0) this.set(false);
-    else if (moved > 0 && scrollHeight - scrollTop - clientHeight < NEAR_PX) this.set(true);
+    if (distance < 0) this.set(false);
+    else if (distance > 0 && scrollHeight - scrollTop - clientHeight < NEAR_PX) this.set(true);
   }
 
   private canScroll(): boolean {

@@ -5,48 +5,48 @@ import { copyText, h, icon, setText } from "./dom";
 
 const DAY_S = 24 * 3600;
 const DAYS = [1, 7, 30, 365] as const;
-const USUAL_DAYS = 30;
+const DEFAULT_DAYS = 30;
 
 /** Makes links that show a chat to others, and revokes them. */
 export class ShareSection {
   readonly element = h("section", {});
-  private readonly days = h("select", { "aria-label": texts().linkLasts }, ...DAYS.map((days) => h("option", { value: String(days), ...(days === USUAL_DAYS ? { selected: true } : {}) }, texts().days(days))));
+  private readonly days = h("select", { "aria-label": texts().linkLasts }, ...DAYS.map((days) => h("option", { value: String(days), ...(days === DEFAULT_DAYS ? { selected: true } : {}) }, texts().days(days))));
   private readonly list = h("ul", { class: "links" });
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
   /** Whether the server makes links at all. */
-  offered = false;
+  isOffered = false;
   /** The conversation on the server; empty: there is none. */
   private remote = "";
 
   constructor(private readonly shares: Pick<Shares, "share" | "shares" | "unshare">) {
-    const make = h("button", { type: "button", onclick: () => void this.make() }, texts().makeLink);
+    const make = h("button", { type: "button", onclick: () => void this.createLink() }, texts().makeLink);
     this.element.append(h("h3", {}, texts().shareChat), h("p", { class: "hint" }, texts().shareHint), h("div", { class: "row" }, this.days, make), this.list, this.trouble);
   }
 
   show({ remote, turns }: Conversation): void {
     this.remote = remote ?? "";
-    this.element.hidden = !this.offered || remote === null || turns.length === 0;
+    this.element.hidden = !this.isOffered || remote === null || turns.length === 0;
     this.list.replaceChildren();
     setText(this.trouble, "");
-    if (remote !== null && this.offered) void this.read(remote);
+    if (remote !== null && this.isOffered) void this.load(remote);
   }
 
-  private async read(remote: string): Promise<void> {
+  private async load(remote: string): Promise<void> {
     try {
-      const found = await this.shares.shares(remote);
-      if (remote === this.remote) this.list.replaceChildren(...found.map((share) => this.row(share)));
+      const shares = await this.shares.shares(remote);
+      if (remote === this.remote) this.list.replaceChildren(...shares.map((share) => this.row(share)));
     } catch {
       this.list.replaceChildren(); // links can still be made, and that says what is wrong
     }
   }
 
-  private async make(): Promise<void> {
+  private async createLink(): Promise<void> {
     const remote = this.remote;
     setText(this.trouble, "");
     try {
-      const made = await this.shares.share(remote, Number(this.days.value) * DAY_S);
+      const share = await this.shares.share(remote, Number(this.days.value) * DAY_S);
       if (remote !== this.remote) return;
-      const row = this.row(made);
+      const row = this.row(share);
       this.list.prepend(row);
       row.querySelector("button")?.focus();
     } catch {

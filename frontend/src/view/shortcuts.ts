@@ -5,9 +5,9 @@ import { h, icon } from "./dom";
 
 export interface ShortcutsParts {
   /** Escape, where nothing else takes it. */
-  leave(): void;
-  fresh(): void;
-  toQuestion(): void;
+  onEscape(): void;
+  newChat(): void;
+  focusQuestion(): void;
 }
 
 export class Shortcuts {
@@ -17,7 +17,7 @@ export class Shortcuts {
 
   constructor(private readonly parts: ShortcutsParts) {
     const { keyEnter: enter, keyShift: shift, keyControl: control, keyEscape: escape } = texts();
-    const listed: [string, readonly string[]][] = [
+    const entries: [string, readonly string[]][] = [
       [texts().shortcutSend, [enter]],
       [texts().shortcutLine, [shift, enter]],
       [texts().shortcutStop, [escape]],
@@ -25,7 +25,7 @@ export class Shortcuts {
       [texts().shortcutNewChat, [control, shift, "O"]],
       [texts().shortcutHelp, ["?"]],
     ];
-    const rows = listed.map(([does, keys]) => h("div", {}, h("dt", {}, does), h("dd", {}, ...keys.map((key) => h("kbd", {}, key)))));
+    const rows = entries.map(([does, keys]) => h("div", {}, h("dt", {}, does), h("dd", {}, ...keys.map((key) => h("kbd", {}, key)))));
     const close = h("button", { type: "button", class: "icon-button", "aria-label": texts().close, onclick: () => this.element.close() }, icon("close"));
     this.element = h(
       "dialog",
@@ -34,19 +34,19 @@ export class Shortcuts {
       h("dl", {}, ...rows),
     );
     this.button = h("button", { type: "button", class: "theme", onclick: () => this.element.showModal() }, icon("keyboard"), h("span", {}, texts().shortcuts));
-    document.addEventListener("keydown", (event) => this.pressed(event));
+    document.addEventListener("keydown", (event) => this.onKeydown(event));
   }
 
-  private pressed(event: KeyboardEvent): void {
+  private onKeydown(event: KeyboardEvent): void {
     if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]") !== null) return;
     const writes = (event.target as Element).matches("input, textarea, select");
-    if (event.key === "Escape") this.parts.leave();
-    else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) this.take(event, () => this.parts.fresh());
-    else if (event.key === "/" && !writes) this.take(event, () => this.parts.toQuestion());
-    else if (event.key === "?" && !writes) this.take(event, () => this.element.showModal());
+    if (event.key === "Escape") this.parts.onEscape();
+    else if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) this.handle(event, () => this.parts.newChat());
+    else if (event.key === "/" && !writes) this.handle(event, () => this.parts.focusQuestion());
+    else if (event.key === "?" && !writes) this.handle(event, () => this.element.showModal());
   }
 
-  private take(event: KeyboardEvent, run: () => void): void {
+  private handle(event: KeyboardEvent, run: () => void): void {
     event.preventDefault();
     run();
   }

@@ -4,7 +4,7 @@ import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
 export interface SideParts {
-  fresh(): void;
+  newChat(): void;
   open(id: string): void;
   remove(id: string): void;
   options(id: string): void;
@@ -14,18 +14,18 @@ export interface SideParts {
 }
 
 /** What is looked for, and what was found. */
-export interface Found {
+export interface SearchState {
   /** By conversation: the place where the words stand; empty where they are in its title. */
   readonly snippets: ReadonlyMap<string, string>;
   /** Whether the server still looks. */
   readonly running: boolean;
 }
 
-export interface Listed {
+export interface ChatList {
   readonly conversations: readonly Conversation[];
   readonly current: string | null;
   /** Null: nothing is looked for. */
-  readonly found: Found | null;
+  readonly search: SearchState | null;
   /** Whether the server has more than these. */
   readonly hasMore: boolean;
 }
@@ -43,23 +43,23 @@ const SEARCH_AFTER_MS = 250;
 /** The reader's conversations: the list, and a field to look for one. */
 export class Side {
   readonly element: HTMLElement;
-  private readonly fresh: HTMLButtonElement;
+  private readonly newChatButton: HTMLButtonElement;
   private readonly field: HTMLInputElement;
   private readonly lists = h("div", { class: "conversations" });
   private readonly rows = new Map<string, Row>();
   private readonly groups = new Map<string, { element: HTMLElement; list: HTMLElement }>();
   private readonly none = h("p", { class: "none", role: "status" });
-  private readonly further: HTMLButtonElement;
+  private readonly moreButton: HTMLButtonElement;
   private timer = 0;
   /** What is drawn: the list is as long as all chats, and most changes are none of it. */
-  private drawn = "";
+  private drawnKey = "";
 
   constructor(
     private readonly parts: SideParts,
     footer: HTMLElement,
   ) {
     const brand = h("div", { class: "brand" }, h("img", { src: "/icon.svg", alt: "", width: "26", height: "26" }), h("span", {}, "Tailrace"));
-    this.fresh = h("button", { type: "button", class: "fresh", title: texts().newChatKeys, onclick: () => parts.fresh() }, icon("plus"), h("span", {}, texts().newChat));
+    this.newChatButton = h("button", { type: "button", class: "fresh", title: texts().newChatKeys, onclick: () => parts.newChat() }, icon("plus"), h("span", {}, texts().newChat));
     this.field = h("input", {
       type: "search",
       class: "search",
@@ -67,31 +67,31 @@ export class Side {
       "aria-label": texts().searchChats,
       autocomplete: "off",
       enterkeyhint: "search",
-      oninput: () => this.looking(),
-      onkeydown: (event) => this.pressed(event as KeyboardEvent),
+      oninput: () => this.onSearchInput(),
+      onkeydown: (event) => this.onSearchKeydown(event as KeyboardEvent),
     });
-    this.further = h("button", { type: "button", class: "further", hidden: true, onclick: () => parts.more() }, texts().showOlder);
-    this.element = h("nav", { class: "side", id: "side", "aria-label": texts().conversations }, brand, this.fresh, this.field, this.none, this.lists, this.further, footer);
+    this.moreButton = h("button", { type: "button", class: "further", hidden: true, onclick: () => parts.more() }, texts().showOlder);
+    this.element = h("nav", { class: "side", id: "side", "aria-label": texts().conversations }, brand, this.newChatButton, this.field, this.none, this.lists, this.moreButton, footer);
   }
 
-  draw(listed: Listed, now: number): void {
-    const shown = listed.found === null ? listed.conversations : listed.conversations.filter(({ id }) => listed.found?.snippets.has(id));
-    const groups = listed.found === null ? byPeriod(shown, now) : [{ period: "found" as const, conversations: shown }];
-    const drawn = JSON.stringify([
-      groups.map(({ period, conversations }) => [period, conversations.map((each) => [each.id, each.remote, title(each), isAnyBusy(each), listed.found?.snippets.get(each.id)])]),
-      listed.current,
-      listed.found?.running,
-      listed.hasMore,
+  draw(chats: ChatList, now: number): void {
+    const visible = chats.search === null ? chats.conversations : chats.conversations.filter(({ id }) => chats.search?.snippets.has(id));
+    const groups = chats.search === null ? byPeriod(visible, now) : [{ period: "found" as const, conversations: visible }];
+    const key = JSON.stringify([
+      groups.map(({ period, conversations }) => [period, conversations.map((each) => [each.id, each.remote, title(each), isAnyBusy(each), chats.search?.snippets.get(each.id)])]),
+      chats.current,
+      chats.search?.running,
+      chats.hasMore,
     ]);
-    if (drawn === this.drawn) return;
-    this.drawn = drawn;
-    this.further.hidden = !listed.hasMore || listed.found !== null;
-    setText(this.none, shown.length > 0 ? "" : this.noneWords(listed.found));
-    this.keepOnly(new Set(shown.map(({ id }) => id)), new Set(groups.map(({ period }) => period)));
+    if (key === this.drawnKey) return;
+    this.drawnKey = key;
+    this.moreButton.hidden = !chats.hasMore || chats.search !== null;
+    setText(this.none, visible.length > 0 ? "" : this.emptyWords(chats.search));
+    this.keepOnly(new Set(visible.map(({ id }) => id)), new Set(groups.map(({ period }) => period)));
     groups.forEach(({ period, conversations }, place) => {
       const { element, list } = this.group(period);
       if (this.lists.children[place] !== element) this.lists.insertBefore(element, this.lists.children[place] ?? null);
-      conversations.forEach((each, row) => this.drawRow(list, row, each, listed));
+      conversations.forEach((each, row) => this.drawRow(list, row, each, chats));
     });
   }
 
@@ -102,10 +102,10 @@ export class Side {
   }
 
   /** Who deletes a chat goes on from here: the next one in the list, or the button for a new one. */
-  beside(id: string): HTMLElement {
+  neighbour(id: string): HTMLElement {
     const links = [...this.lists.querySelectorAll<HTMLElement>("a")];
     const place = links.findIndex((link) => link === this.rows.get(id)?.link);
-    return (place === -1 ? undefined : (links[place + 1] ?? links[place - 1])) ?? this.fresh;
+    return (place === -1 ? undefined : (links[place + 1] ?? links[place - 1])) ?? this.newChatButton;
   }
 
   /** Looks for nothing any more. */
@@ -115,17 +115,17 @@ export class Side {
     this.parts.search("");
   }
 
-  private noneWords(found: Found | null): string {
-    if (found === null) return texts().noChats;
-    return found.running ? texts().searching : texts().nothingFound;
+  private emptyWords(search: SearchState | null): string {
+    if (search === null) return texts().noChats;
+    return search.running ? texts().searching : texts().nothingFound;
   }
 
-  private drawRow(list: HTMLElement, place: number, conversation: Conversation, { current, found }: Listed): void {
+  private drawRow(list: HTMLElement, place: number, conversation: Conversation, { current, search }: ChatList): void {
     const { row, link, words, snippet, options } = this.rows.get(conversation.id) ?? this.add(conversation.id);
     if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
     const name = title(conversation);
     setText(words, name);
-    setText(snippet, found?.snippets.get(conversation.id) ?? "");
+    setText(snippet, search?.snippets.get(conversation.id) ?? "");
     snippet.hidden = snippet.textContent === "";
     link.title = name;
     link.href = addressOf(conversation);
@@ -145,40 +145,40 @@ export class Side {
   }
 
   private group(period: Period | "found"): { element: HTMLElement; list: HTMLElement } {
-    const known = this.groups.get(period);
-    if (known !== undefined) return known;
+    const existing = this.groups.get(period);
+    if (existing !== undefined) return existing;
     const name = `chats-${period}`;
     const list = h("ul", { "aria-labelledby": name });
-    const made = { list, element: h("section", {}, h("div", { class: "period", id: name }, texts()[`${period}Chats`]), list) };
-    this.groups.set(period, made);
-    return made;
+    const group = { list, element: h("section", {}, h("div", { class: "period", id: name }, texts()[`${period}Chats`]), list) };
+    this.groups.set(period, group);
+    return group;
   }
 
   private add(id: string): Row {
     const words = h("span", { class: "words", dir: "auto" });
     const snippet = h("span", { class: "snippet", dir: "auto" });
-    const link = h("a", { onclick: (event) => this.opened(event as MouseEvent, id) }, h("span", { class: "pulse", "aria-hidden": "true" }), h("span", { class: "lines" }, words, snippet));
+    const link = h("a", { onclick: (event) => this.onLinkClick(event as MouseEvent, id) }, h("span", { class: "pulse", "aria-hidden": "true" }), h("span", { class: "lines" }, words, snippet));
     const options = h("button", { type: "button", class: "options", title: texts().chatOptions, onclick: () => this.parts.options(id) }, icon("dots"));
     const remove = h("button", { type: "button", class: "remove", "aria-label": texts().deleteChat, title: texts().deleteChat, onclick: () => this.parts.remove(id) }, icon("trash"));
-    const made = { row: h("li", {}, link, options, remove), link, words, snippet, options };
-    this.rows.set(id, made);
-    return made;
+    const row = { row: h("li", {}, link, options, remove), link, words, snippet, options };
+    this.rows.set(id, row);
+    return row;
   }
 
-  private opened(event: MouseEvent, id: string): void {
+  private onLinkClick(event: MouseEvent, id: string): void {
     // With a modifier it is the browser's: a new tab shows the same conversation.
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
     this.parts.open(id);
   }
 
-  private looking(): void {
+  private onSearchInput(): void {
     window.clearTimeout(this.timer);
     const words = this.field.value.trim();
     this.timer = window.setTimeout(() => this.parts.search(words), words === "" ? 0 : SEARCH_AFTER_MS);
   }
 
-  private pressed(event: KeyboardEvent): void {
+  private onSearchKeydown(event: KeyboardEvent): void {
     if (event.key !== "Escape" || this.field.value === "") return;
     event.preventDefault();
     this.clear();

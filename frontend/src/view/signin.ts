@@ -8,7 +8,7 @@ const HINT = "signin-hint";
 /** Asks for a credential. It goes to this server once and is kept nowhere. */
 export class SignIn {
   readonly element: HTMLDialogElement;
-  private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true, oninput: () => this.say(null) });
+  private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true, oninput: () => this.showProblem(null) });
   private readonly why = h("p", { class: "why" });
   private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
   private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
@@ -34,14 +34,14 @@ export class SignIn {
       this.button,
     );
     this.element = h("dialog", { class: "signin", "aria-labelledby": "signin-title" }, form);
-    this.say(null);
+    this.showProblem(null);
   }
 
   /** `refusal`: why another way to sign in failed. */
-  ask(why: string, refusal: SignInRefusal | null = null): void {
+  open(why: string, refusal: SignInRefusal | null = null): void {
     setText(this.why, why);
     if (!this.element.open) {
-      this.say(refusal);
+      this.showProblem(refusal);
       this.element.showModal();
     }
     this.field.focus();
@@ -60,12 +60,12 @@ export class SignIn {
       this.done();
       return;
     }
-    this.say(refusal);
+    this.showProblem(refusal);
     this.field.focus();
     this.field.select();
   }
 
-  private say(refusal: SignInRefusal | null): void {
+  private showProblem(refusal: SignInRefusal | null): void {
     setText(this.problem, refusal === null ? "" : signInWords(refusal));
     this.field.setAttribute("aria-invalid", String(refusal !== null));
     this.field.setAttribute("aria-describedby", refusal === null ? HINT : `${PROBLEM} ${HINT}`);

@@ -3,9 +3,9 @@
 
 import { isRunning, parts, type Answer } from "../core/answer";
 import { chain, type Refusal, type Turn } from "../core/conversation";
-import { againWords, endNote, problemWords, seamWords, servedWords } from "../core/messages";
+import { resendWords, endNote, problemWords, seamWords, modelNote } from "../core/messages";
 import type { ItemKind } from "../core/protocol";
-import { reading, said, type Seam } from "../core/reading";
+import { readableParts, messageText, type Seam } from "../core/reading";
 import { texts } from "../core/words";
 import { h } from "./dom";
 import { markdown } from "./lazyMarkdown";
@@ -13,25 +13,25 @@ import { markdown } from "./lazyMarkdown";
 export class Speaker {
   readonly element = h("div", { class: "sr-only", role: "status", "aria-live": "polite" });
   /** What was last said about each turn, and how many models had gone on with it by then. */
-  private readonly said = new Map<string, { stage: string; seams: number }>();
+  private readonly stages = new Map<string, { stage: string; seams: number }>();
 
   /** Another chat is shown. */
   forget(): void {
-    this.said.clear();
+    this.stages.clear();
     this.element.textContent = "";
   }
 
   /** A question that was asked here just now; without this, what a turn is when it is first drawn is no news. */
-  listenFor(turn: Turn): void {
-    if (!this.said.has(turn.id)) this.said.set(turn.id, { stage: stageOf(turn, null), seams: 0 });
+  watch(turn: Turn): void {
+    if (!this.stages.has(turn.id)) this.stages.set(turn.id, { stage: stageOf(turn, null), seams: 0 });
   }
 
   // Of an answer that was continued, what is new is said.
   say(turn: Turn, refusal: Refusal | null): void {
-    const seams = reading(chain(turn)).flatMap((part) => part.seams);
+    const seams = readableParts(chain(turn)).flatMap((part) => part.seams);
     const stage = stageOf(turn, refusal);
-    const before = this.said.get(turn.id);
-    this.said.set(turn.id, { stage, seams: seams.length });
+    const before = this.stages.get(turn.id);
+    this.stages.set(turn.id, { stage, seams: seams.length });
     if (before === undefined || (before.stage === stage && before.seams >= seams.length)) return;
     const words = stageWords(turn, refusal, before.seams < seams.length ? seams.at(-1) : undefined);
     if (words !== null) this.element.textContent = words;
@@ -54,23 +54,23 @@ function stageWords(turn: Turn, refusal: Refusal | null, seam: Seam | undefined)
   if (seam !== undefined) return `${seamWords(seam)}.`;
   if (stage !== "answering") return null;
   if (turn.before.length > 0) return texts().saysGoesOn;
-  const served = servedWords(answer);
-  return served === null ? texts().saysBegins : `${texts().saysBegins} ${served}`;
+  const note = modelNote(answer);
+  return note === null ? texts().saysBegins : `${texts().saysBegins} ${note}`;
 }
 
 function unansweredWords({ phase, problem }: Turn, refusal: Refusal | null): string | null {
   if (phase === "unsent") return problem === null ? texts().notSent : problemWords(problem, Date.now());
-  return refusal === null ? null : againWords(refusal, Date.now());
+  return refusal === null ? null : resendWords(refusal, Date.now());
 }
 
 function endWords(answer: Answer): string {
   const calls = parts(answer).flatMap(({ kind, state, name }) => (isCall(kind) && state === "whole" ? [name] : []));
   const waits = calls.length === 0 ? [] : [texts().saysWaitsFor(calls)];
-  return [endNote(answer)?.words ?? texts().saysComplete, ...waits, spoken(said([answer]))].join(" ");
+  return [endNote(answer)?.words ?? texts().saysComplete, ...waits, spokenText(messageText([answer]))].join(" ");
 }
 
 // Who hears of an answer's end saw it begin, so Markdown was brought; without a network, perhaps not.
-function spoken(text: string): string {
+function spokenText(text: string): string {
   return markdown.value?.speech(text) ?? text;
 }
 

@@ -12,8 +12,8 @@ export class Status {
   /** Counts the seconds down while waiting; 0 when not. */
   private timer = 0;
 
-  constructor(hurry: () => void) {
-    this.element = h("button", { type: "button", class: "status", onclick: hurry }, h("span", { class: "dot", "aria-hidden": "true" }), this.words);
+  constructor(connectNow: () => void) {
+    this.element = h("button", { type: "button", class: "status", onclick: connectNow }, h("span", { class: "dot", "aria-hidden": "true" }), this.words);
     this.draw();
   }
 
@@ -43,8 +43,8 @@ export function statusWords(state: Connection, now: number): string {
     case "connecting":
       return texts().connecting;
     case "waiting": {
-      const left = Math.ceil((state.until - now) / 1000);
-      return left > 1 ? texts().reconnectingIn(left) : texts().reconnecting;
+      const remaining = Math.ceil((state.until - now) / 1000);
+      return remaining > 1 ? texts().reconnectingIn(remaining) : texts().reconnecting;
     }
     case "offline":
       return texts().offline;

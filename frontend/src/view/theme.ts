@@ -10,18 +10,18 @@ const ICON: Record<(typeof ORDER)[number], IconName> = { auto: "auto", light: "s
 /** Follows the system until the reader chooses; public/early.js applies the choice before the first paint. */
 export class Theme {
   readonly element = h("button", { type: "button", class: "theme", onclick: () => this.next() });
-  private chosen: (typeof ORDER)[number];
+  private choice: (typeof ORDER)[number];
 
   constructor(private readonly storage: Storage | null) {
-    const kept = storage?.getItem(KEY);
-    this.chosen = kept === "light" || kept === "dark" ? kept : "auto";
+    const value = storage?.getItem(KEY);
+    this.choice = value === "light" || value === "dark" ? value : "auto";
     this.draw();
   }
 
   private next(): void {
-    this.chosen = ORDER[(ORDER.indexOf(this.chosen) + 1) % ORDER.length] ?? "auto";
+    this.choice = ORDER[(ORDER.indexOf(this.choice) + 1) % ORDER.length] ?? "auto";
     try {
-      this.storage?.setItem(KEY, this.chosen);
+      this.storage?.setItem(KEY, this.choice);
     } catch {
       // It holds until the reload, then.
     }
@@ -29,13 +29,13 @@ export class Theme {
   }
 
   private draw(): void {
-    if (this.chosen === "auto") delete document.documentElement.dataset["theme"];
-    else document.documentElement.dataset["theme"] = this.chosen;
+    if (this.choice === "auto") delete document.documentElement.dataset["theme"];
+    else document.documentElement.dataset["theme"] = this.choice;
     for (const meta of document.querySelectorAll<HTMLMetaElement>('meta[name="theme-color"]')) {
       const system = meta.media.includes("dark") ? "dark" : "light";
-      meta.content = GROUND[this.chosen === "auto" ? system : this.chosen];
+      meta.content = GROUND[this.choice === "auto" ? system : this.choice];
     }
-    this.element.replaceChildren(icon(ICON[this.chosen]), h("span", {}, { auto: texts().themeAuto, light: texts().themeLight, dark: texts().themeDark }[this.chosen]));
+    this.element.replaceChildren(icon(ICON[this.choice]), h("span", {}, { auto: texts().themeAuto, light: texts().themeLight, dark: texts().themeDark }[this.choice]));
     this.element.title = texts().changeTheme;
   }
 }

@@ -1,22 +1,22 @@
 /* What is attached to the question that is being written. Each file is uploaded at once, and each chat has its own. */
 
 import { isExpired, kindOf, MAX_ATTACHMENTS, type Attachment, type Kind, type Refusal } from "../core/attachments";
-import { refusalWords, sizeWords } from "../core/messages";
+import { fileRefusalWords, sizeWords } from "../core/messages";
 import { texts } from "../core/words";
-import type { Prepared } from "../edge/pictures";
+import type { PreparedFile } from "../edge/pictures";
 import { h, icon, setText } from "./dom";
 import { canvasOf, type Pictures } from "./pictures";
 
 export interface TrayParts {
   pictures: Pictures;
-  prepare(file: File, takes: { images: boolean; files: boolean }): Promise<Prepared | Refusal>;
+  prepare(file: File, takes: { images: boolean; files: boolean }): Promise<PreparedFile | Refusal>;
   /** Rejects with the words that say why not. */
   upload(blob: Blob, name: string, kind: Kind, key: string): Promise<Attachment>;
   newId(): string;
   /** Something cannot be attached. */
-  refused(words: string): void;
+  onRefuse(words: string): void;
   /** Called at each change, with what is uploaded for this chat. */
-  changed(chat: string | null, ready: readonly Attachment[]): void;
+  onChange(chat: string | null, ready: readonly Attachment[]): void;
 }
 
 export class Tray {
@@ -29,11 +29,11 @@ export class Tray {
   private readonly items = new Map<string | null, readonly Item[]>();
 
   constructor(private readonly parts: TrayParts) {
-    const picked = (): void => {
+    const onPick = (): void => {
       this.add([...(this.picker.files ?? [])]);
       this.picker.value = ""; // so that the same file can be chosen again
     };
-    this.picker = h("input", { type: "file", multiple: true, hidden: true, onchange: picked });
+    this.picker = h("input", { type: "file", multiple: true, hidden: true, onchange: onPick });
     this.button = h("button", { type: "button", class: "tool", hidden: true, onclick: () => this.picker.click() }, icon("clip"));
     this.button.append(this.picker);
   }
@@ -48,40 +48,40 @@ export class Tray {
   }
 
   /** Shows what is attached in this chat; `kept`: what was before a reload. */
-  open(chat: string | null, kept: readonly Attachment[]): void {
+  open(chat: string | null, attachments: readonly Attachment[]): void {
     this.chat = chat;
-    if (!this.items.has(chat)) this.put(kept);
+    if (!this.items.has(chat)) this.restore(attachments);
     this.draw();
   }
 
   add(files: readonly File[]): void {
-    const room = MAX_ATTACHMENTS - this.here.length;
-    if (files.length > room) this.parts.refused(texts().tooManyFiles(MAX_ATTACHMENTS));
-    for (const file of files.slice(0, Math.max(0, room))) this.begin(file);
+    const room = MAX_ATTACHMENTS - this.current.length;
+    if (files.length > room) this.parts.onRefuse(texts().tooManyFiles(MAX_ATTACHMENTS));
+    for (const file of files.slice(0, Math.max(0, room))) this.start(file);
   }
 
   /** Back from a question that was not sent, or for the same question in another chat. */
-  put(attachments: readonly Attachment[]): void {
-    const known = new Set(this.here.map(({ attachment }) => attachment?.fileId));
-    const others = attachments.filter((each) => !known.has(each.fileId) && !isExpired(each, Date.now()));
-    this.items.set(this.chat, [...this.here, ...others.map((each) => this.item(this.chat, each))]);
-    this.changed(this.chat);
+  restore(attachments: readonly Attachment[]): void {
+    const ids = new Set(this.current.map(({ attachment }) => attachment?.fileId));
+    const others = attachments.filter((each) => !ids.has(each.fileId) && !isExpired(each, Date.now()));
+    this.items.set(this.chat, [...this.current, ...others.map((each) => this.item(this.chat, each))]);
+    this.onItemsChange(this.chat);
   }
 
   /** What is attached, which goes with the question. */
-  take(): readonly Attachment[] {
-    const taken = this.ready(this.chat);
+  popAttachments(): readonly Attachment[] {
+    const attachments = this.ready(this.chat);
     this.items.set(this.chat, []);
-    this.changed(this.chat);
-    return taken;
+    this.onItemsChange(this.chat);
+    return attachments;
   }
 
   /** Why the question cannot be sent with what is attached; null: it can. */
   get obstacle(): string | null {
-    if (this.here.some(({ state }) => state === "failed")) return texts().notUploaded;
-    if (this.here.some(({ state }) => state === "uploading")) return texts().stillUploading;
-    if (!this.takes.images && this.here.some(({ kind }) => kind === "image")) return texts().modelTakesNoImages;
-    return !this.takes.files && this.here.some(({ kind }) => kind === "file") ? texts().modelTakesNoFiles : null;
+    if (this.current.some(({ state }) => state === "failed")) return texts().notUploaded;
+    if (this.current.some(({ state }) => state === "uploading")) return texts().stillUploading;
+    if (!this.takes.images && this.current.some(({ kind }) => kind === "image")) return texts().modelTakesNoImages;
+    return !this.takes.files && this.current.some(({ kind }) => kind === "file") ? texts().modelTakesNoFiles : null;
   }
 
   /** Another user of this browser sees none of them. */
@@ -89,71 +89,71 @@ export class Tray {
     this.items.clear();
   }
 
-  private get here(): readonly Item[] {
+  private get current(): readonly Item[] {
     return this.items.get(this.chat) ?? [];
   }
 
   // In the order in which they were chosen, whichever of them is ready first.
-  private begin(file: File): void {
+  private start(file: File): void {
     const [chat, key] = [this.chat, this.parts.newId()];
     const item = new Item(file.name, kindOf(file.type), file.size, { remove: () => this.remove(chat, item), upload: () => void this.upload(chat, item, file, key) });
-    this.items.set(chat, [...this.here, item]);
+    this.items.set(chat, [...this.current, item]);
     void this.upload(chat, item, file, key);
   }
 
   private async upload(chat: string | null, item: Item, file: File, key: string): Promise<void> {
     item.set("uploading", "");
-    this.changed(chat);
+    this.onItemsChange(chat);
     const takes = this.takes;
-    item.made ??= await this.parts.prepare(file, takes);
-    const { made } = item;
-    if (typeof made === "string") {
-      this.parts.refused(refusalWords(made, item.name, item.kind, takes.images));
-      this.leave(chat, item);
+    item.content ??= await this.parts.prepare(file, takes);
+    const { content } = item;
+    if (typeof content === "string") {
+      this.parts.onRefuse(fileRefusalWords(content, item.name, item.kind, takes.images));
+      this.drop(chat, item);
       return;
     }
-    if (made.picture !== null) item.show(made.picture);
+    if (content.picture !== null) item.show(content.picture);
     try {
-      const attachment = await this.parts.upload(made.blob, item.name, made.kind, key);
-      if (made.picture !== null) this.parts.pictures.remember(attachment.fileId, made.picture);
-      item.uploaded(attachment);
+      const attachment = await this.parts.upload(content.blob, item.name, content.kind, key);
+      if (content.picture !== null) this.parts.pictures.remember(attachment.fileId, content.picture);
+      item.setUploaded(attachment);
     } catch (error) {
       item.set("failed", error instanceof Error ? error.message : String(error));
     }
-    this.changed(chat);
+    this.onItemsChange(chat);
   }
 
   private item(chat: string | null, attachment: Attachment): Item {
     const { name, kind, bytes } = attachment;
     const item = new Item(name, kind, bytes, { remove: () => this.remove(chat, item), upload: () => undefined });
-    item.uploaded(attachment);
-    if (kind === "image") void this.parts.pictures.of(attachment, null).then((picture) => picture !== null && item.show(picture));
+    item.setUploaded(attachment);
+    if (kind === "image") void this.parts.pictures.get(attachment, null).then((picture) => picture !== null && item.show(picture));
     return item;
   }
 
   private remove(chat: string | null, item: Item): void {
-    this.leave(chat, item);
+    this.drop(chat, item);
     this.button.focus();
   }
 
-  private leave(chat: string | null, item: Item): void {
+  private drop(chat: string | null, item: Item): void {
     this.items.set(chat, (this.items.get(chat) ?? []).filter((other) => other !== item));
-    this.changed(chat);
+    this.onItemsChange(chat);
   }
 
   private ready(chat: string | null): readonly Attachment[] {
     return (this.items.get(chat) ?? []).flatMap(({ attachment }) => attachment ?? []);
   }
 
-  private changed(chat: string | null): void {
+  private onItemsChange(chat: string | null): void {
     if (chat === this.chat) this.draw();
-    this.parts.changed(chat, this.ready(chat));
+    this.parts.onChange(chat, this.ready(chat));
   }
 
   private draw(): void {
-    const wanted = this.here.map(({ element }) => element);
-    if (wanted.length !== this.element.children.length || wanted.some((each, place) => each !== this.element.children[place])) this.element.replaceChildren(...wanted);
-    this.element.hidden = wanted.length === 0;
+    const elements = this.current.map(({ element }) => element);
+    if (elements.length !== this.element.children.length || elements.some((each, place) => each !== this.element.children[place])) this.element.replaceChildren(...elements);
+    this.element.hidden = elements.length === 0;
   }
 }
 
@@ -165,7 +165,7 @@ class Item {
   /** null until it is uploaded. */
   attachment: Attachment | null = null;
   /** What is uploaded, or why it is not; null until the file was read. */
-  made: Prepared | Refusal | null = null;
+  content: PreparedFile | Refusal | null = null;
   private readonly picture = h("span", { class: "picture" }, icon("file"));
   private readonly words = h("span", { class: "size", role: "status" });
   private readonly again: HTMLButtonElement;
@@ -178,8 +178,8 @@ class Item {
   ) {
     const [again, remove] = [texts().uploadAgain(name), texts().removeFile(name)];
     this.again = h("button", { type: "button", class: "tool", "aria-label": again, title: again, hidden: true, onclick: () => actions.upload() }, icon("retry"));
-    const gone = h("button", { type: "button", class: "tool", "aria-label": remove, title: remove, onclick: () => actions.remove() }, icon("close"));
-    this.element = h("li", { class: "attached" }, this.picture, h("span", { class: "about" }, h("span", { class: "name", title: name }, name), this.words), this.again, gone);
+    const removeButton = h("button", { type: "button", class: "tool", "aria-label": remove, title: remove, onclick: () => actions.remove() }, icon("close"));
+    this.element = h("li", { class: "attached" }, this.picture, h("span", { class: "about" }, h("span", { class: "name", title: name }, name), this.words), this.again, removeButton);
   }
 
   show(picture: ImageBitmap): void {
@@ -189,7 +189,7 @@ class Item {
     this.picture.replaceChildren(canvas);
   }
 
-  uploaded(attachment: Attachment): void {
+  setUploaded(attachment: Attachment): void {
     this.attachment = attachment;
     this.bytes = attachment.bytes;
     this.set("ready", "");

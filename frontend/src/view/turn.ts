@@ -1,10 +1,10 @@
 /* One question and its answer. */
 
 import { isRunning } from "../core/answer";
-import { chain, cutShort, isBusy, type Refusal, type Turn } from "../core/conversation";
+import { chain, continuableChain, isBusy, type Refusal, type Turn } from "../core/conversation";
 import { pace, paceWords } from "../core/pace";
-import { againWords, endNote, placeWords, problemWords, servedWords, TOO_LONG } from "../core/messages";
-import { reading, said, type ReadPart } from "../core/reading";
+import { resendWords, endNote, placeWords, problemWords, modelNote, TOO_LONG } from "../core/messages";
+import { readableParts, messageText, type ReadablePart } from "../core/reading";
 import type { Place } from "../core/protocol";
 import { texts } from "../core/words";
 import type { Engine } from "../edge/api";
@@ -14,7 +14,7 @@ import type { Pictures } from "./pictures";
 import { Question } from "./question";
 import { copyText, h, icon, setText } from "./dom";
 
-export interface Surroundings {
+export interface TurnContext {
   engine: Engine | null;
   place: Place | null;
   /** Why the question waits to be sent again. */
@@ -29,12 +29,12 @@ export interface Surroundings {
   clock: number;
 }
 
-function isSame(a: Surroundings, b: Surroundings): boolean {
-  const versions = areSame(a.questions, b.questions) && areSame(a.answers, b.answers);
+function sameContext(a: TurnContext, b: TurnContext): boolean {
+  const versions = sameTurns(a.questions, b.questions) && sameTurns(a.answers, b.answers);
   return versions && a.engine === b.engine && a.place === b.place && a.refusal === b.refusal && a.connected === b.connected && a.last === b.last;
 }
 
-function areSame(a: readonly Turn[], b: readonly Turn[]): boolean {
+function sameTurns(a: readonly Turn[], b: readonly Turn[]): boolean {
   return a.length === b.length && a.every(({ id }, place) => id === b[place]?.id);
 }
 
@@ -48,7 +48,7 @@ export interface TurnActions {
   /** Asks once more without the oldest messages. */
   trim(turnId: string): void;
   /** Asks in a new chat. */
-  fresh(turn: Turn): void;
+  askInNewChat(turn: Turn): void;
   /** Shows another version; `button` is the one that was pressed. */
   choose(turnId: string, button: string): void;
 }
@@ -57,7 +57,7 @@ export class TurnView {
   readonly element: HTMLElement;
   private readonly question = new Question();
   private readonly files: Files;
-  private readonly served = h("p", { class: "served", hidden: true });
+  private readonly modelNote = h("p", { class: "served", hidden: true });
   private readonly body = h("div", { class: "body" });
   private readonly more = h("p", { class: "rest", hidden: true });
   private readonly sources = h("p", { class: "rest", hidden: true });
@@ -70,18 +70,18 @@ export class TurnView {
   private readonly takeBack: HTMLButtonElement;
   private readonly edit: HTMLButtonElement;
   private readonly trim: HTMLButtonElement;
-  private readonly fresh: HTMLButtonElement;
+  private readonly newChat: HTMLButtonElement;
   /** Leads to what else was asked in this place. */
   private readonly questions: Versions;
   /** Leads to other answers to this question. */
   private readonly answers: Versions;
   private readonly foot: HTMLElement;
-  private readonly asked = h("div", { class: "asked" });
+  private readonly questionRow = h("div", { class: "asked" });
   /** What `body` shows now. */
   private readonly blocks: Block[] = [];
   private turn: Turn;
   /** As it was drawn last; null where that was not all of it. */
-  private drawn: { readonly turn: Turn; readonly around: Surroundings } | null = null;
+  private lastDrawing: { readonly turn: Turn; readonly context: TurnContext } | null = null;
 
   constructor(
     turn: Turn,
@@ -90,12 +90,12 @@ export class TurnView {
   ) {
     this.files = new Files(pictures);
     this.turn = turn;
-    this.copy = h("button", { type: "button", class: "action", "aria-label": texts().copyAnswer, title: texts().copyAnswer, onclick: () => void this.copied() }, icon("copy"));
+    this.copy = h("button", { type: "button", class: "action", "aria-label": texts().copyAnswer, title: texts().copyAnswer, onclick: () => void this.copyAnswer() }, icon("copy"));
     this.retry = h("button", { type: "button", class: "action", "aria-label": texts().tryAgain, title: texts().tryAgain, onclick: () => actions.retry(this.turn.id) }, icon("retry"), h("span", {}, texts().tryAgain));
     this.takeBack = h("button", { type: "button", class: "action", "aria-label": texts().edit, title: texts().takeBack, onclick: () => actions.takeBack(this.turn.id) }, icon("edit"), h("span", {}, texts().edit));
-    this.edit = h("button", { type: "button", class: "action edit", "aria-label": texts().changeQuestion, title: texts().changeQuestion, onclick: () => this.editing() }, icon("edit"));
+    this.edit = h("button", { type: "button", class: "action edit", "aria-label": texts().changeQuestion, title: texts().changeQuestion, onclick: () => this.startEdit() }, icon("edit"));
     this.trim = h("button", { type: "button", class: "continue", hidden: true, onclick: () => actions.trim(this.turn.id) }, texts().leaveOutOlder);
-    this.fresh = h("button", { type: "button", class: "continue", hidden: true, onclick: () => actions.fresh(this.turn) }, texts().newChatWithQuestion);
+    this.newChat = h("button", { type: "button", class: "continue", hidden: true, onclick: () => actions.askInNewChat(this.turn) }, texts().newChatWithQuestion);
     const choose = (turnId: string, button: string): void => actions.choose(turnId, button);
     this.questions = new Versions({ all: texts().questionVersions, back: texts().previousQuestion, on: texts().nextQuestion }, choose);
     this.answers = new Versions({ all: texts().answerVersions, back: texts().previousAnswer, on: texts().nextAnswer }, choose);
@@ -107,85 +107,85 @@ export class TurnView {
       actions.more(this.turn.id);
     };
     this.continue = h("button", { type: "button", class: "continue", hidden: true, onclick: more }, texts().continue);
-    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, texts().answer), this.served, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue, this.trim, this.fresh), this.foot);
-    this.asked.append(this.question.element, this.edit);
-    this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h2", { class: "sr-only" }, texts().youAsked), this.files.element, this.asked, this.questions.element, answer);
+    const answer = h("div", { class: "answer", tabindex: "-1" }, h("h3", { class: "sr-only" }, texts().answer), this.modelNote, this.body, this.more, this.sources, h("div", { class: "ending" }, this.note, this.continue, this.trim, this.newChat), this.foot);
+    this.questionRow.append(this.question.element, this.edit);
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h2", { class: "sr-only" }, texts().youAsked), this.files.element, this.questionRow, this.questions.element, answer);
   }
 
   /** Gives the focus to the button of this name, or to the answer where it cannot be pressed. */
   focus(button: string): void {
-    const found = [...this.element.querySelectorAll<HTMLButtonElement>("button")].find((each) => each.getAttribute("aria-label") === button);
-    (found === undefined || found.disabled ? this.element.querySelector<HTMLElement>(".answer") : found)?.focus({ preventScroll: true });
+    const target = [...this.element.querySelectorAll<HTMLButtonElement>("button")].find((each) => each.getAttribute("aria-label") === button);
+    (target === undefined || target.disabled ? this.element.querySelector<HTMLElement>(".answer") : target)?.focus({ preventScroll: true });
   }
 
-  private editing(): void {
+  private startEdit(): void {
     const done = (question: string | null): void => {
       form.replaceWith(this.question.element, this.edit);
       if (question === null) this.edit.focus();
       else this.actions.edit(this.turn.id, question);
     };
     const form = questionForm(this.turn.question, done);
-    this.asked.replaceChildren(form);
+    this.questionRow.replaceChildren(form);
     form.querySelector("textarea")?.focus();
   }
 
   /** Whether it is drawn like this already. */
-  shows(turn: Turn, around: Surroundings): boolean {
-    const counts = turn.problem !== null || around.refusal !== null; // the seconds until it may be asked again
-    return !counts && this.drawn?.turn === turn && isSame(this.drawn.around, around);
+  shows(turn: Turn, context: TurnContext): boolean {
+    const counts = turn.problem !== null || context.refusal !== null; // the seconds until it may be asked again
+    return !counts && this.lastDrawing?.turn === turn && sameContext(this.lastDrawing.context, context);
   }
 
   /** Returns true when more is to be drawn later than now. */
-  update(turn: Turn, around: Surroundings, now: number): boolean {
+  update(turn: Turn, context: TurnContext, now: number): boolean {
     this.turn = turn;
     const { answer } = turn;
     const running = answer !== null && isRunning(answer);
     const status = answer?.status ?? turn.phase;
     this.question.show(turn.question);
-    this.files.show(turn.attachments, chain(turn)[0]?.responseId ?? null, around.connected);
+    this.files.show(turn.attachments, chain(turn)[0]?.responseId ?? null, context.connected);
     this.element.dataset["status"] = status;
     this.element.dataset["busy"] = String(isBusy(turn));
     this.element.dataset["seq"] = String(answer?.lastSeq ?? -1);
     this.element.setAttribute("aria-busy", String(isBusy(turn)));
     const answers = chain(turn);
-    const served = answers[0] === undefined ? null : servedWords(answers[0]);
-    this.served.hidden = served === null;
-    setText(this.served, served ?? "");
-    const later = this.drawBlocks(reading(answers), running, around.last, now);
+    const note = answers[0] === undefined ? null : modelNote(answers[0]);
+    this.modelNote.hidden = note === null;
+    setText(this.modelNote, note ?? "");
+    const later = this.drawBlocks(readableParts(answers), running, context.last, now);
     const more = answer?.more ?? 0;
     this.more.hidden = more === 0;
     setText(this.more, more === 0 ? "" : texts().moreItems(more));
     const sources = [...new Set(answers.flatMap((each) => each.sources))];
     this.sources.hidden = sources.length === 0;
     setText(this.sources, sources.length === 0 ? "" : texts().sources(sources));
-    this.drawNote(around);
-    this.questions.draw(turn, around.questions);
-    this.drawFoot(around);
-    this.drawn = later ? null : { turn, around };
+    this.drawNote(context);
+    this.questions.draw(turn, context.questions);
+    this.drawFoot(context);
+    this.lastDrawing = later ? null : { turn, context };
     return later;
   }
 
-  private drawBlocks(found: readonly ReadPart[], running: boolean, last: boolean, now: number): boolean {
-    const shown = found.length === 0 ? [NOTHING] : found;
+  private drawBlocks(parts: readonly ReadablePart[], running: boolean, last: boolean, now: number): boolean {
+    const visible = parts.length === 0 ? [NOTHING] : parts;
     let later = false;
-    shown.forEach((part, place) => {
-      const drawn = this.blocks[place];
-      const fits = drawn?.kind === part.kind ? drawn : block(part.kind);
-      if (drawn === undefined) this.body.append(fits.element);
-      else if (drawn !== fits) drawn.element.replaceWith(fits.element);
-      this.blocks[place] = fits;
-      const followed = place < shown.length - 1;
-      later = fits.update(part, { writing: running && !followed, followed, last }, now) || later;
+    visible.forEach((part, place) => {
+      const current = this.blocks[place];
+      const view = current?.kind === part.kind ? current : block(part.kind);
+      if (current === undefined) this.body.append(view.element);
+      else if (current !== view) current.element.replaceWith(view.element);
+      this.blocks[place] = view;
+      const followed = place < visible.length - 1;
+      later = view.update(part, { writing: running && !followed, followed, last }, now) || later;
     });
-    for (const gone of this.blocks.splice(shown.length)) gone.element.remove();
-    this.body.dataset["empty"] = String(found.every(({ kind, text }) => kind === "message" && text === ""));
+    for (const extra of this.blocks.splice(visible.length)) extra.element.remove();
+    this.body.dataset["empty"] = String(parts.every(({ kind, text }) => kind === "message" && text === ""));
     return later;
   }
 
-  private drawNote(around: Surroundings): void {
-    const waiting = waitingWords(this.turn, around);
+  private drawNote(context: TurnContext): void {
+    const waiting = waitingWords(this.turn, context);
     const end = this.turn.answer === null ? null : endNote(this.turn.answer);
-    const problem = this.turn.phase === "unsent" ? (this.turn.problem === null ? texts().notSent : problemWords(this.turn.problem, around.clock)) : null;
+    const problem = this.turn.phase === "unsent" ? (this.turn.problem === null ? texts().notSent : problemWords(this.turn.problem, context.clock)) : null;
     const words = problem ?? waiting ?? end?.words ?? "";
     const keeps = this.turn.phase === "unsent" && this.turn.problem?.waits === true; // it is sent by itself
     const wrong = (problem !== null && !keeps) || end?.tone === "problem";
@@ -193,28 +193,28 @@ export class TurnView {
     this.note.hidden = words === "";
     this.note.className = `note ${tone}`;
     setText(this.noteWords, words);
-    this.continue.hidden = !around.last || isBusy(this.turn) || cutShort(this.turn).length === 0;
+    this.continue.hidden = !context.last || isBusy(this.turn) || continuableChain(this.turn).length === 0;
     const tooLong = !isBusy(this.turn) && (this.turn.problem?.code ?? this.turn.answer?.fault?.code) === TOO_LONG;
     this.trim.hidden = !tooLong || this.turn.trimmed;
-    this.fresh.hidden = !tooLong;
+    this.newChat.hidden = !tooLong;
   }
 
-  private drawFoot(around: Surroundings): void {
+  private drawFoot(context: TurnContext): void {
     const { answer, phase } = this.turn;
     const busy = isBusy(this.turn);
-    this.copy.hidden = busy || said(chain(this.turn)) === "";
+    this.copy.hidden = busy || messageText(chain(this.turn)) === "";
     const unsent = phase === "unsent";
     this.retry.hidden = busy || phase === "next" || (unsent && this.turn.problem?.again === false);
     this.takeBack.hidden = !(unsent || phase === "next") || this.turn.before.length > 0;
     this.edit.hidden = phase !== "accepted";
-    this.answers.draw(this.turn, around.answers);
+    this.answers.draw(this.turn, context.answers);
     const words = answer === null ? [] : paceWords(pace(answer, this.turn.sentAt, this.turn.before));
     setText(this.pace, words.join(" · "));
     this.foot.dataset["empty"] = String([this.answers.element, this.copy, this.retry, this.takeBack].every(({ hidden }) => hidden) && words.length === 0);
   }
 
-  private async copied(): Promise<void> {
-    if (!(await copyText(said(chain(this.turn))))) return;
+  private async copyAnswer(): Promise<void> {
+    if (!(await copyText(messageText(chain(this.turn))))) return;
     this.copy.replaceChildren(icon("check"));
     this.copy.setAttribute("aria-label", texts().copied);
     setTimeout(() => {
@@ -285,20 +285,20 @@ function questionForm(question: string, done: (question: string | null) => void)
 }
 
 /** Shown before anything has come. */
-const NOTHING: ReadPart = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "", seams: [] };
+const NOTHING: ReadablePart = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "", seams: [] };
 
 /** Why there is nothing to read yet, as far as it is known. */
-export function waitingWords(turn: Turn, around: Surroundings): string | null {
+export function waitingWords(turn: Turn, context: TurnContext): string | null {
   const { answer } = turn;
   if (turn.phase === "next") return texts().sentNext;
   if (!isBusy(turn)) return null;
   if (turn.stopWanted) return texts().stopping;
-  if (answer === null) return around.refusal === null ? texts().sending : againWords(around.refusal, around.clock);
-  if (!around.connected) return texts().connectionLost;
+  if (answer === null) return context.refusal === null ? texts().sending : resendWords(context.refusal, context.clock);
+  if (!context.connected) return texts().connectionLost;
   if (answer.text !== "" || answer.items.length > 0) return null;
   if (answer.status === "in_progress") return turn.before.length > 0 ? texts().continuing : texts().reading;
-  if (around.place !== null) return placeWords(around.place);
-  if (around.engine?.state === "loading") return texts().engineLoading;
-  if (around.engine?.state === "none") return texts().noWorker;
+  if (context.place !== null) return placeWords(context.place);
+  if (context.engine?.state === "loading") return texts().engineLoading;
+  if (context.engine?.state === "none") return texts().noWorker;
   return texts().inQueue;
 }

@@ -15,8 +15,8 @@ export class Welcome {
   readonly element: HTMLElement;
   private readonly state = h("p", { class: "engine", role: "status" });
   private readonly detail = h("p", { class: "engine-detail" });
-  private wanted = false;
-  private asking = false;
+  private isWatched = false;
+  private isPolling = false;
 
   constructor(private readonly parts: WelcomeParts) {
     const suggestions = texts().suggestions.map((words) => h("button", { type: "button", onclick: () => parts.ask(words) }, words));
@@ -32,24 +32,24 @@ export class Welcome {
   }
 
   /** Whether it is on show, and there is a connection that can tell. */
-  watch(wanted: boolean): void {
-    if (this.wanted === wanted) return;
-    this.wanted = wanted;
-    if (wanted && !this.asking) void this.ask();
-    else if (!wanted) this.show(null);
+  watch(isWatched: boolean): void {
+    if (this.isWatched === isWatched) return;
+    this.isWatched = isWatched;
+    if (isWatched && !this.isPolling) void this.poll();
+    else if (!isWatched) this.show(null);
   }
 
   // Until a model is ready; then nothing is asked before it is shown the next time.
-  private async ask(): Promise<void> {
-    this.asking = true;
-    while (this.wanted) {
+  private async poll(): Promise<void> {
+    this.isPolling = true;
+    while (this.isWatched) {
       const engine = await this.parts.engine().catch(() => null);
-      if (!this.wanted) break;
+      if (!this.isWatched) break;
       this.show(engine);
       if (engine?.state === "ready") break;
       await new Promise((done) => setTimeout(done, EVERY_MS));
     }
-    this.asking = false;
+    this.isPolling = false;
   }
 
   private show(engine: Engine | null): void {

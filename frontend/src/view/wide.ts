@@ -11,8 +11,8 @@ export class Wide {
   /** Looks after what can be wide in this part of the document. */
   watch(part: ChildNode | undefined): void {
     if (!(part instanceof HTMLElement)) return;
-    const found = part.matches(".wide") ? [part] : part.querySelectorAll<HTMLElement>(".wide");
-    for (const each of found) {
+    const boxes = part.matches(".wide") ? [part] : part.querySelectorAll<HTMLElement>(".wide");
+    for (const each of boxes) {
       this.observer.observe(each);
       // A box keeps its size when what is in it grows.
       if (each.firstElementChild !== null) this.observer.observe(each.firstElementChild);

@@ -4,16 +4,16 @@ import { Polling } from "../../src/admin/polling";
 /** A clock that a test turns. */
 class Room {
   timers: (() => void)[] = [];
-  asked = 0;
-  seen = true;
+  polls = 0;
+  isVisible = true;
   private answers: (() => void)[] = [];
   readonly polling = new Polling({
-    ask: () => {
-      this.asked += 1;
+    poll: () => {
+      this.polls += 1;
       return new Promise((done) => this.answers.push(done));
     },
     everyMs: 1,
-    seen: () => this.seen,
+    isVisible: () => this.isVisible,
     later: (run) => {
       this.timers.push(run);
       return () => void this.timers.splice(this.timers.indexOf(run), 1);
@@ -35,13 +35,13 @@ describe("polling", () => {
     const room = new Room();
     room.polling.now();
     room.polling.now();
-    expect([room.asked, room.timers.length]).toEqual([1, 0]);
+    expect([room.polls, room.timers.length]).toEqual([1, 0]);
     await room.answer(); // what was wanted meanwhile is asked now
-    expect([room.asked, room.timers.length]).toEqual([2, 0]);
+    expect([room.polls, room.timers.length]).toEqual([2, 0]);
     await room.answer();
     expect(room.timers.length).toBe(1);
     room.ring();
-    expect(room.asked).toBe(3);
+    expect(room.polls).toBe(3);
   });
 
   it("has one timer, however often it is hurried", async () => {
@@ -50,19 +50,19 @@ describe("polling", () => {
     await room.answer();
     room.polling.now();
     await room.answer();
-    expect([room.asked, room.timers.length]).toEqual([2, 1]);
+    expect([room.polls, room.timers.length]).toEqual([2, 1]);
   });
 
   it("does not ask while the page is hidden", async () => {
     const room = new Room();
     room.polling.now();
     await room.answer();
-    room.seen = false;
+    room.isVisible = false;
     room.ring();
     room.ring();
-    expect([room.asked, room.timers.length]).toEqual([1, 1]);
-    room.seen = true;
+    expect([room.polls, room.timers.length]).toEqual([1, 1]);
+    room.isVisible = true;
     room.ring();
-    expect(room.asked).toBe(2);
+    expect(room.polls).toBe(2);
   });
 });

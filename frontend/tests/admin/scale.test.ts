@@ -12,9 +12,9 @@ describe("ticks", () => {
     expect(ticks(1234567)).toEqual([0, 500000, 1000000, 1500000]);
     expect(ticks(0)).toEqual([0, 1]);
     for (let value = 1e-6; value < 1e9; value *= 3.7) {
-      const found = ticks(value);
-      expect(found.at(-1)).toBeGreaterThanOrEqual(value * 0.999999);
-      expect(found.length).toBeLessThanOrEqual(6);
+      const marks = ticks(value);
+      expect(marks.at(-1)).toBeGreaterThanOrEqual(value * 0.999999);
+      expect(marks.length).toBeLessThanOrEqual(6);
     }
   });
 
@@ -27,8 +27,8 @@ describe("ticks", () => {
 
 describe("time ticks", () => {
   it("are at round local times within the range, and not too many", () => {
-    const found = timeTicks(MIDNIGHT + 7 * MINUTE, MIDNIGHT + 67 * MINUTE, 5, 0);
-    expect(found.map((time) => (time - MIDNIGHT) / MINUTE)).toEqual([15, 30, 45, 60]);
+    const marks = timeTicks(MIDNIGHT + 7 * MINUTE, MIDNIGHT + 67 * MINUTE, 5, 0);
+    expect(marks.map((time) => (time - MIDNIGHT) / MINUTE)).toEqual([15, 30, 45, 60]);
     // Half an hour off UTC: round there.
     const india = timeTicks(MIDNIGHT, MIDNIGHT + 1440 * MINUTE, 4, -330);
     expect(india.map((time) => (time - MIDNIGHT) / MINUTE)).toEqual([30, 390, 750, 1110].map((each) => each));

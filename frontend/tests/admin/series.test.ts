@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { BadAnswer, readAnalytics, readPipelines } from "../../src/admin/answers";
-import { empty, plots, times, type Plot } from "../../src/admin/series";
+import { isEmpty, plots, times, type Plot } from "../../src/admin/series";
 
 const T = 1_795_630_800_000;
 const STEP = 60_000;
@@ -12,9 +12,9 @@ function answer(results: Record<string, { columns: string[]; rows: unknown[][] }
 const USAGE = { columns: ["time", "series", "input_tokens", "cost_nano"], rows: [[T, "z", 10, 5e8], [T, null, 1, 0], [T + STEP, "a", 7, 1e9], [T + STEP, "", 2, 0], [T + 9 * STEP, "a", 99, 0]] };
 
 function plot(id: string, results: Parameters<typeof answer>[0], by: "model" | "tenant" = "model"): Plot {
-  const found = plots(readAnalytics(answer(results)), by).find((each) => each.id === id);
-  if (found === undefined) throw new Error(`no plot ${id}`);
-  return found;
+  const plot = plots(readAnalytics(answer(results)), by).find((each) => each.id === id);
+  if (plot === undefined) throw new Error(`no plot ${id}`);
+  return plot;
 }
 
 describe("plots", () => {
@@ -50,8 +50,8 @@ describe("plots", () => {
   });
 
   it("know when there is nothing to draw", () => {
-    expect(plots(readAnalytics(answer({})), "model").every(empty)).toBe(true);
-    expect(empty(plot("input", { usage_by_model: USAGE }))).toBe(false);
+    expect(plots(readAnalytics(answer({})), "model").every(isEmpty)).toBe(true);
+    expect(isEmpty(plot("input", { usage_by_model: USAGE }))).toBe(false);
   });
 });
 

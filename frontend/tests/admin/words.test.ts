@@ -19,7 +19,7 @@ describe("figures", () => {
 });
 
 describe("states", () => {
-  const pipeline = (state: string, lookedAt: number | null, read: number | null): Pipeline => ({ name: "n", revision: "r", model: null, input: "i", outputs: [], state, lookedAt, progress: read === null ? null : ({ read } as Pipeline["progress"]) });
+  const pipeline = (state: string, checkedAt: number | null, read: number | null): Pipeline => ({ name: "n", revision: "r", model: null, input: "i", outputs: [], state, checkedAt, progress: read === null ? null : ({ read } as Pipeline["progress"]) });
 
   it("are words, with the age of figures that are old", () => {
     expect(words.state(pipeline("running", 1, 5))).toBe("Running");

@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
-import { apply, further, isRunning, lose, newAnswer, type Answer } from "../../src/core/answer";
-import { read, series, type Raw } from "../events";
+import { apply, moreAdvanced, isRunning, markLost, newAnswer, type Answer } from "../../src/core/answer";
+import { parse, series, type Raw } from "../events";
 
 const PIECES = ["Hel", "lo", ", ", "wor", "ld."];
 
 function fold(events: readonly Raw[], from: Answer = newAnswer("resp_1"), seenAt: number | null = null): Answer {
-  return events.reduce((answer, raw) => apply(answer, read(raw), seenAt).answer, from);
+  return events.reduce((answer, raw) => apply(answer, parse(raw), seenAt).answer, from);
 }
 
 describe("the fold of one response", () => {
@@ -20,8 +20,8 @@ describe("the fold of one response", () => {
     const whole = fold(events);
     for (let cut = 0; cut <= events.length; cut += 1) {
       for (let back = 0; back <= cut; back += 1) {
-        const stored = JSON.parse(JSON.stringify(fold(events.slice(0, cut)))) as Answer;
-        expect(fold(events.slice(back), stored)).toEqual(whole);
+        const copy = JSON.parse(JSON.stringify(fold(events.slice(0, cut)))) as Answer;
+        expect(fold(events.slice(back), copy)).toEqual(whole);
       }
     }
   });
@@ -32,7 +32,7 @@ describe("the fold of one response", () => {
 
   it("stops at a gap and changes nothing until the missing event comes", () => {
     const before = fold(events.slice(0, 6));
-    const early = apply(before, read(events[7] as Raw), null);
+    const early = apply(before, parse(events[7] as Raw), null);
     expect(early.verdict).toBe("gap");
     expect(early.answer).toBe(before);
     expect(fold(events.slice(6), before)).toEqual(fold(events));
@@ -53,13 +53,13 @@ describe("the fold of one response", () => {
   it("takes nothing after the end", () => {
     const done = fold(events);
     const late = { type: "response.output_text.delta", sequence_number: events.length, delta: "more" };
-    expect(apply(done, read(late), null).answer).toBe(done);
+    expect(apply(done, parse(late), null).answer).toBe(done);
   });
 
   it("takes the server's whole text over its own pieces, and says so", () => {
     const upToText = events.findIndex((event) => event.type === "response.output_text.done");
     const wrong = { ...fold(events.slice(0, upToText)), text: "Hello, wor" };
-    const { answer, corrected } = apply(wrong, read(events[upToText] as Raw), null);
+    const { answer, corrected } = apply(wrong, parse(events[upToText] as Raw), null);
     expect(corrected).toBe(true);
     expect(answer.text).toBe("Hello, world.");
   });
@@ -76,10 +76,10 @@ describe("the fold of one response", () => {
 
   it("counts events of a type it does not know", () => {
     const [first, ...rest] = events;
-    const known = fold([first as Raw]);
+    const start = fold([first as Raw]);
     const strange = { type: "response.something_new", sequence_number: 1 };
-    expect(fold([strange], known).lastSeq).toBe(1);
-    expect(fold(rest.map((event) => ({ ...event, sequence_number: event.sequence_number + 1 })), fold([strange], known)).text).toBe("Hello, world.");
+    expect(fold([strange], start).lastSeq).toBe(1);
+    expect(fold(rest.map((event) => ({ ...event, sequence_number: event.sequence_number + 1 })), fold([strange], start)).text).toBe("Hello, world.");
   });
 });
 
@@ -88,7 +88,7 @@ describe("the sight of the first and the last piece", () => {
 
   it("is kept when it was live", () => {
     let answer = newAnswer("resp_1");
-    events.forEach((event, place) => (answer = apply(answer, read(event), 1000 + place * 10).answer));
+    events.forEach((event, place) => (answer = apply(answer, parse(event), 1000 + place * 10).answer));
     expect(answer).toMatchObject({ firstAt: 1050, lastAt: 1090 });
   });
 
@@ -104,21 +104,21 @@ describe("of two folds of one response", () => {
 
   it("the further one is taken, in either order", () => {
     for (const a of folds) for (const b of folds) {
-      expect(further(a, b)).toEqual(further(b, a));
-      expect(further(a, b).lastSeq).toBe(Math.max(a.lastSeq, b.lastSeq));
+      expect(moreAdvanced(a, b)).toEqual(moreAdvanced(b, a));
+      expect(moreAdvanced(a, b).lastSeq).toBe(Math.max(a.lastSeq, b.lastSeq));
     }
   });
 
   it("an end from the stream stands above a loss, and a loss above what still runs", () => {
     const running = folds[7] as Answer;
-    const lost = lose(running, { code: "history_lost", message: "gone" });
+    const answer = markLost(running, { code: "history_lost", message: "gone" });
     const done = fold(series("resp_1", PIECES));
-    expect(further(running, lost).status).toBe("lost");
-    expect(further(done, lost).status).toBe("completed");
+    expect(moreAdvanced(running, answer).status).toBe("lost");
+    expect(moreAdvanced(done, answer).status).toBe("completed");
   });
 
   it("the time of the first piece is kept from the live view", () => {
     const early = { ...(folds[6] as Answer), firstAt: 1000 };
-    expect(further(early, folds[9] as Answer)).toMatchObject({ lastSeq: 8, firstAt: 1000 });
+    expect(moreAdvanced(early, folds[9] as Answer)).toMatchObject({ lastSeq: 8, firstAt: 1000 });
   });
 });

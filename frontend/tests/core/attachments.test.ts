@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { content, fromMetadata, isExpired, isKept, isText, kindOf, MAX_ATTACHMENTS, readAttachments, refusedUnread, toMetadata, UPLOADED_IMAGE_BYTES, within, type Attachment } from "../../src/core/attachments";
+import { content, fromMetadata, isExpired, canUploadUnchanged, isText, kindOf, MAX_ATTACHMENTS, readAttachments, refusalBeforeReading, toMetadata, MAX_UPLOADED_IMAGE_BYTES, fitWithin, type Attachment } from "../../src/core/attachments";
 
 const IMAGE: Attachment = { fileId: "file-1", name: "cat.png", kind: "image", bytes: 10, expiresAt: 100 };
 const TEXT: Attachment = { fileId: "file-2", name: "notes.md", kind: "file", bytes: 20, expiresAt: 100 };
@@ -22,7 +22,7 @@ describe("attachments", () => {
   it("that were stored are read as far as they can be", () => {
     expect(readAttachments([IMAGE, TEXT])).toEqual([IMAGE, TEXT]);
     expect(readAttachments([null, 5, {}, { fileId: "f" }, { fileId: "f", kind: "film" }, { fileId: "f", kind: "file", bytes: "x" }])).toEqual([{ fileId: "f", name: "", kind: "file", bytes: 0, expiresAt: 0 }]);
-    for (const kept of [undefined, null, "x", {}]) expect(readAttachments(kept)).toEqual([]);
+    for (const record of [undefined, null, "x", {}]) expect(readAttachments(record)).toEqual([]);
   });
 });
 
@@ -57,7 +57,7 @@ describe("a file", () => {
     ["noImages", "image/png", 5, { images: false, files: true }],
     ["noFiles", "", 5, { images: true, files: false }],
   ] as const)("is refused before it is read: %s of %s", (why, type, bytes, takes) => {
-    expect(refusedUnread(type, bytes, takes)).toBe(why);
+    expect(refusalBeforeReading(type, bytes, takes)).toBe(why);
   });
 
   it("is a text if it is UTF-8, and no PDF", () => {
@@ -68,22 +68,22 @@ describe("a file", () => {
 
 describe("an image", () => {
   it("keeps its shape within the bound, and is never made larger", () => {
-    expect(within({ width: 3584, height: 1792 })).toEqual({ width: 1792, height: 896 });
-    expect(within({ width: 100, height: 50 })).toEqual({ width: 100, height: 50 });
-    expect(within({ width: 20_000, height: 2 })).toEqual({ width: 1792, height: 1 });
+    expect(fitWithin({ width: 3584, height: 1792 })).toEqual({ width: 1792, height: 896 });
+    expect(fitWithin({ width: 100, height: 50 })).toEqual({ width: 100, height: 50 });
+    expect(fitWithin({ width: 20_000, height: 2 })).toEqual({ width: 1792, height: 1 });
   });
 
   it("is uploaded as it is only if the server takes it so, and it says no more than its pixels", () => {
     const size = { width: 1792, height: 10 };
-    expect(isKept("image/png", UPLOADED_IMAGE_BYTES, size)).toBe(true);
-    expect(isKept("image/png", UPLOADED_IMAGE_BYTES + 1, size)).toBe(false);
-    expect(isKept("image/png", 10, { ...size, width: 1793 })).toBe(false);
-    for (const type of ["image/jpeg", "image/heic", "image/bmp"]) expect(isKept(type, 10, size)).toBe(false);
+    expect(canUploadUnchanged("image/png", MAX_UPLOADED_IMAGE_BYTES, size)).toBe(true);
+    expect(canUploadUnchanged("image/png", MAX_UPLOADED_IMAGE_BYTES + 1, size)).toBe(false);
+    expect(canUploadUnchanged("image/png", 10, { ...size, width: 1793 })).toBe(false);
+    for (const type of ["image/jpeg", "image/heic", "image/bmp"]) expect(canUploadUnchanged(type, 10, size)).toBe(false);
   });
 
   it("is small enough for as many as a question may have", () => {
-    const { width, height } = within({ width: 9000, height: 9000 });
-    expect(MAX_ATTACHMENTS * UPLOADED_IMAGE_BYTES).toBeLessThanOrEqual(6_291_456);
+    const { width, height } = fitWithin({ width: 9000, height: 9000 });
+    expect(MAX_ATTACHMENTS * MAX_UPLOADED_IMAGE_BYTES).toBeLessThanOrEqual(6_291_456);
     expect(MAX_ATTACHMENTS * width * height).toBeLessThanOrEqual(33_554_432);
   });
 });

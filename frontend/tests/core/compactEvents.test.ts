@@ -9,11 +9,11 @@ const delta = (seq: number, text: string): object => ({ type: "response.output_t
 const begin = (number: number, id: string, ...events: unknown[]): object => ({ type: "watch.events", response_id: id, number, events });
 
 /** What one socket that says this is heard to say, each event as its JSON. */
-function heard(...messages: unknown[]): unknown[] {
+function expandAll(...messages: unknown[]): unknown[] {
   const watches: Watches = new Map();
   return messages.map((message) => {
-    const found = expand(structuredClone(message), watches) as { response_id: string; events: object[] } | null;
-    return found && [found.response_id, ...found.events.map((event) => JSON.stringify(event))];
+    const expanded = expand(structuredClone(message), watches) as { response_id: string; events: object[] } | null;
+    return expanded && [expanded.response_id, ...expanded.events.map((event) => JSON.stringify(event))];
   });
 }
 
@@ -22,9 +22,9 @@ describe("what the services send in the compact form", () => {
     const whole: Raw[] = recorded(name);
     const watches: Watches = new Map();
     const events = COMPACT[name].flatMap((message) => {
-      const found = expand(message, watches) as { type: string; response_id: string; events: Raw[] };
-      expect([found.type, found.response_id]).toEqual(["watch.events", ID]);
-      return found.events;
+      const messages = expand(message, watches) as { type: string; response_id: string; events: Raw[] };
+      expect([messages.type, messages.response_id]).toEqual(["watch.events", ID]);
+      return messages.events;
     });
     const again = events.findIndex((event, place) => place > 0 && event.sequence_number !== (events[place - 1]?.sequence_number ?? 0) + 1);
     const words = (some: Raw[]): string[] => some.map((event) => JSON.stringify(event));
@@ -35,34 +35,34 @@ describe("what the services send in the compact form", () => {
 
   it("is read as what the first version sends", () => {
     const watches: Watches = new Map();
-    const read = COMPACT.items.map((message) => readMessage(JSON.stringify(message), watches));
+    const incoming = COMPACT.items.map((message) => readMessage(JSON.stringify(message), watches));
     const plain = recorded("items");
     const [first, second] = [plain.slice(0, Math.floor(plain.length / 2)), plain.slice(Math.floor(plain.length / 4))].map((events) =>
       readMessage(JSON.stringify({ type: "watch.events", response_id: ID, events }), new Map()),
     );
     const events = (message: unknown): unknown[] => (message as { events: unknown[] }).events;
-    expect(read.flatMap(events)).toEqual([first, second].flatMap(events));
+    expect(incoming.flatMap(events)).toEqual([first, second].flatMap(events));
   });
 });
 
 describe("a socket with compact events", () => {
   it("has several responses, whose numbers may be told anew", () => {
-    const found = heard(begin(0, "a", delta(4, "A"), "b"), begin(1, "b", delta(9, "X")), [0, "c"], [1, "y", "z"], begin(0, "c", delta(2, "1")), [0, "2"], [1, { type: "t", sequence_number: 12 }, "!"]);
-    const told = (seq: number, text: string): string => JSON.stringify(delta(seq, text));
-    expect(found).toEqual([
-      ["a", told(4, "A"), told(5, "b")],
-      ["b", told(9, "X")],
-      ["a", told(6, "c")],
-      ["b", told(10, "y"), told(11, "z")],
-      ["c", told(2, "1")],
-      ["c", told(3, "2")],
-      ["b", '{"type":"t","sequence_number":12}', told(13, "!")],
+    const messages = expandAll(begin(0, "a", delta(4, "A"), "b"), begin(1, "b", delta(9, "X")), [0, "c"], [1, "y", "z"], begin(0, "c", delta(2, "1")), [0, "2"], [1, { type: "t", sequence_number: 12 }, "!"]);
+    const frame = (seq: number, text: string): string => JSON.stringify(delta(seq, text));
+    expect(messages).toEqual([
+      ["a", frame(4, "A"), frame(5, "b")],
+      ["b", frame(9, "X")],
+      ["a", frame(6, "c")],
+      ["b", frame(10, "y"), frame(11, "z")],
+      ["c", frame(2, "1")],
+      ["c", frame(3, "2")],
+      ["b", '{"type":"t","sequence_number":12}', frame(13, "!")],
     ]);
   });
 
   it("numbers texts behind an event that repeats a number", () => {
-    const [, found] = heard(begin(0, "a", delta(4, "A")), [0, { type: "response.queued", sequence_number: 4, queue: {} }, "b"]);
-    expect((found as unknown[])[2]).toBe(JSON.stringify(delta(5, "b")));
+    const [, messages] = expandAll(begin(0, "a", delta(4, "A")), [0, { type: "response.queued", sequence_number: 4, queue: {} }, "b"]);
+    expect((messages as unknown[])[2]).toBe(JSON.stringify(delta(5, "b")));
   });
 
   it.each([
@@ -70,7 +70,7 @@ describe("a socket with compact events", () => {
     ["no number", ["0", "b"]],
     ["nothing", []],
   ])("does not read %s, and goes on", (_, message) => {
-    expect(heard(begin(0, "a", delta(4, "A")), message, [0, "b"])).toEqual([["a", JSON.stringify(delta(4, "A"))], null, ["a", JSON.stringify(delta(5, "b"))]]);
+    expect(expandAll(begin(0, "a", delta(4, "A")), message, [0, "b"])).toEqual([["a", JSON.stringify(delta(4, "A"))], null, ["a", JSON.stringify(delta(5, "b"))]]);
   });
 
   it.each([
@@ -82,8 +82,8 @@ describe("a socket with compact events", () => {
     ["a watch of nothing", { type: "watch.events", number: 0, events: [] }],
     ["a watch without events", { type: "watch.events", response_id: "a", number: 0 }],
   ])("reads no text behind %s until the watch is told again", (_, message) => {
-    const found = heard(begin(0, "a", delta(4, "A")), message, [0, "c"], [0, delta(7, "d")], begin(0, "a", delta(5, "b")), [0, "c"]);
-    expect(found.slice(1)).toEqual([null, null, null, ["a", JSON.stringify(delta(5, "b"))], ["a", JSON.stringify(delta(6, "c"))]]);
+    const messages = expandAll(begin(0, "a", delta(4, "A")), message, [0, "c"], [0, delta(7, "d")], begin(0, "a", delta(5, "b")), [0, "c"]);
+    expect(messages.slice(1)).toEqual([null, null, null, ["a", JSON.stringify(delta(5, "b"))], ["a", JSON.stringify(delta(6, "c"))]]);
   });
 
   it.each([-1, 0.5, "0", null])("has no watch with the number %j", (number) => {

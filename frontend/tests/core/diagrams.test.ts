@@ -46,11 +46,11 @@ describe("the frame that draws", () => {
 
   const draw = (source: string): void => queue.draw(source, false, (drawing) => drawings.push(drawing));
   const began = (): void => {
-    queue.heard({ did: "ready" });
-    queue.heard({ did: "loaded" });
+    queue.receive({ did: "ready" });
+    queue.receive({ did: "loaded" });
   };
   /** The ids and sources that it was asked for. */
-  const asked = (): [number, string][] => log.flatMap((each): [number, string][] => (typeof each === "object" && each.do === "draw" ? [[each.id, each.source]] : []));
+  const draws = (): [number, string][] => log.flatMap((each): [number, string][] => (typeof each === "object" && each.do === "draw" ? [[each.id, each.source]] : []));
   const expire = (): void => {
     const [timer, ...others] = timers;
     expect(others).toEqual([]);
@@ -64,26 +64,26 @@ describe("the frame that draws", () => {
     expect(log).toEqual(["open"]);
     began();
     expect(log[1]).toEqual({ do: "load", script: "/draws.js" });
-    expect(asked()).toEqual([[1, "a"]]);
-    queue.heard({ did: "drawn", id: 1, svg: "A" });
-    queue.heard({ did: "wrong", id: 2 });
+    expect(draws()).toEqual([[1, "a"]]);
+    queue.receive({ did: "drawn", id: 1, svg: "A" });
+    queue.receive({ did: "wrong", id: 2 });
     expect(drawings).toEqual([{ svg: "A" }, "wrong"]);
     expect(timers).toEqual([]);
     draw("c");
-    expect(asked()).toEqual([[1, "a"], [2, "b"], [3, "c"]]);
+    expect(draws()).toEqual([[1, "a"], [2, "b"], [3, "c"]]);
     expect(log.filter((each) => each === "open")).toEqual(["open"]);
   });
 
   it("is believed of the diagram alone that it is at", () => {
     draw("a");
-    queue.heard({ did: "drawn", id: 0, svg: "early" });
-    queue.heard({ did: "loaded" });
+    queue.receive({ did: "drawn", id: 0, svg: "early" });
+    queue.receive({ did: "loaded" });
     began();
-    queue.heard({ did: "drawn", id: 7, svg: "other" });
-    queue.heard({ did: "ready" });
+    queue.receive({ did: "drawn", id: 7, svg: "other" });
+    queue.receive({ did: "ready" });
     expect(drawings).toEqual([]);
-    queue.heard({ did: "drawn", id: 1, svg: "A" });
-    queue.heard({ did: "drawn", id: 1, svg: "again" });
+    queue.receive({ did: "drawn", id: 1, svg: "A" });
+    queue.receive({ did: "drawn", id: 1, svg: "again" });
     expect(drawings).toEqual([{ svg: "A" }]);
   });
 
@@ -96,16 +96,16 @@ describe("the frame that draws", () => {
     expect(drawings).toEqual(["late"]);
     expect(log.slice(-2)).toEqual(["close", "open"]);
     began();
-    expect(asked()).toEqual([[1, "endless"], [2, "b"]]);
-    queue.heard({ did: "drawn", id: 1, svg: "of the first" });
-    queue.heard({ did: "drawn", id: 2, svg: "B" });
+    expect(draws()).toEqual([[1, "endless"], [2, "b"]]);
+    queue.receive({ did: "drawn", id: 1, svg: "of the first" });
+    queue.receive({ did: "drawn", id: 2, svg: "B" });
     expect(drawings).toEqual(["late", { svg: "B" }]);
   });
 
   it.each([
     ["does not begin", expire],
-    ["cannot be had", (): void => (queue.heard({ did: "ready" }), queue.heard({ did: "missing" }))],
-    ["does not come", (): void => (queue.heard({ did: "ready" }), expire())],
+    ["cannot be had", (): void => (queue.receive({ did: "ready" }), queue.receive({ did: "missing" }))],
+    ["does not come", (): void => (queue.receive({ did: "ready" }), expire())],
   ])("that %s leaves all diagrams late, and the next one tries again", (_, fails) => {
     draw("a");
     draw("b");
@@ -116,6 +116,6 @@ describe("the frame that draws", () => {
     draw("c");
     expect(log.at(-1)).toBe("open");
     began();
-    expect(asked()).toEqual([[1, "c"]]);
+    expect(draws()).toEqual([[1, "c"]]);
   });
 });

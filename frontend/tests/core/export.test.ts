@@ -1,24 +1,24 @@
 import { afterEach, describe, expect, it } from "vitest";
 import { apply, newAnswer, type Answer } from "../../src/core/answer";
-import { choosing, newConversation, newTurn, withTurn, type Conversation, type Turn } from "../../src/core/conversation";
+import { withChoice, newConversation, newTurn, withTurn, type Conversation, type Turn } from "../../src/core/conversation";
 import { asJson, asMarkdown } from "../../src/core/export";
-import { use } from "../../src/core/words";
-import { read, recorded, series, type Ending } from "../events";
+import { useLanguage } from "../../src/core/words";
+import { parse, recorded, series, type Ending } from "../events";
 
 const NOON = Date.UTC(2026, 10, 26, 12, 0, 59);
 
-afterEach(() => use("en"));
+afterEach(() => useLanguage("en"));
 
 function answer(id: string, text: string, ending?: Ending): Answer {
-  return series(id, [text], ending).reduce((found, raw) => apply(found, read(raw), null).answer, newAnswer(id));
+  return series(id, [text], ending).reduce((current, raw) => apply(current, parse(raw), null).answer, newAnswer(id));
 }
 
-function folded(name: Parameters<typeof recorded>[0]): Answer {
-  return recorded(name).reduce((found, raw) => apply(found, read(raw), null).answer, newAnswer(name));
+function foldRecording(name: Parameters<typeof recorded>[0]): Answer {
+  return recorded(name).reduce((current, raw) => apply(current, parse(raw), null).answer, newAnswer(name));
 }
 
-function turn(id: string, parent: string | null, question: string, found: Answer | null, more: Partial<Turn> = {}): Turn {
-  return { ...newTurn(id, parent, question, "test-model", "tab", NOON), phase: "accepted", answer: found, ...more };
+function turn(id: string, parent: string | null, question: string, answer: Answer | null, more: Partial<Turn> = {}): Turn {
+  return { ...newTurn(id, parent, question, "test-model", "tab", NOON), phase: "accepted", answer: answer, ...more };
 }
 
 function conversation(...turns: Turn[]): Conversation {
@@ -33,8 +33,8 @@ const TEXT = "# Not ours\n\n* a  \n* b\t\n\n<b>é</b> \\(x\\) 🌧\r\nend ";
 
 describe("Markdown", () => {
   it("has the questions and answers on show, with models and times", () => {
-    const found = conversation(turn("1", null, "Why does\nit rain?", answer("r1", TEXT)), turn("2", "1", "And snow?", answer("r2", "Cold.")));
-    expect(asMarkdown(found)).toBe(
+    const file = conversation(turn("1", null, "Why does\nit rain?", answer("r1", TEXT)), turn("2", "1", "And snow?", answer("r2", "Cold.")));
+    expect(asMarkdown(file)).toBe(
       "# Why does it rain?\n\n" +
         `## Question\n\n*2026-11-26 12:00 UTC*\n\n> Why does\n> it rain?\n\n## Answer\n\n*test-model*\n\n${TEXT}\n\n` +
         "## Question\n\n*2026-11-26 12:00 UTC*\n\n> And snow?\n\n## Answer\n\n*test-model*\n\nCold.\n",
@@ -43,27 +43,27 @@ describe("Markdown", () => {
 
   it("has one version of each question: the one on show", () => {
     const [first, second] = [turn("1", null, "old", answer("r1", "Old.")), turn("2", null, "new", answer("r2", "New."))];
-    const found = conversation(first, second);
-    expect(asMarkdown(found)).toContain("New.");
-    expect(asMarkdown(found)).not.toContain("Old.");
-    expect(asMarkdown(choosing(found, first, NOON))).toContain("Old.");
+    const file = conversation(first, second);
+    expect(asMarkdown(file)).toContain("New.");
+    expect(asMarkdown(file)).not.toContain("Old.");
+    expect(asMarkdown(withChoice(file, first, NOON))).toContain("Old.");
   });
 
   it("reads an answer that was continued as one, and says how it ended", () => {
     const cut = answer("r1", "One tw", { type: "response.incomplete", reason: "max_output_tokens" });
     const more = answer("r2", "o three", { type: "response.incomplete", reason: "max_output_tokens" });
-    const found = asMarkdown(conversation(turn("1", null, "count", more, { before: [cut] })));
-    expect(found).toContain("\n\nOne two three\n\n*Cut off: the length limit was reached.*\n");
+    const file = asMarkdown(conversation(turn("1", null, "count", more, { before: [cut] })));
+    expect(file).toContain("\n\nOne two three\n\n*Cut off: the length limit was reached.*\n");
   });
 
   it("leaves reasoning out, and has calls as code", () => {
-    const found = conversation(turn("1", null, "do", folded("items")), turn("2", "1", "more", folded("custom")));
-    const kept = json(found)["turns"] as { answers: { items: { type: string; text: string; name?: string }[] }[] }[];
-    const items = kept.flatMap(({ answers }) => answers.flatMap((each) => each.items));
+    const file = conversation(turn("1", null, "do", foldRecording("items")), turn("2", "1", "more", foldRecording("custom")));
+    const turns = json(file)["turns"] as { answers: { items: { type: string; text: string; name?: string }[] }[] }[];
+    const items = turns.flatMap(({ answers }) => answers.flatMap((each) => each.items));
     for (const { type, text, name } of items) {
-      if (type === "reasoning") expect(asMarkdown(found)).not.toContain(text);
-      else expect(asMarkdown(found)).toContain(text);
-      if (type === "function") expect(asMarkdown(found)).toContain(`*Call of ${name}*\n\n\`\`\`json\n${text}\n\`\`\``);
+      if (type === "reasoning") expect(asMarkdown(file)).not.toContain(text);
+      else expect(asMarkdown(file)).toContain(text);
+      if (type === "function") expect(asMarkdown(file)).toContain(`*Call of ${name}*\n\n\`\`\`json\n${text}\n\`\`\``);
     }
     for (const type of ["reasoning", "message", "function", "custom"]) expect(items.map((each) => each.type)).toContain(type);
   });
@@ -75,27 +75,27 @@ describe("Markdown", () => {
     ["> ```\n> let a", "> ```\n> let a\n> ```"],
     ["```\na\n```\nb `", "```\na\n```\nb `"],
     ["a\n```", "a\n```\n```"],
-  ])("ends a block of code that %j leaves open", (text, closed) => {
+  ])("ends a block of code that %j leaves open", (text, closing) => {
     const cut = answer("r1", text, { type: "response.incomplete", reason: "max_output_tokens" });
-    const found = asMarkdown(conversation(turn("1", null, "q", cut)));
-    expect(found).toContain(`\n\n${closed}\n\n*Cut off`);
+    const file = asMarkdown(conversation(turn("1", null, "q", cut)));
+    expect(file).toContain(`\n\n${closing}\n\n*Cut off`);
   });
 
   it("keeps what looks like a heading in a question within it, and a question without an answer", () => {
-    const found = asMarkdown(conversation(turn("1", null, "# mine\n\n> a", null, { phase: "sending" })));
-    expect(found).toBe("# mine > a\n\n## Question\n\n*2026-11-26 12:00 UTC*\n\n> # mine\n>\n> > a\n");
+    const file = asMarkdown(conversation(turn("1", null, "# mine\n\n> a", null, { phase: "sending" })));
+    expect(file).toBe("# mine > a\n\n## Question\n\n*2026-11-26 12:00 UTC*\n\n> # mine\n>\n> > a\n");
   });
 
   it("names what went with a question", () => {
     const [photo, notes] = ["photo.png", "notes.txt"].map((name, place) => ({ fileId: `file-${place}`, name, kind: "file" as const, bytes: 5, expiresAt: 0 }));
     if (photo === undefined || notes === undefined) throw new Error("no files");
-    const found = conversation(turn("1", null, "Look", null, { attachments: [photo, notes] }));
-    expect(asMarkdown(found)).toContain("> Look\n>\n> *photo.png*\n> *notes.txt*\n");
-    expect(json(found)["turns"]).toMatchObject([{ attachments: [{ file_id: "file-0", name: "photo.png", type: "file", bytes: 5 }, {}] }]);
+    const file = conversation(turn("1", null, "Look", null, { attachments: [photo, notes] }));
+    expect(asMarkdown(file)).toContain("> Look\n>\n> *photo.png*\n> *notes.txt*\n");
+    expect(json(file)["turns"]).toMatchObject([{ attachments: [{ file_id: "file-0", name: "photo.png", type: "file", bytes: 5 }, {}] }]);
   });
 
   it("speaks the language in use", async () => {
-    await use("de");
+    await useLanguage("de");
     expect(asMarkdown(conversation(turn("1", null, "q", answer("r1", "a"))))).not.toContain("Question");
   });
 
@@ -106,17 +106,17 @@ describe("Markdown", () => {
 
 describe("JSON", () => {
   it("has every version, which of them are shown, and texts to the letter", () => {
-    const found = json(conversation(turn("1", null, "old", answer("r1", TEXT)), turn("2", null, "new", answer("r2", "New."))));
-    expect(found).toMatchObject({ format: "tailrace.conversation", version: 1, id: "c1", title: "new", created_at: "2026-11-26T12:00:59.000Z", shown: ["2"] });
-    expect(found["turns"]).toMatchObject([
+    const file = json(conversation(turn("1", null, "old", answer("r1", TEXT)), turn("2", null, "new", answer("r2", "New."))));
+    expect(file).toMatchObject({ format: "tailrace.conversation", version: 1, id: "c1", title: "new", created_at: "2026-11-26T12:00:59.000Z", shown: ["2"] });
+    expect(file["turns"]).toMatchObject([
       { id: "1", follows: null, question: "old", model: "test-model", state: "accepted", answers: [{ response_id: "r1", status: "completed", items: [{ type: "message", text: TEXT }] }] },
       { id: "2", follows: null, question: "new", asked_at: "2026-11-26T12:00:59.000Z", answers: [{ usage: { input_tokens: 4, output_tokens: 1 } }] },
     ]);
   });
 
   it("has nothing of a question that was taken back", () => {
-    const found = asJson(conversation(turn("1", null, "kept", answer("r1", "a")), turn("2", "1", "secret", null, { phase: "withdrawn" })));
-    expect(found).not.toContain("secret");
-    expect(found).toContain("kept");
+    const file = asJson(conversation(turn("1", null, "kept", answer("r1", "a")), turn("2", "1", "secret", null, { phase: "withdrawn" })));
+    expect(file).not.toContain("secret");
+    expect(file).toContain("kept");
   });
 });

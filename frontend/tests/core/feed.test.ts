@@ -19,7 +19,7 @@ it.each([
   [{ type: "conversation.deleted", ...AT }, { kind: "deleted", id: "conv_1" }],
   [{ type: "response.ended", position: "p", response_id: "r", conversation_id: null }, { kind: "other" }],
   [{ type: "something.new", ...AT }, { kind: "other" }],
-])("reads %j", (event, wanted) => expect(readFeed([event])).toMatchObject([{ position: "p", ...wanted }]));
+])("reads %j", (event, expected) => expect(readFeed([event])).toMatchObject([{ position: "p", ...expected }]));
 
 it("leaves out what makes no sense", () => {
   expect(readFeed([null, 3, {}, { type: "feed.ready" }, { type: "conversation.turn", ...AT }])).toEqual([]);

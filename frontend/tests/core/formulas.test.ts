@@ -37,7 +37,7 @@ describe("a formula", () => {
     ["$2x + 3 = 7$", ["F(2x + 3 = 7)"]],
     ["$10 \\text{ cm}$", ["F(10 \\text{ cm})"]],
     ["日本$x$語", ["F(x)"]],
-  ])("in %j is found", (source, found) => expect(formulas(source)).toEqual(found));
+  ])("in %j is found", (source, expected) => expect(formulas(source)).toEqual(expected));
 
   it.each([
     "between $5 and $6",
@@ -87,18 +87,18 @@ describe("a formula", () => {
   it("is its source until formulas can be drawn, and the same object after", () => {
     const tree = new MarkdownTree();
     expect(text(tree.render("a $x$ b", true))).toBe("a $x$ b");
-    expect(tree.waits).toBe(true);
+    expect(tree.waitsForFormulas).toBe(true);
     const [first] = classed(tree.render("a $x$ b", true, PLAIN), "math");
     expect(text([first as Node])).toBe("F(x)");
     expect(classed(tree.render("a $x$ b and more", true, PLAIN), "math")[0]).toBe(first);
-    expect(tree.waits).toBe(false);
+    expect(tree.waitsForFormulas).toBe(false);
   });
 
   it("keeps every character of the source", () => {
     for (const source of ["a \\(x\\) ⸨ b $y$ ```\n$$\n", "\\[\n\n x", "$$ \\\\ $$ ⸨1⸩", "\\", "\\\\(", "$", "`$`"]) {
-      const { text: sheltered, kept } = shelter(source, false);
-      expect(restore(sheltered, kept)).toBe(source);
-      expect(split(sheltered, kept).map((one) => (typeof one === "string" ? one : one.source)).join("")).toBe(source);
+      const { text: sheltered, originals } = shelter(source, false);
+      expect(restore(sheltered, originals)).toBe(source);
+      expect(split(sheltered, originals).map((one) => (typeof one === "string" ? one : one.source)).join("")).toBe(source);
     }
   });
 
@@ -118,10 +118,10 @@ describe("while it streams, a formula", () => {
     const tree = new MarkdownTree();
     const whole = text(draw(SOURCE)).replace(/\s/g, "");
     for (let end = 0; end <= SOURCE.length; end += 1) {
-      const drawn = tree.render(SOURCE.slice(0, end), true, PLAIN);
-      expect(all(drawn).filter(({ tag }) => tag === "em" || tag === "strong")).toEqual([]);
-      const shown = text(drawn.filter((node) => text([node]).startsWith("\\[") === false)).replace(/\s/g, "");
-      expect(whole.startsWith(shown)).toBe(true);
+      const nodes = tree.render(SOURCE.slice(0, end), true, PLAIN);
+      expect(all(nodes).filter(({ tag }) => tag === "em" || tag === "strong")).toEqual([]);
+      const visible = text(nodes.filter((node) => text([node]).startsWith("\\[") === false)).replace(/\s/g, "");
+      expect(whole.startsWith(visible)).toBe(true);
     }
   });
 
@@ -135,7 +135,7 @@ describe("while it streams, a formula", () => {
     ["it costs $5 and *mor", "it costs $5 and mor"],
     ["set $HOME to the path *bef", "set $HOME to the path bef"],
     ["open \\(a\n\n*b", "open (ab"],
-  ])("%j is drawn as %j", (source, shown) => expect(text(draw(source, true)).trim()).toBe(shown));
+  ])("%j is drawn as %j", (source, visible) => expect(text(draw(source, true)).trim()).toBe(visible));
 
   it("of several lines is shown as its source", () => {
     expect(text(draw("So:\n\n\\[\n*a* +", true))).toBe("So:\\[\n*a* +");
@@ -153,7 +153,7 @@ describe("a notice among formulas", () => {
   it("stands beside them, wherever the text was cut", () => {
     const whole = text(draw(SOURCE));
     for (let at = 0; at <= SOURCE.length; at += 1) {
-      const tree = new Notices().put(draw(SOURCE), SOURCE, [{ at, words: "<0>" }]);
+      const tree = new Notices().insertInto(draw(SOURCE), SOURCE, [{ at, words: "<0>" }]);
       expect(text(tree).split("<0>")).toHaveLength(2);
       expect(text(tree).replace("<0>", "")).toBe(whole);
       expect(classed(tree, "math").map((one) => text([one]))).toEqual(["F(a_1)", "D(\nb\n)", "F(c)"]);
@@ -167,6 +167,6 @@ describe("a notice among formulas", () => {
     [SOURCE.indexOf(" two"), "One <0>F(a_1) two"],
     [SOURCE.indexOf("two"), "One F(a_1) <0>two"],
   ])("at %i is where the text before it ends", (at, expected) => {
-    expect(text(new Notices().put(draw(SOURCE), SOURCE, [{ at, words: "<0>" }]))).toContain(expected);
+    expect(text(new Notices().insertInto(draw(SOURCE), SOURCE, [{ at, words: "<0>" }]))).toContain(expected);
   });
 });

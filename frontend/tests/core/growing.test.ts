@@ -63,8 +63,8 @@ describe("a growing text", () => {
     const tree = new MarkdownTree();
     for (let end = 1; end <= TEXT.length; end += 1) {
       const source = TEXT.slice(0, end);
-      const drawn = tree.render(source, true);
-      if (end % 3 === 0) expect(drawn).toEqual(new MarkdownTree().render(source, true));
+      const nodes = tree.render(source, true);
+      if (end % 3 === 0) expect(nodes).toEqual(new MarkdownTree().render(source, true));
       if (end % 5 === 0) expect(tree.render(source, false)).toEqual(new MarkdownTree().render(source, false));
     }
   });
@@ -76,10 +76,10 @@ describe("a growing text", () => {
     const next = random(seed + 1000);
     const tree = new MarkdownTree();
     for (let end = 1; end < source.length; end += 1 + Math.floor(next() * 7)) tree.render(source.slice(0, end), true);
-    const grown = tree.render(source, true);
+    const nodes = tree.render(source, true);
     const whole = new MarkdownTree();
     vi.spyOn(whole as unknown as { finish(): void }, "finish").mockReturnValue(undefined);
-    expect(grown).toEqual(whole.render(source, true));
+    expect(nodes).toEqual(whole.render(source, true));
     expect(tree.render(source, false)).toEqual(new MarkdownTree().render(source, false));
   });
 
@@ -100,7 +100,7 @@ describe("what a token costs", () => {
     const cost = (source: string): number => {
       lexed.mockClear();
       tree.render(source, true);
-      return lexed.mock.calls.reduce((sum, [given]) => sum + given.length, 0);
+      return lexed.mock.calls.reduce((sum, [text]) => sum + text.length, 0);
     };
     let source = "";
     const costs: number[] = [];
@@ -117,9 +117,9 @@ describe("what a token costs", () => {
     const tree = new MarkdownTree();
     let before: readonly Node[] = [];
     for (let end = 1; end <= source.length; end += 3) {
-      const drawn = tree.render(source.slice(0, end), true);
-      for (let place = 0; place < before.length - 1; place += 1) expect(drawn[place]).toBe(before[place]);
-      before = drawn;
+      const nodes = tree.render(source.slice(0, end), true);
+      for (let place = 0; place < before.length - 1; place += 1) expect(nodes[place]).toBe(before[place]);
+      before = nodes;
     }
     tree.render(source, true);
     const last = tree.render(`${source}\n\nNo notes.`, true);

@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
-import { apply, ITEMS_KEPT, newAnswer, parts, readAnswer, SIDE_CHARACTERS_KEPT, type Answer } from "../../src/core/answer";
+import { apply, MAX_ITEMS, newAnswer, parts, readAnswer, MAX_SIDE_CHARACTERS, type Answer } from "../../src/core/answer";
 import { readEvent } from "../../src/core/protocol";
-import { said } from "../../src/core/reading";
-import { read, recorded, type Raw } from "../events";
+import { messageText } from "../../src/core/reading";
+import { parse, recorded, type Raw } from "../events";
 
 function fold(events: readonly Raw[], from: Answer = newAnswer("resp_1")): Answer {
   return events.reduce((before, raw) => {
-    const { answer, corrected } = apply(before, read(raw), null);
+    const { answer, corrected } = apply(before, parse(raw), null);
     expect(corrected).toBe(false);
     return answer;
   }, from);
@@ -34,13 +34,13 @@ describe("an answer of several items", () => {
   });
 
   it("says only its messages", () => {
-    expect(said([whole])).toBe("Let me < see.\n\nSo.");
+    expect(messageText([whole])).toBe("Let me < see.\n\nSo.");
   });
 
   it("is the same wherever it was cut, kept and gone on with, however far the replay overlaps", () => {
     for (let cut = 0; cut <= events.length; cut += 1) {
-      const kept = readAnswer(JSON.parse(JSON.stringify(fold(events.slice(0, cut)))) as Answer);
-      for (const back of [0, Math.max(0, cut - 3), cut]) expect(fold(events.slice(back), kept)).toEqual(whole);
+      const copy = readAnswer(JSON.parse(JSON.stringify(fold(events.slice(0, cut)))) as Answer);
+      for (const back of [0, Math.max(0, cut - 3), cut]) expect(fold(events.slice(back), copy)).toEqual(whole);
     }
   });
 
@@ -60,7 +60,7 @@ describe("an item", () => {
   it("that the answer ended in is cut, and those before it are whole", () => {
     expect(brief(fold(recorded("cut")))).toEqual(["reasoning Short. whole", 'function geo.weather {"city": "Zür cut']);
     expect(brief(fold(recorded("thoughts")))).toEqual(["reasoning I never came to an end cut"]);
-    expect(said([fold(recorded("thoughts"))])).toBe("");
+    expect(messageText([fold(recorded("thoughts"))])).toBe("");
   });
 
   it("that calls a custom tool has its input", () => {
@@ -69,9 +69,9 @@ describe("an item", () => {
 
   it("of each kind has its whole text stated", () => {
     for (const name of ["items", "custom"] as const) {
-      const events = recorded(name).map(read);
-      const stated = events.flatMap((event) => (event.kind === "text" ? [`${event.item} ${event.text}`] : []));
-      expect(stated).toEqual(parts(fold(recorded(name))).map(({ kind, text }) => `${kind} ${text}`));
+      const events = recorded(name).map(parse);
+      const statements = events.flatMap((event) => (event.kind === "text" ? [`${event.item} ${event.text}`] : []));
+      expect(statements).toEqual(parts(fold(recorded(name))).map(({ kind, text }) => `${kind} ${text}`));
     }
   });
 
@@ -92,23 +92,23 @@ describe("an item", () => {
     const done = events.findIndex(({ type }) => type === "response.function_call_arguments.done");
     const before = fold(events.slice(0, done));
     const wrong = { ...before, text: `${before.text.slice(0, -3)}?` };
-    const { answer, corrected } = apply(wrong, read(events[done] as Raw), null);
+    const { answer, corrected } = apply(wrong, parse(events[done] as Raw), null);
     expect(corrected).toBe(true);
     expect(fold(events.slice(done + 1), answer)).toEqual(fold(events));
-    expect(apply(before, read(events[done] as Raw), null).corrected).toBe(false);
+    expect(apply(before, parse(events[done] as Raw), null).corrected).toBe(false);
   });
 });
 
 /** The same events that a server would send for these items, in pieces of so many characters. */
-function made(items: { type: string; name?: string; text: string }[], size: number): Raw[] {
+function events(items: { type: string; name?: string; text: string }[], size: number): Raw[] {
   const events = items.flatMap(({ type, name, text }) => {
-    const shown = { message: "output_text", reasoning: "reasoning_text", function_call: "function_call_arguments" }[type] ?? "";
+    const part = { message: "output_text", reasoning: "reasoning_text", function_call: "function_call_arguments" }[type] ?? "";
     const characters = [...text];
     const pieces = Array.from({ length: Math.ceil(characters.length / size) }, (_, place) => characters.slice(place * size, (place + 1) * size).join(""));
     return [
       { type: "response.output_item.added", item: { type, name } },
-      ...pieces.map((delta) => ({ type: `response.${shown}.delta`, delta })),
-      { type: `response.${shown}.done`, text, arguments: text },
+      ...pieces.map((delta) => ({ type: `response.${part}.delta`, delta })),
+      { type: `response.${part}.done`, text, arguments: text },
       { type: "response.output_item.done", item: { type, status: "completed" } },
     ];
   });
@@ -117,7 +117,7 @@ function made(items: { type: string; name?: string; text: string }[], size: numb
 
 describe("what is kept", () => {
   it("of reasoning and calls together is bounded, and what is left out is counted; messages are whole", () => {
-    const thoughts = "t".repeat(SIDE_CHARACTERS_KEPT - 100);
+    const thoughts = "t".repeat(MAX_SIDE_CHARACTERS - 100);
     const items = [
       { type: "message", text: "m".repeat(300_000) },
       { type: "reasoning", text: thoughts },
@@ -125,7 +125,7 @@ describe("what is kept", () => {
       { type: "message", text: "m".repeat(300_000) },
       { type: "function_call", name: "g", text: "{}" },
     ];
-    const answers = [10, 4000].map((size) => fold(made(items, size)));
+    const answers = [10, 4000].map((size) => fold(events(items, size)));
     for (const answer of answers) {
       const [before, first, second, third, fourth] = parts(answer);
       expect(before?.text).toHaveLength(300_000);
@@ -139,11 +139,11 @@ describe("what is kept", () => {
   });
 
   it("of many items is bounded too", () => {
-    const items = Array.from({ length: ITEMS_KEPT + 7 }, (_, place) => ({ type: place % 2 === 0 ? "message" : "function_call", name: "f", text: "[1]" }));
-    const answer = fold(made(items, 9));
-    expect(answer.items).toHaveLength(ITEMS_KEPT);
+    const items = Array.from({ length: MAX_ITEMS + 7 }, (_, place) => ({ type: place % 2 === 0 ? "message" : "function_call", name: "f", text: "[1]" }));
+    const answer = fold(events(items, 9));
+    expect(answer.items).toHaveLength(MAX_ITEMS);
     expect(answer.more).toBe(7);
-    expect(answer.text).toBe("[1]".repeat(ITEMS_KEPT));
+    expect(answer.text).toBe("[1]".repeat(MAX_ITEMS));
   });
 });
 
@@ -156,7 +156,7 @@ describe("what an older version of this page kept", () => {
   it("is one message when it ended", () => {
     const answer = readAnswer(old(fold(recorded("plain"))));
     expect(parts(answer)).toMatchObject([{ kind: "message", text: "One two three." }]);
-    expect(said([answer])).toBe("One two three.");
+    expect(messageText([answer])).toBe("One two three.");
   });
 
   it("is read again from the beginning when it still runs, because it may lack items", () => {

@@ -1,18 +1,18 @@
 import { describe, expect, it } from "vitest";
-import { refusalWords, settingsWords, sizeWords, uploadWords, wrongWords } from "../../src/core/messages";
-import { USUAL } from "../../src/core/settings";
+import { fileRefusalWords, settingsWords, sizeWords, uploadWords, invalidFieldWords } from "../../src/core/messages";
+import { DEFAULT_SETTINGS } from "../../src/core/settings";
 
 describe("settings in words", () => {
   it("are only those that are set", () => {
-    expect(settingsWords({ ...USUAL, model: "m" })).toBe("");
+    expect(settingsWords({ ...DEFAULT_SETTINGS, model: "m" })).toBe("");
     expect(settingsWords({ model: null, instructions: "x", temperature: 0.75, length: 1 })).toBe("instructions, temperature 0.75, at most 1 token");
-    expect([0, 0.7, 2, 0.55].map((temperature) => settingsWords({ ...USUAL, temperature }))).toEqual(["temperature 0.0", "temperature 0.7", "temperature 2.0", "temperature 0.55"]);
+    expect([0, 0.7, 2, 0.55].map((temperature) => settingsWords({ ...DEFAULT_SETTINGS, temperature }))).toEqual(["temperature 0.0", "temperature 0.7", "temperature 2.0", "temperature 0.55"]);
   });
 
   it("that are wrong name the model's bound where it is known", () => {
-    expect(wrongWords("length", 1000)).toContain("from 1 to 1000");
-    expect(wrongWords("length", null)).toBe("A whole number from 1 on.");
-    expect(wrongWords("temperature", null)).toBe("A number from 0 to 2.");
+    expect(invalidFieldWords("length", 1000)).toContain("from 1 to 1000");
+    expect(invalidFieldWords("length", null)).toBe("A whole number from 1 on.");
+    expect(invalidFieldWords("temperature", null)).toBe("A number from 0 to 2.");
   });
 });
 
@@ -22,9 +22,9 @@ describe("files in words", () => {
   });
 
   it("that are refused are named, with the bound", () => {
-    expect(refusalWords("tooLarge", "a.txt", "file", true)).toBe("a.txt is too large. It may have 262 kB at most.");
-    expect(refusalWords("tooLarge", "a.png", "image", true)).toContain("50.0 MB");
-    expect(refusalWords("notText", "a.pdf", "file", false)).not.toContain("image");
+    expect(fileRefusalWords("tooLarge", "a.txt", "file", true)).toBe("a.txt is too large. It may have 262 kB at most.");
+    expect(fileRefusalWords("tooLarge", "a.png", "image", true)).toContain("50.0 MB");
+    expect(fileRefusalWords("notText", "a.pdf", "file", false)).not.toContain("image");
   });
 
   it("that were not uploaded: why, and when again", () => {

@@ -30,7 +30,7 @@ describe("a running answer", () => {
     ["**done** and", "**done** and"],
     ["one **a\n\ntwo", "one **a\n\ntwo"],
     ["escaped \\*", "escaped \\*"],
-  ])("closes what is open in its last words: %j", (source, settled) => expect(drawable(source)).toBe(settled));
+  ])("closes what is open in its last words: %j", (source, expected) => expect(drawable(source)).toBe(expected));
 
   it.each(["Items:\n-", "Items:\n- ", "Items:\n1", "Items:\n1.", "Items:\n##", "Items:\n```", "Items:\n```pyth", "Items:\n===", "Items:\n>", "Items:\n- [", "Items:\n- [x"])(
     "holds back a marker until it is known what it marks: %j",
@@ -60,9 +60,9 @@ describe("a running answer", () => {
     const tree = new MarkdownTree();
     let longest = 0;
     for (let end = 0; end <= source.length; end += 1) {
-      const drawn = letters(text(tree.render(source.slice(0, end), true)));
-      expect(whole.startsWith(drawn) || whole.startsWith(drawn.replace(/[[\]()!`]+\S*$/, ""))).toBe(true);
-      longest = Math.max(longest, drawn.length);
+      const letterCount = letters(text(tree.render(source.slice(0, end), true)));
+      expect(whole.startsWith(letterCount) || whole.startsWith(letterCount.replace(/[[\]()!`]+\S*$/, ""))).toBe(true);
+      longest = Math.max(longest, letterCount.length);
     }
     expect(longest).toBe(whole.length);
   });

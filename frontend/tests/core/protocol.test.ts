@@ -26,21 +26,21 @@ describe("a message on the watch socket", () => {
 
 describe("an event", () => {
   it("of an end with an odd response inside is an end all the same", () => {
-    expect(readEvent({ type: "response.failed", sequence_number: 4, response: "?" })).toEqual({ kind: "end", seq: 4, outcome: "failed", reason: null, usage: null, fault: null, served: null });
+    expect(readEvent({ type: "response.failed", sequence_number: 4, response: "?" })).toEqual({ kind: "end", seq: 4, outcome: "failed", reason: null, usage: null, fault: null, serving: null });
   });
 });
 
 describe("who answers", () => {
-  const read = (response: object): unknown => readEvent({ type: "response.in_progress", sequence_number: 2, response });
+  const parse = (response: object): unknown => readEvent({ type: "response.in_progress", sequence_number: 2, response });
   const alone = { model: null, asked: null, segments: [], shortened: false, cached: false, continuable: false };
 
   it("is read with all that the response says", () => {
     const items = [{ output_index: 0, model: "large" }, { output_index: 1, model: "small" }];
-    expect(read({ model: "small", fallback: { from: "large", items }, shortened: { from: 9, to: 4 }, cached_answer: true, continue: true })).toEqual({
+    expect(parse({ model: "small", fallback: { from: "large", items }, shortened: { from: 9, to: 4 }, cached_answer: true, continue: true })).toEqual({
       kind: "status",
       seq: 2,
       status: "in_progress",
-      served: { model: "small", asked: "large", segments: [{ item: 0, model: "large" }, { item: 1, model: "small" }], shortened: true, cached: true, continuable: true },
+      serving: { model: "small", asked: "large", segments: [{ item: 0, model: "large" }, { item: 1, model: "small" }], shortened: true, cached: true, continuable: true },
     });
   });
 
@@ -51,41 +51,41 @@ describe("who answers", () => {
     { fallback: { items: [null] } },
     { fallback: { items: [{ output_index: 0, model: "a" }, { output_index: 0, model: "b" }] } },
     { fallback: { items: [{ output_index: -1, model: "a" }] } },
-  ])("is nobody where it makes no sense: %j", (response) => expect(read(response)).toMatchObject({ served: alone }));
+  ])("is nobody where it makes no sense: %j", (response) => expect(parse(response)).toMatchObject({ serving: alone }));
 
   it("has a name of bounded length", () => {
-    expect(read({ model: "m".repeat(5000) })).toMatchObject({ served: { model: "m".repeat(200) } });
+    expect(parse({ model: "m".repeat(5000) })).toMatchObject({ serving: { model: "m".repeat(200) } });
   });
 });
 
 describe("a search in files", () => {
-  const cited = (annotation: unknown): unknown => readEvent({ type: "response.output_text.annotation.added", sequence_number: 9, annotation });
+  const parse = (annotation: unknown): unknown => readEvent({ type: "response.output_text.annotation.added", sequence_number: 9, annotation });
 
   it("is no item of the answer, and another model's item counts without it", () => {
     const output = [{ type: "file_search_call" }];
     expect(readEvent({ type: "response.output_item.added", sequence_number: 2, item: { type: "file_search_call" } })).toEqual({ kind: "other", seq: 2 });
     const items = [{ output_index: 0, model: "a" }, { output_index: 2, model: "b" }];
     const event = { type: "response.in_progress", sequence_number: 8, response: { model: "b", output, fallback: { from: "a", items } } };
-    expect(readEvent(event)).toMatchObject({ served: { segments: [{ item: 0, model: "a" }, { item: 1, model: "b" }] } });
+    expect(readEvent(event)).toMatchObject({ serving: { segments: [{ item: 0, model: "a" }, { item: 1, model: "b" }] } });
   });
 
   it("is cited by the name of a file, and any other annotation still counts", () => {
-    expect(cited({ type: "file_citation", filename: "a.md", index: 4 })).toEqual({ kind: "cited", seq: 9, file: "a.md" });
-    expect(cited({ type: "file_citation", filename: "n".repeat(5000) })).toMatchObject({ file: "n".repeat(200) });
-    for (const other of [null, {}, { type: "url_citation", filename: "a" }, { type: "file_citation", filename: "" }]) expect(cited(other)).toEqual({ kind: "other", seq: 9 });
+    expect(parse({ type: "file_citation", filename: "a.md", index: 4 })).toEqual({ kind: "cited", seq: 9, file: "a.md" });
+    expect(parse({ type: "file_citation", filename: "n".repeat(5000) })).toMatchObject({ file: "n".repeat(200) });
+    for (const other of [null, {}, { type: "url_citation", filename: "a" }, { type: "file_citation", filename: "" }]) expect(parse(other)).toEqual({ kind: "other", seq: 9 });
   });
 });
 
 describe("a place in the queue", () => {
-  const read = (queue: unknown): unknown => readEvent({ type: "response.queued", sequence_number: 1, queue });
+  const parse = (queue: unknown): unknown => readEvent({ type: "response.queued", sequence_number: 1, queue });
 
   it("is read with what the server knows", () => {
-    expect(read({ position: 12, eta_s: 8.5 })).toEqual({ kind: "place", seq: 1, place: { position: 12, etaS: 8.5, atLeast: false } });
-    expect(read({ position: 2000, at_least: true })).toEqual({ kind: "place", seq: 1, place: { position: 2000, etaS: null, atLeast: true } });
-    expect(read({ position: 0, eta_s: -1 })).toMatchObject({ place: { etaS: null } });
+    expect(parse({ position: 12, eta_s: 8.5 })).toEqual({ kind: "place", seq: 1, place: { position: 12, etaS: 8.5, atLeast: false } });
+    expect(parse({ position: 2000, at_least: true })).toEqual({ kind: "place", seq: 1, place: { position: 2000, etaS: null, atLeast: true } });
+    expect(parse({ position: 0, eta_s: -1 })).toMatchObject({ place: { etaS: null } });
   });
 
-  it.each([null, {}, { position: -1 }, { position: 1.5 }, "3"])("that makes no sense is left out: %j", (queue) => expect(read(queue)).toBeNull());
+  it.each([null, {}, { position: -1 }, { position: 1.5 }, "3"])("that makes no sense is left out: %j", (queue) => expect(parse(queue)).toBeNull());
 
   it("is in words", () => {
     expect(placeWords({ position: 3, etaS: 8.4, atLeast: false })).toBe("3 requests before yours, about 8 s");

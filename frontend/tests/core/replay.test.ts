@@ -1,11 +1,11 @@
 import { expect, it } from "vitest";
 import { apply, newAnswer, type Answer } from "../../src/core/answer";
-import { answerOf } from "../../src/core/replay";
-import { read, recorded, type Raw } from "../events";
+import { answerFromResponse } from "../../src/core/replay";
+import { parse, recorded, type Raw } from "../events";
 import RECORDED from "../recorded.json";
 
-function watched(events: Raw[], id: string): Answer {
-  return events.reduce((answer, event) => apply(answer, read(event), null).answer, newAnswer(id));
+function watch(events: Raw[], id: string): Answer {
+  return events.reduce((answer, event) => apply(answer, parse(event), null).answer, newAnswer(id));
 }
 
 // What differs is only what a Response object does not say: in how many pieces it came.
@@ -15,17 +15,17 @@ it.each(Object.keys(RECORDED) as (keyof typeof RECORDED)[])("reads the Response 
   const events = recorded(name);
   const end = events.at(-1)?.["response"] as { id: string; status: string; output?: unknown } | undefined;
   if (end?.output === undefined || !/completed|incomplete|failed/.test(events.at(-1)?.type ?? "")) return;
-  const seen = watched(events, end.id);
-  expect(answerOf(end)).toEqual({ ...seen, ...piecewise });
+  const answer = watch(events, end.id);
+  expect(answerFromResponse(end)).toEqual({ ...answer, ...piecewise });
 });
 
 it("begins one that runs anew", () => {
-  expect(answerOf({ id: "r", status: "in_progress", output: [{ type: "message", content: [{ type: "output_text", text: "half" }] }] })).toEqual(newAnswer("r"));
+  expect(answerFromResponse({ id: "r", status: "in_progress", output: [{ type: "message", content: [{ type: "output_text", text: "half" }] }] })).toEqual(newAnswer("r"));
 });
 
-it.each([null, "x", 3, [], {}, { id: 3 }])("finds no answer in %j", (value) => expect(answerOf(value)).toBeNull());
+it.each([null, "x", 3, [], {}, { id: 3 }])("finds no answer in %j", (value) => expect(answerFromResponse(value)).toBeNull());
 
 it("reads what is damaged as far as it makes sense", () => {
-  const answer = answerOf({ id: "r", status: "completed", output: [null, 3, { type: "message", content: "x" }, { type: "message", content: [{ text: 3 }, { type: "output_text", text: "good" }] }] });
+  const answer = answerFromResponse({ id: "r", status: "completed", output: [null, 3, { type: "message", content: "x" }, { type: "message", content: [{ text: 3 }, { type: "output_text", text: "good" }] }] });
   expect(answer).toMatchObject({ status: "completed", text: "good" });
 });

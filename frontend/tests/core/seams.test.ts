@@ -12,21 +12,21 @@ function tags(nodes: readonly Node[]): string[] {
   return nodes.flatMap((node) => (typeof node === "string" ? [] : [node.tag, ...tags(node.children)]));
 }
 
-function drawn(text: string, at: readonly number[], running = false): Node[] {
+function draw(text: string, at: readonly number[], running = false): Node[] {
   const tree = new MarkdownTree().render(text, running);
-  return [...new Notices().put(tree, text, at.map((place, number) => ({ at: place, words: `<${number}>` })))];
+  return [...new Notices().insertInto(tree, text, at.map((place, number) => ({ at: place, words: `<${number}>` })))];
 }
 
 describe("a notice", () => {
   it("anywhere in a text changes nothing of it, and stands there once", () => {
     const without = new MarkdownTree().render(TEXT, false);
     for (let at = 0; at <= TEXT.length; at += 1) {
-      const tree = drawn(TEXT, [at]);
+      const tree = draw(TEXT, [at]);
       expect(plain(tree).split("<0>")).toHaveLength(2);
       expect(plain(tree).replace("<0>", "")).toBe(plain(without));
-      const found = tags(tree);
-      found.splice(found.findIndex((tag, place) => tag !== tags(without)[place]), 1);
-      expect(found).toEqual(tags(without));
+      const counts = tags(tree);
+      counts.splice(counts.findIndex((tag, place) => tag !== tags(without)[place]), 1);
+      expect(counts).toEqual(tags(without));
     }
   });
 
@@ -43,21 +43,21 @@ describe("a notice", () => {
     ["```\n|let a;\n```", "codeCopy<0>let a;"],
     ["All of it.|", "All of it.<0>"],
   ])("in %j stands where the text before it ends", (marked, expected) => {
-    expect(plain(drawn(marked.replace("|", ""), [marked.indexOf("|")]))).toBe(expected);
+    expect(plain(draw(marked.replace("|", ""), [marked.indexOf("|")]))).toBe(expected);
   });
 
   it("has others behind it", () => {
-    expect(plain(drawn("One two three.", [4, 8]))).toBe("One <0>two <1>three.");
-    expect(plain(drawn("One two three.", [4, 4]))).toContain("<1>");
+    expect(plain(draw("One two three.", [4, 8]))).toBe("One <0>two <1>three.");
+    expect(plain(draw("One two three.", [4, 4]))).toContain("<1>");
   });
 
   it("keeps its place while the text behind it grows", () => {
     const text = "One *two three* four.";
-    for (let length = 8; length <= text.length; length += 1) expect(plain(drawn(text.slice(0, length), [8], true)).startsWith("One two<0>")).toBe(true);
+    for (let length = 8; length <= text.length; length += 1) expect(plain(draw(text.slice(0, length), [8], true)).startsWith("One two<0>")).toBe(true);
   });
 
   it("is not there without a seam, and then the tree is the same", () => {
     const tree = new MarkdownTree().render(TEXT, false);
-    expect(new Notices().put(tree, TEXT, [])).toBe(tree);
+    expect(new Notices().insertInto(tree, TEXT, [])).toBe(tree);
   });
 });

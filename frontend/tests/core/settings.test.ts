@@ -1,18 +1,18 @@
 import { describe, expect, it } from "vitest";
 import * as settings from "../../src/core/settings";
-import { USUAL, type Settings } from "../../src/core/settings";
+import { DEFAULT_SETTINGS, type Settings } from "../../src/core/settings";
 
 const FULL: Settings = { model: "org/m", instructions: "Be brief.\nSay so.", temperature: 0.7, length: 300 };
 const LONG = "x".repeat(501) + "😀".repeat(1000) + "y".repeat(1595); // 4,096 UTF-16 units
 
 describe("settings that were typed", () => {
-  const typed = (changes: Partial<settings.Typed>, longest: number | null = 1000): unknown => settings.readTyped("m", { instructions: "", temperature: null, length: null, ...changes }, longest);
+  const read = (changes: Partial<settings.SettingsInput>, longest: number | null = 1000): unknown => settings.readInput("m", { instructions: "", temperature: null, length: null, ...changes }, longest);
 
   it("are as they were meant", () => {
-    expect(typed({})).toEqual({ ...USUAL, model: "m" });
-    expect(typed({ instructions: " Be brief. ", temperature: "0,5", length: " 20 " })).toEqual({ model: "m", instructions: "Be brief.", temperature: 0.5, length: 20 });
-    expect(typed({ temperature: "2", length: "1000" })).toMatchObject({ temperature: 2, length: 1000 });
-    expect(typed({ length: "5000" }, null)).toMatchObject({ length: 5000 });
+    expect(read({})).toEqual({ ...DEFAULT_SETTINGS, model: "m" });
+    expect(read({ instructions: " Be brief. ", temperature: "0,5", length: " 20 " })).toEqual({ model: "m", instructions: "Be brief.", temperature: 0.5, length: 20 });
+    expect(read({ temperature: "2", length: "1000" })).toMatchObject({ temperature: 2, length: 1000 });
+    expect(read({ length: "5000" }, null)).toMatchObject({ length: 5000 });
   });
 
   it.each([
@@ -27,23 +27,23 @@ describe("settings that were typed", () => {
     ["length", { length: "Infinity" }],
     ["instructions", { instructions: "x".repeat(4097) }],
   ] as const)("that cannot be sent are named: %s of %j", (field, changes) => {
-    expect(typed(changes)).toEqual([field]);
+    expect(read(changes)).toEqual([field]);
   });
 
   it("are all named that are wrong", () => {
-    expect(typed({ temperature: "x", length: "x" })).toEqual(["temperature", "length"]);
+    expect(read({ temperature: "x", length: "x" })).toEqual(["temperature", "length"]);
   });
 });
 
 describe("settings as metadata", () => {
-  it.each([USUAL, FULL, { ...FULL, temperature: 0 }, { ...USUAL, instructions: LONG }])("come back as they were", (given) => {
-    const metadata = settings.toMetadata(given);
-    expect(settings.fromMetadata(metadata)).toEqual(given);
-    expect(settings.fromMetadata(JSON.parse(JSON.stringify(metadata)))).toEqual(given);
+  it.each([DEFAULT_SETTINGS, FULL, { ...FULL, temperature: 0 }, { ...DEFAULT_SETTINGS, instructions: LONG }])("come back as they were", (original) => {
+    const metadata = settings.toMetadata(original);
+    expect(settings.fromMetadata(metadata)).toEqual(original);
+    expect(settings.fromMetadata(JSON.parse(JSON.stringify(metadata)))).toEqual(original);
   });
 
   it("have the keys that were agreed, and nothing of what is usual", () => {
-    expect(settings.toMetadata(USUAL)).toEqual({});
+    expect(settings.toMetadata(DEFAULT_SETTINGS)).toEqual({});
     expect(settings.toMetadata(FULL)).toEqual({ "page.model": "org/m", "page.temperature": "0.7", "page.length": "300", "page.instructions.0": FULL.instructions });
   });
 
@@ -61,20 +61,20 @@ describe("settings as metadata", () => {
 
   it.each([null, undefined, 5, "x", [], {}, { "page.temperature": "warm", "page.length": "0", "page.model": 7, "page.instructions.1": "behind nothing" }, { "page.temperature": "3", "page.length": "" }])(
     "of other clients are usual: %j",
-    (metadata) => expect(settings.fromMetadata(metadata)).toEqual(USUAL),
+    (metadata) => expect(settings.fromMetadata(metadata)).toEqual(DEFAULT_SETTINGS),
   );
 
   it("are taken as far as they can be read", () => {
-    expect(settings.fromMetadata({ "page.model": "m", "page.temperature": "x", "page.instructions.0": "a", "page.instructions.1": null, other: "y" })).toEqual({ ...USUAL, model: "m", instructions: "a" });
+    expect(settings.fromMetadata({ "page.model": "m", "page.temperature": "x", "page.instructions.0": "a", "page.instructions.1": null, other: "y" })).toEqual({ ...DEFAULT_SETTINGS, model: "m", instructions: "a" });
   });
 });
 
 describe("settings that were stored", () => {
-  it.each([null, undefined, "x", { temperature: "1", length: 1.5, model: 5, instructions: [] }, { temperature: 3, length: -1 }])("by something else are usual: %j", (kept) => {
-    expect(settings.readChosen(kept)).toEqual({ ...USUAL, at: 0 });
+  it.each([null, undefined, "x", { temperature: "1", length: 1.5, model: 5, instructions: [] }, { temperature: 3, length: -1 }])("by something else are usual: %j", (record) => {
+    expect(settings.readStampedSettings(record)).toEqual({ ...DEFAULT_SETTINGS, at: 0 });
   });
 
   it("are read back", () => {
-    expect(settings.readChosen(JSON.parse(JSON.stringify({ ...FULL, at: 7 })))).toEqual({ ...FULL, at: 7 });
+    expect(settings.readStampedSettings(JSON.parse(JSON.stringify({ ...FULL, at: 7 })))).toEqual({ ...FULL, at: 7 });
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { asRead, nameOf, readShared, type SharedMessage } from "../../src/core/sharedChat";
+import { mergeMessages, chatName, readShared, type SharedMessage } from "../../src/core/sharedChat";
 
 const BODY = { object: "conversation.shared", title: "Rain", created_at: 10, expires_at: 20, data: [], has_more: false, next: null };
 
@@ -32,21 +32,21 @@ describe("what a link shows", () => {
 
 describe("messages", () => {
   it("that continue one another are read as one", () => {
-    const found = asRead([message("user", "q"), message("assistant", "One tw\ufffd"), message("assistant", "o three", { continues: true }), message("assistant", "apart")]);
-    expect(found.map(({ text }) => text)).toEqual(["q", "One two three", "apart"]);
+    const messages = mergeMessages([message("user", "q"), message("assistant", "One tw\ufffd"), message("assistant", "o three", { continues: true }), message("assistant", "apart")]);
+    expect(messages.map(({ text }) => text)).toEqual(["q", "One two three", "apart"]);
   });
 
   it("that continue nothing stand alone", () => {
-    const found = asRead([message("assistant", "a", { continues: true }), message("user", "q"), message("assistant", "b", { continues: true })]);
-    expect(found.map(({ text }) => text)).toEqual(["a", "q", "b"]);
+    const messages = mergeMessages([message("assistant", "a", { continues: true }), message("user", "q"), message("assistant", "b", { continues: true })]);
+    expect(messages.map(({ text }) => text)).toEqual(["a", "q", "b"]);
   });
 });
 
 describe("its name", () => {
   it("is its title, else its first question, cut", () => {
-    expect(nameOf(" Rain ", [message("user", "q")])).toBe("Rain");
-    expect(nameOf("", [message("assistant", "a"), message("user", " "), message("user", "why\n does it?")])).toBe("why does it?");
-    expect(nameOf("", [])).toBe("");
-    expect(nameOf("x".repeat(500), [])).toHaveLength(120);
+    expect(chatName(" Rain ", [message("user", "q")])).toBe("Rain");
+    expect(chatName("", [message("assistant", "a"), message("user", " "), message("user", "why\n does it?")])).toBe("why does it?");
+    expect(chatName("", [])).toBe("");
+    expect(chatName("x".repeat(500), [])).toHaveLength(120);
   });
 });

@@ -13,7 +13,7 @@ describe("what is read aloud", () => {
     ["footnotes", "Word[^1].\n\n[^1]: A note.", "Word. 1. A note."],
     ["what is no markup", "2 * 3 * 4 <b>", "2 * 3 * 4 <b>."],
     ["nothing", "", ""],
-  ])("has none of the signs of %s", (_, markdown, said) => {
-    expect(speech(markdown)).toBe(said);
+  ])("has none of the signs of %s", (_, markdown, expected) => {
+    expect(speech(markdown)).toBe(expected);
   });
 });

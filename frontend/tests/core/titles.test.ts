@@ -9,11 +9,11 @@ it.each([
   ["1. First", "First"],
   ["  \n ", ""],
   ["", ""],
-])("finds the title in %j", (said, title) => expect(titleIn(said)).toBe(title));
+])("finds the title in %j", (text, title) => expect(titleIn(text)).toBe(title));
 
 it("cuts what is too long behind a word", () => {
-  const found = titleIn("word ".repeat(40));
-  expect(found).toBe(`${"word ".repeat(11).trimEnd()}…`);
+  const title = titleIn("word ".repeat(40));
+  expect(title).toBe(`${"word ".repeat(11).trimEnd()}…`);
   expect(titleIn("x".repeat(200))).toHaveLength(60);
 });
 

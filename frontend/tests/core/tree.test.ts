@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { coloured } from "../../src/core/colours";
+import { highlight } from "../../src/core/colours";
 import { decodeEntities, direction, MarkdownTree, safeAddress, type El, type Node } from "../../src/core/tree";
 
 function all(nodes: readonly Node[]): El[] {
@@ -11,7 +11,7 @@ function text(nodes: readonly Node[]): string {
 }
 
 function draw(source: string): Node[] {
-  return new MarkdownTree().render(source, false, null, coloured);
+  return new MarkdownTree().render(source, false, null, highlight);
 }
 
 const ALLOWED = new Set(["class", "href", "title", "start", "type", "disabled", "checked", "rel", "target", "aria-label", "aria-level", "tabindex", "role", "dir", "value", "data-note", "data-diagram"]);
@@ -67,8 +67,8 @@ describe("a link leads only", () => {
 
 describe("Markdown", () => {
   it("is drawn with its structure", () => {
-    const drawn = all(draw("# T\n\np **b** *i* ~~d~~ `c`\nline\n\n> q\n\n- a\n  1. b\n\n---\n\n|h|\n|--|\n|c|\n\n```python\nx = 1\n```")).map((element) => element.tag);
-    for (const tag of ["h1", "p", "strong", "em", "del", "code", "br", "blockquote", "ul", "ol", "li", "hr", "table", "th", "td", "pre"]) expect(drawn).toContain(tag);
+    const elements = all(draw("# T\n\np **b** *i* ~~d~~ `c`\nline\n\n> q\n\n- a\n  1. b\n\n---\n\n|h|\n|--|\n|c|\n\n```python\nx = 1\n```")).map((element) => element.tag);
+    for (const tag of ["h1", "p", "strong", "em", "del", "code", "br", "blockquote", "ul", "ol", "li", "hr", "table", "th", "td", "pre"]) expect(elements).toContain(tag);
   });
 
   it("has its headings below the page's own heading over the answer", () => {
@@ -94,7 +94,7 @@ describe("Markdown", () => {
     const before = tree.render(source, true);
     expect(tree.waitsForColours).toBe(true);
     expect(all(before).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(false);
-    const after = tree.render(source, true, null, coloured);
+    const after = tree.render(source, true, null, highlight);
     expect(tree.waitsForColours).toBe(false);
     expect(all(after).some((element) => element.attributes.class?.startsWith("hljs-"))).toBe(true);
     expect(text(after)).toBe(text(before));
@@ -129,8 +129,8 @@ describe("text", () => {
 
   it("of every block reads from where its first letter says, and code from the left", () => {
     const source = `# ${ARABIC}\n\n${ARABIC} \`c\`\n\n- ${ARABIC}\n- b\n\n> q\n\n|a|\n|-|\n|b|\n\n\`\`\`\nc\n\`\`\`\n\n<b>`;
-    const found = Object.fromEntries(all(draw(source)).map(({ tag, attributes }) => [tag, attributes.dir]));
-    expect(found).toMatchObject({ h1: "auto", p: "auto", li: "auto", th: "auto", td: "auto", pre: "ltr" });
+    const directions = Object.fromEntries(all(draw(source)).map(({ tag, attributes }) => [tag, attributes.dir]));
+    expect(directions).toMatchObject({ h1: "auto", p: "auto", li: "auto", th: "auto", td: "auto", pre: "ltr" });
     expect(all(draw("one `c` two")).find(({ tag }) => tag === "code")?.attributes.dir).toBe("ltr");
   });
 

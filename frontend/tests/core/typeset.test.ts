@@ -33,9 +33,9 @@ function escaped(value: string): string {
 }
 
 function nodesOf(tex: string, display = true): readonly Node[] {
-  const made = typeset(tex, display);
-  if ("problem" in made) throw new Error(made.problem);
-  return made.nodes;
+  const drawing = typeset(tex, display);
+  if ("problem" in drawing) throw new Error(drawing.problem);
+  return drawing.nodes;
 }
 
 describe("a formula", () => {
@@ -66,8 +66,8 @@ describe("a formula", () => {
   });
 
   it.each(["\\frac", "\\nosuch{x}", "{", "x^", "\\def\\a{\\a\\a}\\a", "{".repeat(20_000)])("that is wrong says why: %.20s", (tex) => {
-    const made = typeset(tex, false);
-    expect("problem" in made && made.problem).toMatch(/\w/);
-    expect("problem" in made && made.problem).not.toContain("KaTeX");
+    const drawing = typeset(tex, false);
+    expect("problem" in drawing && drawing.problem).toMatch(/\w/);
+    expect("problem" in drawing && drawing.problem).not.toContain("KaTeX");
   });
 });

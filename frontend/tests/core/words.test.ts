@@ -3,8 +3,8 @@ import { CLOSE_CODES } from "../../src/core/closeCodes";
 import { endNote, placeWords } from "../../src/core/messages";
 import { newAnswer } from "../../src/core/answer";
 import { seconds } from "../../src/core/pace";
-import { closing } from "../../src/core/reconnect";
-import { keepPreference, languageOf, NAMES, preference, texts, use, type Language } from "../../src/core/words";
+import { closePolicy } from "../../src/core/reconnect";
+import { storePreference, languageOf, LANGUAGE_NAMES, preference, texts, useLanguage, type Language } from "../../src/core/words";
 import { de } from "../../src/core/words/de";
 import { en } from "../../src/core/words/en";
 import type { Texts } from "../../src/core/words/texts";
@@ -12,7 +12,7 @@ import type { Texts } from "../../src/core/words/texts";
 const TABLES: Record<Language, Texts> = { en, de };
 const LANGUAGES = Object.entries(TABLES);
 
-afterEach(() => use("en"));
+afterEach(() => useLanguage("en"));
 
 describe.each(LANGUAGES)("the table of %s", (language, table) => {
   it("has every text of the English one, as a function of as many values", () => {
@@ -22,30 +22,30 @@ describe.each(LANGUAGES)("the table of %s", (language, table) => {
 
   it("names itself by its key, and has no empty text", () => {
     expect(table.code).toBe(language);
-    expect(NAMES).toHaveProperty(language);
+    expect(LANGUAGE_NAMES).toHaveProperty(language);
     for (const text of Object.values(table)) if (typeof text !== "function") expect(text).not.toHaveLength(0);
   });
 
   it("says every value that a text is given", () => {
     for (const [key, text] of Object.entries(table)) {
       if (typeof text !== "function" || text.length === 0) continue;
-      const drawn = (values: unknown[]): string => (text as (...values: unknown[]) => string)(...values);
+      const draw = (values: unknown[]): string => (text as (...values: unknown[]) => string)(...values);
       const strings = Array.from({ length: text.length }, (_, place) => `value-${place}`);
-      if (TAKES_STRINGS.has(key)) for (const value of strings) expect(drawn(strings), key).toContain(value);
-      if (TAKES_COUNT.has(key)) for (const count of [0, 1, 2, 7]) expect(drawn([count, 0]), key).toContain(String(count));
+      if (TAKES_STRINGS.has(key)) for (const value of strings) expect(draw(strings), key).toContain(value);
+      if (TAKES_COUNT.has(key)) for (const count of [0, 1, 2, 7]) expect(draw([count, 0]), key).toContain(String(count));
     }
   });
 
   it("keeps the mark for a command, and says a word of its own for each final close code", async () => {
-    await use(language as Language);
+    await useLanguage(language as Language);
     expect(table.credentialHint.split("{command}")).toHaveLength(2);
-    const finals = Object.keys(CLOSE_CODES).map(Number).filter((code) => closing(code).comeback === "refused");
-    for (const code of finals) expect(closing(code).words).not.toBe(table.endedWithCode(code));
+    const finals = Object.keys(CLOSE_CODES).map(Number).filter((code) => closePolicy(code).reconnect === "refused");
+    for (const code of finals) expect(closePolicy(code).words).not.toBe(table.endedWithCode(code));
   });
 });
 
-function storageOf(kept: Map<string, string>): Storage {
-  return { getItem: (key: string) => kept.get(key) ?? null, setItem: (key: string, value: string) => void kept.set(key, value) } as unknown as Storage;
+function storageOf(records: Map<string, string>): Storage {
+  return { getItem: (key: string) => records.get(key) ?? null, setItem: (key: string, value: string) => void records.set(key, value) } as unknown as Storage;
 }
 
 const TAKES_STRINGS = new Set([
@@ -75,7 +75,7 @@ describe("the language", () => {
   it("is kept; what is kept and is none counts as no choice", () => {
     const storage = storageOf(new Map());
     expect(preference(storage)).toBe("auto");
-    expect(keepPreference(storage, "de")).toBe(true);
+    expect(storePreference(storage, "de")).toBe(true);
     expect(preference(storage)).toBe("de");
     storage.setItem("tailrace.language", "constructor");
     expect(preference(storage)).toBe("auto");
@@ -83,13 +83,13 @@ describe("the language", () => {
 
   it("is not kept where there is no storage, or no room in it", () => {
     expect(preference(null)).toBe("auto");
-    expect(keepPreference(null, "de")).toBe(false);
+    expect(storePreference(null, "de")).toBe(false);
     const full = { getItem: () => null, setItem: () => { throw new DOMException("full", "QuotaExceededError"); } } as unknown as Storage;
-    expect(keepPreference(full, "de")).toBe(false);
+    expect(storePreference(full, "de")).toBe(false);
   });
 
   it("has its own numbers and plural forms", async () => {
-    await use("de");
+    await useLanguage("de");
     expect(texts().newChat).toBe("Neuer Chat");
     expect(seconds(1234)).toBe("1,2 s");
     expect(texts().moreCharacters(120_000)).toBe("120.000 weitere Zeichen sind hier nicht gespeichert.");

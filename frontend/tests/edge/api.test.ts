@@ -3,14 +3,14 @@ import { Api, type Ask } from "../../src/edge/api";
 
 const ASK: Ask = { model: null, instructions: "", temperature: null, maxOutputTokens: null, input: "Count.", previousResponseId: null, conversation: null, trimmed: false, key: "k", metadata: {} };
 
-let asked: { path: string; method: string; headers: Headers; body: unknown }[];
+let requests: { path: string; method: string; headers: Headers; body: unknown }[];
 let answers: Record<string, () => Response>;
 
 beforeEach(() => {
-  asked = [];
+  requests = [];
   answers = {};
   vi.stubGlobal("fetch", async (path: string, { method = "GET", headers, body }: RequestInit) => {
-    asked.push({ path, method, headers: new Headers(headers), body: typeof body === "string" ? JSON.parse(body) : body });
+    requests.push({ path, method, headers: new Headers(headers), body: typeof body === "string" ? JSON.parse(body) : body });
     return answers[path]?.() ?? new Response(JSON.stringify({ error: { code: "not_found", message: "no" } }), { status: 404 });
   });
 });
@@ -26,7 +26,7 @@ describe("a question", () => {
     expect(await api.ask(ASK)).toBe("r");
     await api.ask({ ...ASK, model: "m", instructions: "Be brief.", temperature: 0, maxOutputTokens: 5 });
     const usual = { input: "Count.", background: true, store: true, metadata: {} };
-    expect(asked.map(({ body }) => body)).toEqual([usual, { ...usual, model: "m", instructions: "Be brief.", temperature: 0, max_output_tokens: 5 }]);
+    expect(requests.map(({ body }) => body)).toEqual([usual, { ...usual, model: "m", instructions: "Be brief.", temperature: 0, max_output_tokens: 5 }]);
   });
 });
 
@@ -49,10 +49,10 @@ describe("an upload", () => {
   it("is a form, under its key, also after the session was renewed", async () => {
     const refusals = [json({ error: { code: "session_token_missing", message: "no" } }, 403)];
     answers["/v1/files"] = () => (refusals.pop() ?? json({ id: "f", expires_at: 7 }))();
-    const made = await api.upload(new Blob(["abc"]), "notes.md", "file", "key");
-    expect(made).toEqual({ fileId: "f", name: "notes.md", kind: "file", bytes: 3, expiresAt: 7000 });
-    expect(asked).toHaveLength(2);
-    for (const { body, headers } of asked) {
+    const attachment = await api.upload(new Blob(["abc"]), "notes.md", "file", "key");
+    expect(attachment).toEqual({ fileId: "f", name: "notes.md", kind: "file", bytes: 3, expiresAt: 7000 });
+    expect(requests).toHaveLength(2);
+    for (const { body, headers } of requests) {
       expect([headers.get("idempotency-key"), headers.get("x-tailrace-session"), headers.get("content-type")]).toEqual(["key", "t", null]);
       const form = body as FormData;
       expect(form.get("purpose")).toBe("user_data");
@@ -74,7 +74,7 @@ describe("the images of a response", () => {
     const [one, two] = ["data:image/png;base64,AA==", "data:image/jpeg;base64,AQ=="];
     const parts = [{ type: "input_image", image_url: one }, { type: "input_text", text: "?" }, { type: "input_image", image_url: two }, { type: "input_image", image_url: "https://elsewhere" }];
     answers["/v1/responses/r/input_items?order=asc&limit=100"] = json({ data: [{ type: "message", content: parts }, { type: "message", content: "text" }, { type: "function_call" }] });
-    expect(await api.shownImages("r")).toEqual([one, two]);
-    expect(await api.shownImages("s")).toBeNull();
+    expect(await api.inputImages("r")).toEqual([one, two]);
+    expect(await api.inputImages("s")).toBeNull();
   });
 });

@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
-import { bringServiceWorker } from "../../src/edge/serviceWorker";
+import { updateServiceWorker } from "../../src/edge/serviceWorker";
 import { CACHES } from "../../src/shell/pageFiles";
 
 /** What was done in a browser whose gateway answers so (0: not at all). */
 async function done(status: number): Promise<string[]> {
   const calls: string[] = [];
   const registration = { unregister: () => Promise.resolve(calls.push("unregister") > 0) } as unknown as ServiceWorkerRegistration;
-  await bringServiceWorker({
+  await updateServiceWorker({
     workers: {
       register: (path) => Promise.resolve(void calls.push(`register ${path}`)).then(() => registration),
       getRegistration: () => Promise.resolve(registration),
@@ -33,11 +33,11 @@ describe("the service worker", () => {
   it("is asked for by a request that ends: its answer is read, though it has no content", async () => {
     const answer = new Response("");
     const workers = { register: () => Promise.reject(new TypeError("away")), getRegistration: () => Promise.resolve(undefined) };
-    await bringServiceWorker({ workers, caches: undefined, fetch: () => Promise.resolve(answer) });
+    await updateServiceWorker({ workers, caches: undefined, fetch: () => Promise.resolve(answer) });
     expect(answer.bodyUsed).toBe(true);
   });
 
   it("is not missed where the browser has none", async () => {
-    await bringServiceWorker({ workers: undefined, caches: undefined, fetch: () => Promise.reject(new Error("asked")) });
+    await updateServiceWorker({ workers: undefined, caches: undefined, fetch: () => Promise.reject(new Error("asked")) });
   });
 });

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { SignInRefusal } from "../../src/core/signInRefusal";
-import { Session, subject, takeFragment, type SessionParts } from "../../src/edge/session";
+import { Session, subject, popFragment, type SessionParts } from "../../src/edge/session";
 
 /** A credential as far as the page reads it. */
 function of(sub: unknown): string {
@@ -10,10 +10,10 @@ function of(sub: unknown): string {
 }
 
 class Memory {
-  readonly kept = new Map<string, string>();
-  getItem = (key: string): string | null => this.kept.get(key) ?? null;
-  setItem = (key: string, value: string): void => void this.kept.set(key, value);
-  removeItem = (key: string): void => void this.kept.delete(key);
+  readonly records = new Map<string, string>();
+  getItem = (key: string): string | null => this.records.get(key) ?? null;
+  setItem = (key: string, value: string): void => void this.records.set(key, value);
+  removeItem = (key: string): void => void this.records.delete(key);
 }
 
 /** The gateway and the browser's cookie: who is signed in, under which token. */
@@ -35,8 +35,8 @@ class Gateway {
       this.who = subject((JSON.parse(init.body as string) as { credential: string }).credential);
       this.token += 1;
     } else if (method === "DELETE") {
-      const shown = (init.headers as Record<string, string>)["X-Tailrace-Session"];
-      if (this.who !== null && shown !== `t${this.token}`) return this.json(403, {});
+      const token = (init.headers as Record<string, string>)["X-Tailrace-Session"];
+      if (this.who !== null && token !== `t${this.token}`) return this.json(403, {});
       this.who = null;
       return this.json(200, {});
     }
@@ -50,29 +50,29 @@ class Gateway {
 
 let storage: Memory;
 let gateway: Gateway;
-let asked: [string, string | null][];
+let switches: [string, string | null][];
 let who: (string | null)[];
-let wanted: number;
+let signInRequests: number;
 let why: (SignInRefusal | null)[];
 let agrees: boolean;
-let left: number;
+let signOuts: number;
 
-/** `shown`: the user whose name the page shows already. */
-function made(shown: string | null = null): Session {
+/** `initialUser`: the user whose name the page shows already. */
+function newSession(initialUser: string | null = null): Session {
   const parts: SessionParts = {
     base: "",
-    shown,
+    initialUser,
     storage: storage as unknown as Storage,
-    wanted: (refusal) => {
-      wanted += 1;
+    requestSignIn: (refusal) => {
+      signInRequests += 1;
       why.push(refusal);
     },
-    switches: (to, from) => {
-      asked.push([to, from]);
+    confirmSwitch: (to, from) => {
+      switches.push([to, from]);
       return Promise.resolve(agrees);
     },
-    left: () => (left += 1),
-    changed: (now) => who.push(now),
+    onSignOut: () => (signOuts += 1),
+    onUserChange: (now) => who.push(now),
   };
   return new Session(parts);
 }
@@ -80,10 +80,10 @@ function made(shown: string | null = null): Session {
 beforeEach(() => {
   storage = new Memory();
   gateway = new Gateway();
-  asked = [];
-  left = 0;
+  switches = [];
+  signOuts = 0;
   who = [];
-  wanted = 0;
+  signInRequests = 0;
   why = [];
   agrees = false;
   vi.stubGlobal("fetch", gateway.answer);
@@ -93,8 +93,8 @@ afterEach(() => vi.unstubAllGlobals());
 describe("a link with a credential", () => {
   it("does not take the place of another one unless the reader agrees", async () => {
     gateway.who = "alice";
-    await made().start(of("mallory"));
-    expect(asked).toEqual([["mallory", "alice"]]);
+    await newSession().start(of("mallory"));
+    expect(switches).toEqual([["mallory", "alice"]]);
     expect(gateway.who).toBe("alice");
     expect(who).toEqual(["alice"]);
   });
@@ -102,50 +102,50 @@ describe("a link with a credential", () => {
   it("does when the reader agrees", async () => {
     gateway.who = "alice";
     agrees = true;
-    await made().start(of("bob"));
+    await newSession().start(of("bob"));
     expect(gateway.who).toBe("bob");
     expect(who).toEqual(["alice", "bob"]);
   });
 
   it("signs nobody in without a question, either", async () => {
-    await made().start(of("mallory"));
-    expect(asked).toEqual([["mallory", null]]);
+    await newSession().start(of("mallory"));
+    expect(switches).toEqual([["mallory", null]]);
     expect(gateway.who).toBeNull();
-    expect(wanted).toBe(1);
+    expect(signInRequests).toBe(1);
   });
 
   it("asks nothing when it names who the reader is", async () => {
     gateway.who = "alice";
-    await made().start(of("alice"));
-    expect(asked).toEqual([]);
+    await newSession().start(of("alice"));
+    expect(switches).toEqual([]);
   });
 });
 
 describe("a name that is shown before the gateway was asked", () => {
   it("stays while the gateway is away, and when it says the same", async () => {
     gateway.away = true;
-    const session = made("alice");
+    const session = newSession("alice");
     await session.start(null);
     gateway.away = false;
     gateway.who = "alice";
     expect(await session.renew()).toBe(true);
-    expect([who, wanted]).toEqual([[], 0]);
+    expect([who, signInRequests]).toEqual([[], 0]);
   });
 
   it("goes when the gateway says another one, or none", async () => {
     gateway.who = "bob";
-    await made("alice").start(null);
+    await newSession("alice").start(null);
     gateway.who = null;
-    await made("alice").start(null);
+    await newSession("alice").start(null);
     expect(who).toEqual(["bob", null]);
   });
 
   it("goes when another tab signs out, also where this one has not reached the gateway before", async () => {
     gateway.away = true;
-    const session = made("alice");
+    const session = newSession("alice");
     await session.start(null);
     gateway.away = false;
-    session.heard({ storageArea: storage as unknown as Storage, key: "tailrace.session" });
+    session.onStorage({ storageArea: storage as unknown as Storage, key: "tailrace.session" });
     await vi.waitFor(() => expect(who).toEqual([null]));
   });
 });
@@ -153,46 +153,46 @@ describe("a name that is shown before the gateway was asked", () => {
 describe("without a session", () => {
   it("takes the credential that the gateway of this machine gives", async () => {
     gateway.gives = of("dev");
-    await made().start(null);
-    expect([gateway.who, who, wanted]).toEqual(["dev", ["dev"], 0]);
+    await newSession().start(null);
+    expect([gateway.who, who, signInRequests]).toEqual(["dev", ["dev"], 0]);
   });
 
   it("takes the one that a former version of the page kept, and keeps it no longer", async () => {
     storage.setItem("tailrace.credential", of("alice"));
-    await made().start(null);
+    await newSession().start(null);
     expect(gateway.who).toBe("alice");
-    expect([...storage.kept.keys()]).toEqual([]);
+    expect([...storage.records.keys()]).toEqual([]);
   });
 
   it("waits for a gateway that is away before it asks the reader", async () => {
     gateway.away = true;
-    await made().start(null);
-    expect(wanted).toBe(0);
+    await newSession().start(null);
+    expect(signInRequests).toBe(0);
   });
 
   it("tells the reader why what they gave was refused", async () => {
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.refuses = 401;
-    expect(await session.give("x.y.z")).toEqual({ kind: "malformed" });
-    expect([wanted, who]).toEqual([1, []]);
+    expect(await session.submitCredential("x.y.z")).toEqual({ kind: "malformed" });
+    expect([signInRequests, who]).toEqual([1, []]);
   });
 });
 
 it("keeps no credential and no token where another script of the page could find them", async () => {
-  const session = made();
+  const session = newSession();
   await session.start(null);
-  await session.give(of("alice"));
+  await session.submitCredential(of("alice"));
   expect(session.headers()).toEqual({ "X-Tailrace-Session": "t1" });
-  const kept = JSON.stringify([...storage.kept]);
-  expect(kept).not.toContain(of("alice"));
-  expect(kept).not.toContain("t1");
+  const record = JSON.stringify([...storage.records]);
+  expect(record).not.toContain(of("alice"));
+  expect(record).not.toContain("t1");
 });
 
 describe("signing out", () => {
   it("ends the session and says so", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     expect(await session.signOut()).toBe(true);
     expect(gateway.who).toBeNull();
@@ -202,7 +202,7 @@ describe("signing out", () => {
 
   it("ends it although another tab has signed in since", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.token += 1;
     expect(await session.signOut()).toBe(true);
@@ -211,7 +211,7 @@ describe("signing out", () => {
 
   it("does not claim it while the gateway is away", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.away = true;
     expect(await session.signOut()).toBe(false);
@@ -220,15 +220,15 @@ describe("signing out", () => {
 
   it("is heard by the other tabs, and so is signing in", async () => {
     gateway.who = "alice";
-    const [one, other] = [made(), made()];
+    const [one, other] = [newSession(), newSession()];
     await one.start(null);
     await other.start(null);
     await one.signOut();
-    const [key] = [...storage.kept.keys()];
+    const [key] = [...storage.records.keys()];
     const area = storage as unknown as Storage;
-    other.heard({ storageArea: area, key: "tailrace.theme" });
+    other.onStorage({ storageArea: area, key: "tailrace.theme" });
     expect(other.headers()).not.toEqual({});
-    other.heard({ storageArea: area, key: key ?? "" });
+    other.onStorage({ storageArea: area, key: key ?? "" });
     await vi.waitFor(() => expect(other.headers()).toEqual({}));
   });
 });
@@ -236,7 +236,7 @@ describe("signing out", () => {
 describe("after a refusal", () => {
   it("goes on with the new token of the same reader", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.token += 1;
     expect(await session.renew()).toBe(true);
@@ -245,7 +245,7 @@ describe("after a refusal", () => {
 
   it("does not send under another name what one reader asked", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.who = "bob";
     expect(await session.renew()).toBe(false);
@@ -254,11 +254,11 @@ describe("after a refusal", () => {
 
   it("asks the reader when the session is over", async () => {
     gateway.who = "alice";
-    const session = made();
+    const session = newSession();
     await session.start(null);
     gateway.who = null;
     expect(await session.renew()).toBe(false);
-    expect(wanted).toBe(1);
+    expect(signInRequests).toBe(1);
   });
 });
 
@@ -278,7 +278,7 @@ it("takes the credential out of the address and leaves the rest", () => {
   let address = "";
   const location = { hash: "#c=1&credential=%20x.y.z%20", pathname: "/", search: "" } as Location;
   const history = { replaceState: (_state: unknown, _title: string, to: string) => (address = to) } as unknown as History;
-  expect(takeFragment(location, history)).toBe("x.y.z");
+  expect(popFragment(location, history)).toBe("x.y.z");
   expect(address).toBe("/#c=1");
 });
 
@@ -290,22 +290,22 @@ describe("a sign-in that failed", () => {
     [503, { kind: "unready" }],
   ])("gives the reason that %i has, and asks for nothing by itself", async (status, reason) => {
     gateway.refuses = status;
-    expect(await made().give(of("bob"))).toEqual(reason);
-    expect([who, wanted]).toEqual([[], 0]);
+    expect(await newSession().submitCredential(of("bob"))).toEqual(reason);
+    expect([who, signInRequests]).toEqual([[], 0]);
     gateway.refuses = null;
-    expect(await made().give(of("bob"))).toBeNull();
+    expect(await newSession().submitCredential(of("bob"))).toBeNull();
     expect(who).toEqual(["bob"]);
   });
 
   it("gives the reason that there is no server", async () => {
     gateway.away = true;
-    expect(await made().give(of("bob"))).toEqual({ kind: "away" });
+    expect(await newSession().submitCredential(of("bob"))).toEqual({ kind: "away" });
   });
 
   it.each([401, 429])("by a link is told to the reader, who has to give a credential (%i)", async (status) => {
     gateway.refuses = status;
     agrees = true;
-    await made().start(of("bob"));
+    await newSession().start(of("bob"));
     expect(why).toEqual([status === 401 ? { kind: "refused" } : { kind: "tooMany", retryAfterMs: 30_000 }]);
   });
 });

@@ -6,12 +6,12 @@ const PAGE = { title: "Rain", created_at: 10, expires_at: 20, has_more: false, n
 afterEach(() => vi.unstubAllGlobals());
 
 function answering(...answers: (Response | Error)[]): ReturnType<typeof vi.fn> {
-  const asked = vi.fn(() => {
+  const request = vi.fn(() => {
     const next = answers.shift();
     return next instanceof Response ? Promise.resolve(next) : Promise.reject(next ?? new Error("asked too often"));
   });
-  vi.stubGlobal("fetch", asked);
-  return asked;
+  vi.stubGlobal("fetch", request);
+  return request;
 }
 
 function json(body: unknown, status = 200, headers: Record<string, string> = {}): Response {
@@ -31,16 +31,16 @@ describe("the token", () => {
 
 describe("a link", () => {
   it("is read page by page, without a cookie", async () => {
-    const asked = answering(json({ ...PAGE, data: rows("One tw"), next: 50 }), json({ ...PAGE, data: rows("o", ""), next: null }));
+    const request = answering(json({ ...PAGE, data: rows("One tw"), next: 50 }), json({ ...PAGE, data: rows("o", ""), next: null }));
     expect(await readLink("tok")).toMatchObject({ kind: "chat", title: "Rain", sharedAt: 10_000, messages: [{ text: "One two" }] });
-    expect(asked.mock.calls.map(([path]) => path as string)).toEqual(["/v1/shared/tok", "/v1/shared/tok?after=50"]);
-    for (const [, options] of asked.mock.calls) expect(options).toMatchObject({ credentials: "omit", cache: "no-store" });
+    expect(request.mock.calls.map(([path]) => path as string)).toEqual(["/v1/shared/tok", "/v1/shared/tok?after=50"]);
+    for (const [, options] of request.mock.calls) expect(options).toMatchObject({ credentials: "omit", cache: "no-store" });
   });
 
   it("whose pages lead nowhere is not read for ever", async () => {
-    const asked = answering(json({ ...PAGE, data: [], next: 50 }), json({ ...PAGE, data: [], next: 50 }));
+    const request = answering(json({ ...PAGE, data: [], next: 50 }), json({ ...PAGE, data: [], next: 50 }));
     expect(await readLink("tok")).toMatchObject({ kind: "chat", messages: [] });
-    expect(asked).toHaveBeenCalledTimes(2);
+    expect(request).toHaveBeenCalledTimes(2);
   });
 
   it("that ended says so, also between two pages", async () => {

@@ -4,37 +4,37 @@ import { BrowserStore } from "../../src/edge/store";
 
 /** The part of a browser's storage that is used. */
 class Memory {
-  readonly kept = new Map<string, string>();
+  readonly records = new Map<string, string>();
   full = false;
 
   get length(): number {
-    return this.kept.size;
+    return this.records.size;
   }
 
   key(place: number): string | null {
-    return [...this.kept.keys()][place] ?? null;
+    return [...this.records.keys()][place] ?? null;
   }
 
   getItem(key: string): string | null {
-    return this.kept.get(key) ?? null;
+    return this.records.get(key) ?? null;
   }
 
   setItem(key: string, value: string): void {
     if (this.full) throw new Error("no room");
-    this.kept.set(key, value);
+    this.records.set(key, value);
   }
 
   removeItem(key: string): void {
-    this.kept.delete(key);
+    this.records.delete(key);
   }
 }
 
 let memory: Memory;
 
 function store(owner: string | null): BrowserStore {
-  const made = new BrowserStore(memory as unknown as Storage);
-  made.use(owner);
-  return made;
+  const browserStore = new BrowserStore(memory as unknown as Storage);
+  browserStore.setOwner(owner);
+  return browserStore;
 }
 
 function conversation(id: string): Conversation {
@@ -54,7 +54,7 @@ describe("the store of a browser", () => {
     expect(store("bob").all()).toEqual([]);
     expect(store("bob").read("a")).toBeNull();
     expect(store(null).all()).toEqual([]);
-    alice.use("al");
+    alice.setOwner("al");
     expect(alice.all()).toEqual([conversation("b")]);
   });
 
@@ -69,15 +69,15 @@ describe("the store of a browser", () => {
     expect(store(null).all()).toEqual([]);
     expect(store("alice").all()).toEqual([conversation("old")]);
     expect(store("bob").all()).toEqual([]);
-    expect([...memory.kept.keys()]).toEqual(["tailrace.2.alice.conversation.old"]);
+    expect([...memory.records.keys()]).toEqual(["tailrace.2.alice.conversation.old"]);
   });
 
   it("keeps a draft for each conversation and for a new one, until it is sent or its conversation is deleted", () => {
     const alice = store("alice");
-    alice.keepDraft("a", "half a");
-    alice.keepDraft(null, "a new one");
+    alice.storeDraft("a", "half a");
+    alice.storeDraft(null, "a new one");
     expect([store("alice").draft("a"), store("alice").draft(null), store("bob").draft("a")]).toEqual(["half a", "a new one", ""]);
-    alice.keepDraft(null, "");
+    alice.storeDraft(null, "");
     alice.remove("a");
     expect(memory.length).toBe(0);
   });
@@ -87,18 +87,18 @@ describe("the store of a browser", () => {
     expect(memory.length).toBe(0);
     memory.full = true;
     expect(store("alice").write(conversation("a"))).toBe(false);
-    store("alice").keepDraft("a", "words");
+    store("alice").storeDraft("a", "words");
   });
 
   it("keeps what was uploaded for a draft with its chat, and no bytes of it", () => {
     const file = { fileId: "f", name: "a.png", kind: "image" as const, bytes: 9, expiresAt: 5 };
-    store("alice").keepAttached("c", [file]);
-    expect([store("alice").attached("c"), store("alice").attached(null), store("bob").attached("c")]).toEqual([[file], [], []]);
+    store("alice").storeDraftAttachments("c", [file]);
+    expect([store("alice").draftAttachments("c"), store("alice").draftAttachments(null), store("bob").draftAttachments("c")]).toEqual([[file], [], []]);
     store("alice").remove("c");
-    expect(store("alice").attached("c")).toEqual([]);
+    expect(store("alice").draftAttachments("c")).toEqual([]);
     memory.setItem("tailrace.2.alice.attached.c", "{damaged");
-    expect(store("alice").attached("c")).toEqual([]);
-    store("alice").keepAttached("c", []);
-    expect([...memory.kept.keys()]).toEqual([]);
+    expect(store("alice").draftAttachments("c")).toEqual([]);
+    store("alice").storeDraftAttachments("c", []);
+    expect([...memory.records.keys()]).toEqual([]);
   });
 });

@@ -1,14 +1,14 @@
 import { beforeEach, describe, expect, it } from "vitest";
 import { WatchSocket, TicketRefused, type WatchSocketState } from "../../src/edge/watchSocket";
 import type { Incoming } from "../../src/core/protocol";
-import { Clock, settled } from "../world";
+import { Clock, flushPromises } from "../world";
 
 class FakeSocket {
   onopen: ((event: never) => void) | null = null;
   onmessage: ((event: never) => void) | null = null;
   onclose: ((event: never) => void) | null = null;
-  readonly sent: string[] = [];
-  closed = false;
+  readonly messages: string[] = [];
+  isClosed = false;
 
   constructor(
     readonly url: string,
@@ -16,11 +16,11 @@ class FakeSocket {
   ) {}
 
   send(text: string): void {
-    this.sent.push(text);
+    this.messages.push(text);
   }
 
   close(): void {
-    this.closed = true;
+    this.isClosed = true;
   }
 
   opens(): void {
@@ -39,8 +39,8 @@ class FakeSocket {
 let clock: Clock;
 let sockets: FakeSocket[];
 let states: WatchSocketState[];
-let heard: (Incoming | null)[];
-let opened: number;
+let received: (Incoming | null)[];
+let openings: number;
 let tickets: number;
 let renewals: number;
 let refreshes: number;
@@ -52,8 +52,8 @@ beforeEach(() => {
   clock = new Clock();
   sockets = [];
   states = [];
-  heard = [];
-  opened = tickets = renewals = refreshes = 0;
+  received = [];
+  openings = tickets = renewals = refreshes = 0;
   renewable = true;
   ticketFails = null;
   watchSocket = new WatchSocket({
@@ -80,16 +80,16 @@ beforeEach(() => {
     now: () => clock.now,
     chance: () => 0.5,
     onState: (state) => states.push(state),
-    onOpen: () => (opened += 1),
-    onMessage: (message) => heard.push(message),
+    onOpen: () => (openings += 1),
+    onMessage: (message) => received.push(message),
   });
 });
 
 const hello = '{"type":"auth_expiring"}';
 
 async function connected(): Promise<FakeSocket> {
-  watchSocket.hurry();
-  await settled();
+  watchSocket.connectNow();
+  await flushPromises();
   const socket = sockets.at(-1) as FakeSocket;
   socket.opens();
   return socket;
@@ -103,15 +103,15 @@ describe("the watch socket", () => {
     socket.says(hello);
     socket.says(new Blob());
     watchSocket.send({ type: "watch" });
-    expect([heard, socket.sent, opened]).toEqual([[{ kind: "expiring" }], ['{"type":"watch"}'], 1]);
+    expect([received, socket.messages, openings]).toEqual([[{ kind: "expiring" }], ['{"type":"watch"}'], 1]);
     socket.dies(1006);
     await clock.pass(20_000);
     expect(sockets[1]?.protocols).toEqual(["tailrace.v2", "tailrace.v1", "ticket.t2"]);
   });
 
   it("tries every address in turn, each later than the last", async () => {
-    watchSocket.hurry();
-    await settled();
+    watchSocket.connectNow();
+    await flushPromises();
     const times: number[] = [];
     for (let round = 0; round < 4; round += 1) {
       times.push(clock.now);
@@ -125,22 +125,22 @@ describe("the watch socket", () => {
   });
 
   it("uses only the newest of several openings", async () => {
-    watchSocket.hurry();
-    await settled();
-    watchSocket.hurry();
-    await settled();
+    watchSocket.connectNow();
+    await flushPromises();
+    watchSocket.connectNow();
+    await flushPromises();
     const [older, newer] = sockets as [FakeSocket, FakeSocket];
     older.opens();
-    expect([older.closed, watchSocket.isOpen]).toEqual([true, false]);
+    expect([older.isClosed, watchSocket.isOpen]).toEqual([true, false]);
     newer.opens();
-    expect([newer.closed, watchSocket.isOpen, opened]).toEqual([false, true, 1]);
+    expect([newer.isClosed, watchSocket.isOpen, openings]).toEqual([false, true, 1]);
   });
 
   it("gives a handshake a deadline", async () => {
-    watchSocket.hurry();
-    await settled();
+    watchSocket.connectNow();
+    await flushPromises();
     await clock.pass(11_000);
-    expect(sockets[0]?.closed).toBe(true);
+    expect(sockets[0]?.isClosed).toBe(true);
   });
 
   it.each([4001, 4002, 4499, 1006, 1011, 1012])("comes back after %i", async (code) => {
@@ -173,7 +173,7 @@ describe("the watch socket", () => {
 
   it("stops asking for new credentials when none is accepted", async () => {
     ticketFails = new TicketRefused("no");
-    watchSocket.hurry();
+    watchSocket.connectNow();
     await clock.pass(600_000);
     expect(renewals).toBe(4 - 1);
     expect(states.at(-1)?.kind).toBe("refused");
@@ -181,7 +181,7 @@ describe("the watch socket", () => {
 
   it("keeps trying while the gateway is away, without a storm", async () => {
     ticketFails = new Error("unreachable");
-    watchSocket.hurry();
+    watchSocket.connectNow();
     await clock.pass(120_000);
     const tries = states.filter((state) => state.kind === "connecting").length;
     expect(tries).toBeGreaterThan(5);
@@ -198,14 +198,14 @@ describe("the watch socket", () => {
     const old = await connected();
     old.says(tell("one", 4));
     watchSocket.replace();
-    await settled();
+    await flushPromises();
     const next = sockets[1] as FakeSocket;
     next.opens();
     next.says(tell("two", 7));
     old.says('[0,"b"]');
     next.says('[0,"c"]');
     const delta = (responseId: string, seq: number, text: string): Incoming => ({ kind: "events", responseId, events: [{ kind: "delta", seq, item: "message", delta: text }] });
-    expect(heard).toEqual([delta("one", 4, "a"), delta("two", 7, "a"), delta("one", 5, "b"), delta("two", 8, "c")]);
+    expect(received).toEqual([delta("one", 4, "a"), delta("two", 7, "a"), delta("one", 5, "b"), delta("two", 8, "c")]);
   });
 
   it("leaves a draining server only when another connection stands", async () => {
@@ -213,10 +213,10 @@ describe("the watch socket", () => {
     watchSocket.draining(4000);
     await clock.pass(3000);
     const next = sockets[1] as FakeSocket;
-    expect([next.url, old.closed, watchSocket.isOpen]).toEqual(["ws://two", false, true]);
+    expect([next.url, old.isClosed, watchSocket.isOpen]).toEqual(["ws://two", false, true]);
     old.says(hello);
     next.opens();
-    expect([old.closed, opened, heard]).toEqual([true, 2, [{ kind: "expiring" }]]);
+    expect([old.isClosed, openings, received]).toEqual([true, 2, [{ kind: "expiring" }]]);
     old.dies(4002);
     await clock.pass(60_000);
     expect(sockets).toHaveLength(2);
@@ -225,7 +225,7 @@ describe("the watch socket", () => {
   it("shows a new ticket on the open connection when its credential is about to expire", async () => {
     const socket = await connected();
     await watchSocket.expiring();
-    expect(socket.sent).toEqual([JSON.stringify({ type: "auth", ticket: "t2" })]);
+    expect(socket.messages).toEqual([JSON.stringify({ type: "auth", ticket: "t2" })]);
     expect([refreshes, renewals, sockets.length]).toEqual([1, 0, 1]);
   });
 
@@ -233,9 +233,9 @@ describe("the watch socket", () => {
     const socket = await connected();
     ticketFails = new TicketRefused("expired");
     await watchSocket.expiring();
-    expect([socket.sent, renewals, watchSocket.isOpen]).toEqual([[], 0, true]);
+    expect([socket.messages, renewals, watchSocket.isOpen]).toEqual([[], 0, true]);
     socket.dies(4003);
-    await settled();
+    await flushPromises();
     expect(renewals).toBe(1);
   });
 
@@ -251,7 +251,7 @@ describe("the watch socket", () => {
   });
 
   it("forgets its bad luck once a connection has stood for a while", async () => {
-    watchSocket.hurry();
+    watchSocket.connectNow();
     for (let round = 0; round < 6; round += 1) {
       await clock.pass(16_000);
       sockets.at(-1)?.dies(1006);
@@ -270,6 +270,6 @@ describe("the watch socket", () => {
     watchSocket.stop();
     socket.dies(1006);
     await clock.pass(60_000);
-    expect([socket.closed, sockets.length]).toEqual([true, 1]);
+    expect([socket.isClosed, sockets.length]).toEqual([true, 1]);
   });
 });

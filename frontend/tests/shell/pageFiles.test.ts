@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from "vitest";
-import { CACHES, PageFiles, type Asked, type Build } from "../../src/shell/pageFiles";
+import { CACHES, PageFiles, type PageFetch, type Build } from "../../src/shell/pageFiles";
 
 const ORIGIN = "https://chat.example";
 const html = (build: string): string => `<script type="module" src="/assets/index-${build}.js"></script><link href="/assets/index-${build}.css">`;
@@ -13,16 +13,16 @@ class Caches {
   readonly all = new Map<string, Map<string, Response>>();
 
   open = (name: string): Promise<Cache> => {
-    const held = this.all.get(name) ?? new Map<string, Response>();
-    this.all.set(name, held);
+    const files = this.all.get(name) ?? new Map<string, Response>();
+    this.all.set(name, files);
     return Promise.resolve({
-      put: (path: string, answer: Response) => Promise.resolve(void held.set(path, answer)),
-      match: (path: string) => Promise.resolve(held.get(path)?.clone()),
+      put: (path: string, answer: Response) => Promise.resolve(void files.set(path, answer)),
+      match: (path: string) => Promise.resolve(files.get(path)?.clone()),
     } as unknown as Cache);
   };
   keys = (): Promise<string[]> => Promise.resolve([...this.all.keys()]);
   delete = (name: string): Promise<boolean> => Promise.resolve(this.all.delete(name));
-  match = (path: string): Promise<Response | undefined> => Promise.resolve([...this.all.values()].map((held) => held.get(path)).find((found) => found !== undefined)?.clone());
+  match = (path: string): Promise<Response | undefined> => Promise.resolve([...this.all.values()].map((files) => files.get(path)).find((each) => each !== undefined)?.clone());
 }
 
 let caches: Caches;
@@ -47,9 +47,9 @@ function files(name: string): PageFiles {
       fetched.push(path);
       if (network === "away") return Promise.reject(new TypeError("away"));
       if (network === "slow") return new Promise(() => undefined);
-      const found = server.get(path === "/index.html" ? "/" : path);
+      const body = server.get(path === "/index.html" ? "/" : path);
       const type = path.endsWith(".js") ? "text/javascript" : path === "/" ? "text/html; charset=utf-8" : "text/css";
-      return Promise.resolve(new Response(found ?? "none", { status: found === undefined ? 404 : status, headers: { "content-type": type } }));
+      return Promise.resolve(new Response(body ?? "none", { status: body === undefined ? 404 : status, headers: { "content-type": type } }));
     },
     // Passes at once, but after an answer that is there.
     pause: () => new Promise((done) => setTimeout(done, 0)),
@@ -58,7 +58,7 @@ function files(name: string): PageFiles {
 
 const works: Promise<unknown>[] = [];
 
-function asked(path: string, options: { mode?: RequestMode; client?: string; method?: string; headers?: Record<string, string> } = {}): Asked {
+function request(path: string, options: { mode?: RequestMode; client?: string; method?: string; headers?: Record<string, string> } = {}): PageFetch {
   const { mode = "no-cors", client = "tab", method = "GET", headers = {} } = options;
   // Node makes no request of this mode.
   const request = { url: new URL(path, ORIGIN).href, mode, method, headers: new Headers(headers) } as Request;
@@ -71,7 +71,7 @@ async function text(answer: Promise<Response> | null): Promise<string | null> {
   return words;
 }
 
-const page = (worker: PageFiles, client = "tab"): Promise<string | null> => text(worker.answer(asked("/", { mode: "navigate", client })));
+const page = (worker: PageFiles, client = "tab"): Promise<string | null> => text(worker.answer(request("/", { mode: "navigate", client })));
 
 beforeEach(() => {
   caches = new Caches();
@@ -111,9 +111,9 @@ describe("what is kept", () => {
 
   it("has fonts once they were needed", async () => {
     const worker = files("one");
-    await text(worker.answer(asked("/assets/KaTeX-1.woff2")));
+    await text(worker.answer(request("/assets/KaTeX-1.woff2")));
     network = "away";
-    expect(await text(worker.answer(asked("/assets/KaTeX-1.woff2")))).toBe("/assets/KaTeX-1.woff2 of one");
+    expect(await text(worker.answer(request("/assets/KaTeX-1.woff2")))).toBe("/assets/KaTeX-1.woff2 of one");
   });
 });
 
@@ -123,12 +123,12 @@ describe("the page", () => {
     await worker.install();
     deploy("two");
     expect(await page(worker)).toBe(html("two"));
-    expect(await text(worker.answer(asked("/early.js")))).toBe("/early.js of two");
-    expect(await text(worker.answer(asked("/assets/index-two.js")))).toBe("/assets/index-two.js of two");
+    expect(await text(worker.answer(request("/early.js")))).toBe("/early.js of two");
+    expect(await text(worker.answer(request("/assets/index-two.js")))).toBe("/assets/index-two.js of two");
     // And what is kept is still of one build.
     network = "away";
     expect(await page(worker)).toBe(html("one"));
-    expect(await text(worker.answer(asked("/assets/index-one.js")))).toBe("/assets/index-one.js of one");
+    expect(await text(worker.answer(request("/assets/index-one.js")))).toBe("/assets/index-one.js of one");
   });
 
   it.each<[string, () => void]>([
@@ -142,15 +142,15 @@ describe("the page", () => {
     expect(await page(worker)).toBe(html("one"));
     deploy("two");
     [network, status] = ["there", 200];
-    expect(await text(worker.answer(asked("/early.js")))).toBe("/early.js of one");
-    expect(await text(worker.answer(asked("/early.js", { client: "another tab" })))).toBe("/early.js of two");
+    expect(await text(worker.answer(request("/early.js")))).toBe("/early.js of one");
+    expect(await text(worker.answer(request("/early.js", { client: "another tab" })))).toBe("/early.js of two");
   });
 
   it("is what the server says where nothing is kept", async () => {
     status = 503;
-    expect((await files("one").answer(asked("/", { mode: "navigate" })))?.status).toBe(503);
+    expect((await files("one").answer(request("/", { mode: "navigate" })))?.status).toBe(503);
     network = "away";
-    await expect(files("one").answer(asked("/", { mode: "navigate" }))).rejects.toThrow("away");
+    await expect(files("one").answer(request("/", { mode: "navigate" }))).rejects.toThrow("away");
   });
 
   it("is kept with the headers that it had last", async () => {
@@ -170,21 +170,21 @@ it("takes the files of an open page from the build before", async () => {
   await worker.install();
   await worker.activate();
   fetched = [];
-  expect(await text(worker.answer(asked("/assets/index-one.js")))).toBe("/assets/index-one.js of one");
+  expect(await text(worker.answer(request("/assets/index-one.js")))).toBe("/assets/index-one.js of one");
   expect(fetched).toEqual([]);
 });
 
-it.each<[string, Asked]>([
-  ["the API", asked("/v1/responses")],
-  ["the settings", asked("/config.json")],
-  ["the state", asked("/ready")],
-  ["a credential", asked("/dev/credential")],
-  ["the worker itself", asked("/sw.js")],
-  ["a page of the API", asked("/v1/responses/r", { mode: "navigate" })],
-  ["a chat that is shared by link", asked("/s/token", { mode: "navigate" })],
-  ["what is sent", asked("/early.js", { method: "POST" })],
-  ["what shows a credential", asked("/early.js", { headers: { authorization: "Bearer x" } })],
-  ["another origin", asked("https://push.example/early.js")],
+it.each<[string, PageFetch]>([
+  ["the API", request("/v1/responses")],
+  ["the settings", request("/config.json")],
+  ["the state", request("/ready")],
+  ["a credential", request("/dev/credential")],
+  ["the worker itself", request("/sw.js")],
+  ["a page of the API", request("/v1/responses/r", { mode: "navigate" })],
+  ["a chat that is shared by link", request("/s/token", { mode: "navigate" })],
+  ["what is sent", request("/early.js", { method: "POST" })],
+  ["what shows a credential", request("/early.js", { headers: { authorization: "Bearer x" } })],
+  ["another origin", request("https://push.example/early.js")],
 ])("leaves %s alone", async (_, request) => {
   const worker = files("one");
   await worker.install();

@@ -5,18 +5,18 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 /** What is brought comes when `come` is called. */
-function coming(): { brought: Lazy<string>; come(value: string): Promise<void>; loads: () => number } {
-  let come: (value: string) => void = () => undefined;
+function lazyModule(): { lazy: Lazy<string>; finish(value: string): Promise<void>; loads: () => number } {
+  let finish: (value: string) => void = () => undefined;
   let loads = 0;
-  const brought = new Lazy<string>(() => {
+  const lazy = new Lazy<string>(() => {
     loads += 1;
-    return new Promise((done) => (come = done));
+    return new Promise((done) => (finish = done));
   });
   return {
-    brought,
+    lazy,
     loads: () => loads,
-    come: async (value) => {
-      come(value);
+    finish: async (value) => {
+      finish(value);
       await vi.advanceTimersByTimeAsync(0);
     },
   };
@@ -31,28 +31,28 @@ function resolved(promise: Promise<void>): () => boolean {
 
 describe("waiting for it for a moment", () => {
   it("ends when it has come", async () => {
-    const { brought, come, loads } = coming();
-    const done = resolved(brought.soon(150));
+    const { lazy, finish, loads } = lazyModule();
+    const done = resolved(lazy.wait(150));
     await vi.advanceTimersByTimeAsync(100);
     expect(done()).toBe(false);
-    await come("here");
-    expect([done(), brought.value, loads()]).toEqual([true, "here", 1]);
+    await finish("here");
+    expect([done(), lazy.value, loads()]).toEqual([true, "here", 1]);
   });
 
   it("ends when the time is over, and it may still come", async () => {
-    const { brought, come } = coming();
-    const done = resolved(brought.soon(150));
+    const { lazy, finish } = lazyModule();
+    const done = resolved(lazy.wait(150));
     await vi.advanceTimersByTimeAsync(150);
-    expect([done(), brought.isComing]).toEqual([true, true]);
-    await come("here");
-    expect(brought.value).toBe("here");
+    expect([done(), lazy.isLoading]).toEqual([true, true]);
+    await finish("here");
+    expect(lazy.value).toBe("here");
   });
 
   it("is not needed where it is there", async () => {
-    const { brought, come } = coming();
-    brought.bring();
-    await come("here");
-    const done = resolved(brought.soon(150));
+    const { lazy, finish } = lazyModule();
+    lazy.load();
+    await finish("here");
+    const done = resolved(lazy.wait(150));
     await vi.advanceTimersByTimeAsync(0);
     expect(done()).toBe(true);
   });

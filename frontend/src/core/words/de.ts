@@ -1,7 +1,7 @@
-import { formsOf } from "./forms";
+import { formsFor } from "./forms";
 import type { Texts } from "./texts";
 
-const { number, plural, time, moment } = formsOf("de", "min2");
+const { number, plural, time, moment } = formsFor("de", "min2");
 
 export const de: Texts = {
   code: "de",

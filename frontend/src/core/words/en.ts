@@ -1,6 +1,6 @@
-import { formsOf } from "./forms";
+import { formsFor } from "./forms";
 
-const { number, plural, time, moment } = formsOf("en", false);
+const { number, plural, time, moment } = formsFor("en", false);
 
 export const en = {
   /** For the document and for `Intl`. */

@@ -10,14 +10,14 @@ export interface Forms {
 }
 
 /** `grouping`: whether thousands are set apart. */
-export function formsOf(language: string, grouping: "min2" | false): Forms {
+export function formsFor(language: string, grouping: "min2" | false): Forms {
   const rules = new Intl.PluralRules(language);
   // By digits behind the point: making one costs more than many uses of it.
   const formats = new Map<number, Intl.NumberFormat>();
   const format = (digits: number): Intl.NumberFormat => {
-    const made = formats.get(digits) ?? new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: grouping });
-    formats.set(digits, made);
-    return made;
+    const formatter = formats.get(digits) ?? new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: grouping });
+    formats.set(digits, formatter);
+    return formatter;
   };
   const times = new Intl.DateTimeFormat(language, { timeStyle: "short" });
   const moments = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });

@@ -2,11 +2,11 @@
 
 const KEY = "tailrace.user";
 
-export function keptUser(storage: Storage | null): string | null {
+export function loadUser(storage: Storage | null): string | null {
   return storage?.getItem(KEY) ?? null;
 }
 
-export function keepUser(storage: Storage | null, who: string): void {
+export function storeUser(storage: Storage | null, who: string): void {
   // First, because a full storage keeps what it has: the next user must not find the name and the chats of the one before.
   storage?.removeItem(KEY);
   try {

@@ -5,24 +5,24 @@ import { readConfig, type Config } from "./api";
 
 const KEY = "tailrace.config";
 
-export function keepConfig(storage: Storage | null, config: Config): void {
+export function storeConfig(storage: Storage | null, config: Config): void {
   try {
-    storage?.setItem(KEY, JSON.stringify(written(config)));
+    storage?.setItem(KEY, JSON.stringify(configBody(config)));
   } catch {
     // A full storage: offline, the models are not listed.
   }
 }
 
 // As the gateway writes them, so that one function reads both.
-function written({ pushUrls, models, defaultModel, takes, version, conversations, titles, shares, searches }: Config): object {
+function configBody({ pushUrls, models, defaultModel, takes, version, conversations, titles, shares, searches }: Config): object {
   const each = Object.entries(takes).map(([model, { images, files, maxOutputTokens }]) => [model, { images, files, max_output_tokens: maxOutputTokens }]);
   return { push_urls: pushUrls, models, default_model: defaultModel, takes: Object.fromEntries(each) as object, version, conversations, titles, shares, searches };
 }
 
-export function keptConfig(storage: Storage | null): Config | null {
+export function loadConfig(storage: Storage | null): Config | null {
   try {
-    const kept: unknown = JSON.parse(storage?.getItem(KEY) ?? "null");
-    return kept === null ? null : readConfig(kept);
+    const json: unknown = JSON.parse(storage?.getItem(KEY) ?? "null");
+    return json === null ? null : readConfig(json);
   } catch {
     return null;
   }

@@ -6,7 +6,7 @@ import { readRow, type Row } from "../src/core/serverTurns";
 import { Library } from "../src/library";
 import { Clock, Server, SharedStorage, Tab } from "./world";
 
-interface Kept {
+interface StoredConversation {
   id: string;
   metadata: Record<string, string>;
   title: string;
@@ -16,14 +16,14 @@ interface Kept {
   nodes: { id: string; parent: string | null; at: number }[];
 }
 
-interface Told {
+interface FeedMessage {
   type: string;
   position: string;
   [field: string]: unknown;
 }
 
-export class Shelf extends Server {
-  readonly kept = new Map<string, Kept>();
+export class ConversationServer extends Server {
+  readonly conversations = new Map<string, StoredConversation>();
   readonly titles: string[] = [];
   offered = true;
   titled = true;
@@ -33,8 +33,8 @@ export class Shelf extends Server {
   /** What a model says when it is asked for a title. */
   title = "A title";
   /** Responses whose request is not yet to be read. */
-  readonly unwritten = new Set<string>();
-  private readonly told: Told[] = [];
+  readonly pendingWrites = new Set<string>();
+  private readonly feedMessages: FeedMessage[] = [];
   private readonly devices = new Set<Tab>();
   private readonly bodies = new Map<string, Ask>();
 
@@ -73,8 +73,8 @@ export class Shelf extends Server {
 
   /** As another client would. */
   tell(type: string, fields: Record<string, unknown>): void {
-    const event = { type, position: String(this.told.length + 1), ...fields };
-    this.told.push(event);
+    const event = { type, position: String(this.feedMessages.length + 1), ...fields };
+    this.feedMessages.push(event);
     for (const tab of this.devices) tab.say({ type: "feed.events", events: [event] });
   }
 
@@ -82,20 +82,20 @@ export class Shelf extends Server {
     create: async (key: string, title: string, metadata: Readonly<Record<string, string>>): Promise<string> => {
       this.here();
       const id = `conv_${key}`;
-      if (!this.kept.has(id)) {
-        this.kept.set(id, { id, metadata: { ...metadata, [PAGE_ID]: key }, title, pinned: false, head: null, usedAt: this.clock.now, nodes: [] });
-        this.tell("conversation.created", { conversation_id: id, conversation: this.shown(id) });
+      if (!this.conversations.has(id)) {
+        this.conversations.set(id, { id, metadata: { ...metadata, [PAGE_ID]: key }, title, pinned: false, head: null, usedAt: this.clock.now, nodes: [] });
+        this.tell("conversation.created", { conversation_id: id, conversation: this.summary(id) });
       }
       return id;
     },
     list: async (after: string | null): Promise<Page<Summary>> => {
       this.here();
-      const all = [...this.kept.values()].sort((a, b) => b.usedAt - a.usedAt);
+      const all = [...this.conversations.values()].sort((a, b) => b.usedAt - a.usedAt);
       const from = after === null ? 0 : all.findIndex(({ id }) => id === after) + 1;
-      const rows = all.slice(from, from + 3).map(({ id }) => readSummary(this.shown(id)) as Summary);
+      const rows = all.slice(from, from + 3).map(({ id }) => readSummary(this.summary(id)) as Summary);
       return { rows, next: from + 3 < all.length ? (rows.at(-1)?.id ?? null) : null };
     },
-    find: async (id: string): Promise<Summary | null> => readSummary(this.shown(this.get(id).id)),
+    find: async (id: string): Promise<Summary | null> => readSummary(this.summary(this.get(id).id)),
     turns: async (id: string, after: string | null): Promise<Tree> => {
       const { nodes, head } = this.get(id);
       const from = after === null ? 0 : nodes.findIndex((node) => node.id === after) + 1;
@@ -103,19 +103,19 @@ export class Shelf extends Server {
       return { rows, next: from + 2 < nodes.length ? (rows.at(-1)?.id ?? null) : null, head };
     },
     search: async (words: string): Promise<Match[]> => {
-      const ids = [...this.kept.values()].filter(({ nodes }) => nodes.some((node) => JSON.stringify(this.row(node)).includes(words)));
-      return ids.map(({ id }) => ({ conversation: readSummary(this.shown(id)) as Summary, snippet: `… ${words} …` }));
+      const ids = [...this.conversations.values()].filter(({ nodes }) => nodes.some((node) => JSON.stringify(this.row(node)).includes(words)));
+      return ids.map(({ id }) => ({ conversation: readSummary(this.summary(id)) as Summary, snippet: `… ${words} …` }));
     },
     change: async (id: string, changes: Changes): Promise<void> => {
-      const kept = this.get(id);
+      const conversation = this.get(id);
       for (const [name, value] of Object.entries(changes)) {
-        Object.assign(kept, { [name]: value as unknown });
+        Object.assign(conversation, { [name]: value as unknown });
         this.tell("conversation.updated", { conversation_id: id, [name]: value as unknown });
       }
     },
     remove: async (id: string): Promise<void> => {
       this.get(id);
-      this.kept.delete(id);
+      this.conversations.delete(id);
       this.tell("conversation.deleted", { conversation_id: id });
     },
     titleFor: async (_model: string | null, question: string): Promise<string> => {
@@ -128,22 +128,22 @@ export class Shelf extends Server {
   private turn(id: string, ask: Ask): void {
     this.bodies.set(id, ask);
     if (ask.conversation === null) return;
-    const kept = this.get(ask.conversation);
-    kept.nodes.push({ id, parent: ask.previousResponseId, at: this.clock.now });
-    [kept.head, kept.usedAt] = [id, this.clock.now];
-    this.tell("conversation.turn", { conversation_id: kept.id, response_id: id, parent: ask.previousResponseId });
+    const conversation = this.get(ask.conversation);
+    conversation.nodes.push({ id, parent: ask.previousResponseId, at: this.clock.now });
+    [conversation.head, conversation.usedAt] = [id, this.clock.now];
+    this.tell("conversation.turn", { conversation_id: conversation.id, response_id: id, parent: ask.previousResponseId });
   }
 
   private row({ id, parent, at }: { id: string; parent: string | null; at: number }): Record<string, unknown> {
     const ask = this.bodies.get(id);
     const row = { id, parent, created_at: Math.floor(at / 1000), input: [] as unknown[], response: null as unknown };
-    if (ask === undefined || this.unwritten.has(id)) return row;
+    if (ask === undefined || this.pendingWrites.has(id)) return row;
     const events = this.log.get(id) ?? [];
     const end = events.at(-1);
-    const ended = /completed|incomplete|failed/.test(end?.type ?? "");
+    const isEnded = /completed|incomplete|failed/.test(end?.type ?? "");
     const text = events.flatMap((event) => (event.type === "response.output_text.delta" ? [String(event["delta"])] : [])).join("");
     const output = [{ type: "message", content: [{ type: "output_text", text }] }];
-    const response = ended ? { ...(end?.["response"] as object), output } : { id, status: "in_progress", output };
+    const response = isEnded ? { ...(end?.["response"] as object), output } : { id, status: "in_progress", output };
     row.input = typeof ask.input === "string" ? [{ type: "message", role: "user", content: ask.input }] : [...ask.input];
     return { ...row, response: { ...response, model: ask.model, metadata: ask.metadata } };
   }
@@ -151,24 +151,24 @@ export class Shelf extends Server {
   private follow(tab: Tab, after: unknown): void {
     if (this.refusesFeeds) return tab.say({ type: "watch.error", response_id: null, status: 429, error: { code: "rate_limit_exceeded", message: "too many" } });
     this.devices.add(tab);
-    const missed = after === undefined ? [] : this.told.slice(Number(after));
-    const ready = { type: "feed.ready", position: String(this.told.length) };
-    queueMicrotask(() => tab.say({ type: "feed.events", events: [...missed, ready] }));
+    const messages = after === undefined ? [] : this.feedMessages.slice(Number(after));
+    const ready = { type: "feed.ready", position: String(this.feedMessages.length) };
+    queueMicrotask(() => tab.say({ type: "feed.events", events: [...messages, ready] }));
   }
 
-  private get(id: string): Kept {
+  private get(id: string): StoredConversation {
     this.here();
-    const kept = this.kept.get(id);
-    if (kept === undefined) throw new ApiError(404, { code: "conversation_not_found", message: "no" }, null);
-    return kept;
+    const conversation = this.conversations.get(id);
+    if (conversation === undefined) throw new ApiError(404, { code: "conversation_not_found", message: "no" }, null);
+    return conversation;
   }
 
   private here(): void {
     if (this.away) throw new ApiError(503, { code: "unavailable", message: "away" }, null);
   }
 
-  private shown(id: string): Record<string, unknown> {
-    const kept = this.kept.get(id) as Kept;
-    return { ...kept, created_at: Math.floor(kept.usedAt / 1000), updated_at: Math.floor(kept.usedAt / 1000) };
+  private summary(id: string): Record<string, unknown> {
+    const conversation = this.conversations.get(id) as StoredConversation;
+    return { ...conversation, created_at: Math.floor(conversation.usedAt / 1000), updated_at: Math.floor(conversation.usedAt / 1000) };
   }
 }

@@ -3,7 +3,7 @@
 import { readAnswer, type Answer } from "./answer";
 import { readAttachments } from "./attachments";
 import { UNNAMED, type Conversation, type Label, type Turn } from "./conversation";
-import { readChosen, readSettings, USUAL } from "./settings";
+import { readStampedSettings, readSettings, DEFAULT_SETTINGS } from "./settings";
 
 /** What was stored may be of another version of this page or damaged: read it as data. */
 export function readConversation(raw: string): Conversation | null {
@@ -24,39 +24,39 @@ export function readConversation(raw: string): Conversation | null {
     // An older version of this page kept one path: each turn follows the one before it.
     const turns = value.turns.map((turn, place) => readTurn(turn, value.turns[place - 1]?.id ?? null));
     // It had no settings either: the model was the page's.
-    const settings = (value.settings as unknown) === undefined ? { ...USUAL, model: turns.at(-1)?.model ?? null, at: 0 } : readChosen(value.settings);
-    return { id: value.id, createdAt: value.createdAt, ...readServed(value), turns, chosen: readChoices(value.chosen), settings };
+    const settings = (value.settings as unknown) === undefined ? { ...DEFAULT_SETTINGS, model: turns.at(-1)?.model ?? null, at: 0 } : readStampedSettings(value.settings);
+    return { id: value.id, createdAt: value.createdAt, ...readServerFields(value), turns, chosen: readChoices(value.chosen), settings };
   } catch {
     return null;
   }
 }
 
 // With what older versions of this page did not keep.
-function readTurn(kept: Turn, last: string | null): Turn {
-  const [parent, before, settings]: unknown[] = [kept.parent, kept.before, kept.settings];
+function readTurn(record: Turn, last: string | null): Turn {
+  const [parent, before, settings]: unknown[] = [record.parent, record.before, record.settings];
   return {
-    ...kept,
+    ...record,
     parent: parent === null || typeof parent === "string" ? parent : last,
-    attachments: readAttachments(kept.attachments),
+    attachments: readAttachments(record.attachments),
     settings: typeof settings === "object" && settings !== null ? readSettings(settings) : null,
-    trimmed: (kept.trimmed as unknown) === true,
-    answer: kept.answer === null ? null : readAnswer(kept.answer),
+    trimmed: (record.trimmed as unknown) === true,
+    answer: record.answer === null ? null : readAnswer(record.answer),
     before: Array.isArray(before) ? before.map((each) => readAnswer(each as Answer)) : [],
   };
 }
 
 // Older versions of this page knew of no conversations on the server.
-function readServed(kept: Partial<Record<keyof Conversation, unknown>>): Pick<Conversation, "remote" | "label" | "usedAt"> {
-  const label = kept.label as Partial<Label> | null | undefined;
+function readServerFields(record: Partial<Record<keyof Conversation, unknown>>): Pick<Conversation, "remote" | "label" | "usedAt"> {
+  const label = record.label as Partial<Label> | null | undefined;
   const good = typeof label?.name === "string" && typeof label.pinned === "boolean" && Number.isFinite(label.at);
   return {
-    remote: typeof kept.remote === "string" ? kept.remote : null,
+    remote: typeof record.remote === "string" ? record.remote : null,
     label: good ? (label as Label) : UNNAMED,
-    usedAt: Number.isFinite(kept.usedAt) ? (kept.usedAt as number) : 0,
+    usedAt: Number.isFinite(record.usedAt) ? (record.usedAt as number) : 0,
   };
 }
 
-function readChoices(kept: unknown): Conversation["chosen"] {
-  if (typeof kept !== "object" || kept === null) return {};
-  return Object.fromEntries(Object.entries(kept as Conversation["chosen"]).filter(([, choice]) => typeof choice?.turn === "string" && Number.isFinite(choice.at)));
+function readChoices(record: unknown): Conversation["chosen"] {
+  if (typeof record !== "object" || record === null) return {};
+  return Object.fromEntries(Object.entries(record as Conversation["chosen"]).filter(([, choice]) => typeof choice?.turn === "string" && Number.isFinite(choice.at)));
 }
