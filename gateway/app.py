@@ -274,7 +274,7 @@ class Gateway:
             config.records_version,
             seal_keys,
             uploads=self.uploads,
-            search=self.retrieval.searching if self.retrieval is not None else None,
+            search=self.retrieval.searcher if self.retrieval is not None else None,
             canaries=self.canaries,
             affinity=bool(config.prefix_affinity),
         )
@@ -295,7 +295,7 @@ class Gateway:
                 withdrawals=withdrawing,
                 files=prompt_files,
                 turns=turns.Turns(
-                    conversations.known, conversations.items, self.delivery, resolver
+                    conversations.registry, conversations.items, self.delivery, resolver
                 ),
                 busy=busy_turns.BusyTurns(self.delivery, operations),
                 tokens=self.token_counts,

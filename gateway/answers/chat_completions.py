@@ -44,17 +44,17 @@ def response_ids(completion: str, most: int) -> list[str]:
     `most` choices."""
     if not completion.startswith(_PREFIX):
         return []
-    found = completion[len(_PREFIX) :].split(_BETWEEN)
-    return [ids.PREFIX + rest for rest in found] if len(found) <= most else []
+    rests = completion[len(_PREFIX) :].split(_BETWEEN)
+    return [ids.PREFIX + rest for rest in rests] if len(rests) <= most else []
 
 
 def usage(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Usage of all choices, which have one prompt, under its Chat Completions names."""
-    counted = [each["usage"] for each in responses if each["usage"]]
-    prompt = max((each["input_tokens"] for each in counted), default=0)
-    cached = max((each["input_tokens_details"]["cached_tokens"] for each in counted), default=0)
-    out = sum(each["output_tokens"] for each in counted)
-    reasoning = sum(each["output_tokens_details"]["reasoning_tokens"] for each in counted)
+    usages = [each["usage"] for each in responses if each["usage"]]
+    prompt = max((each["input_tokens"] for each in usages), default=0)
+    cached = max((each["input_tokens_details"]["cached_tokens"] for each in usages), default=0)
+    out = sum(each["output_tokens"] for each in usages)
+    reasoning = sum(each["output_tokens_details"]["reasoning_tokens"] for each in usages)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": out,
@@ -89,8 +89,8 @@ def completion(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def marks(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What is told beside OpenAI's members: that all choices are former answers."""
-    given = all(each.get(events.CACHED_ANSWER) for each in responses)
-    return {events.CACHED_ANSWER: True} if given else {}
+    all_cached = all(each.get(events.CACHED_ANSWER) for each in responses)
+    return {events.CACHED_ANSWER: True} if all_cached else {}
 
 
 def _choice(index: int, response: dict[str, Any]) -> dict[str, Any]:
@@ -114,23 +114,23 @@ def _choice(index: int, response: dict[str, Any]) -> dict[str, Any]:
     return {
         "index": index,
         "message": message,
-        "logprobs": _shown(logprobs) if logprobs else None,
+        "logprobs": _logprobs_json(logprobs) if logprobs else None,
         "finish_reason": _finish(response),
     }
 
 
 def _call(item: dict[str, Any], kind: str, content: str) -> dict[str, Any]:
-    called = {"name": item["name"], _GROWS[kind]: content}
-    return {"id": item["call_id"], "type": kind, kind: called}
+    function = {"name": item["name"], _GROWS[kind]: content}
+    return {"id": item["call_id"], "type": kind, kind: function}
 
 
 def _finish(response: dict[str, Any]) -> str:
-    called = any(item["type"] in _CALLS for item in response["output"])
+    has_calls = any(item["type"] in _CALLS for item in response["output"])
     completed = response["status"] == "completed"
-    return "tool_calls" if called and completed else FINISH[response["status"]]
+    return "tool_calls" if has_calls and completed else FINISH[response["status"]]
 
 
-def _shown(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:
+def _logprobs_json(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:
     return {"content": list(logprobs), "refusal": None}
 
 
@@ -146,8 +146,8 @@ def stored_message(message: dict[str, Any]) -> dict[str, Any]:
 def _part(part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] != "image":
         return part
-    shown = {"url": images.url(part), "detail": part.get("detail", "auto")}
-    return {"type": "image_url", "image_url": shown}
+    url = {"url": images.url(part), "detail": part.get("detail", "auto")}
+    return {"type": "image_url", "image_url": url}
 
 
 class Chunks:
@@ -176,28 +176,28 @@ class Chunks:
         self._calls = 0
         self._kind = "function"
 
-    def of(self, event: events.Event) -> bytes:
+    def encode(self, event: events.Event) -> bytes:
         """Return the bytes that this event adds to the body. Many events add none."""
         if event.delta is not None:
             return self._delta(event, event.delta)
         if event.terminal and event.response is not None:
             return self._end(event.response)
         if event.type == "response.output_item.added" and event.item is not None:
-            return self._added(event.item)
+            return self._begin_item(event.item)
         return b""
 
     def _delta(self, event: events.Event, text: str) -> bytes:
         match event.type:
             case "response.output_text.delta":
-                found = _likely(event.body).logprobs if self._logprobs else []
-                return self.open() + self._chunk({"content": text}, logprobs=found)
+                logprobs = _likely(event.body).logprobs if self._logprobs else []
+                return self.open() + self._chunk({"content": text}, logprobs=logprobs)
             case "response.reasoning_text.delta":
                 # The first name is DeepSeek's, the second vLLM's.
                 return self._chunk({"reasoning_content": text, "reasoning": text})
-        grown = {"index": self._calls - 1, self._kind: {_GROWS[self._kind]: text}}
-        return self._chunk({"tool_calls": [grown]})
+        fragment = {"index": self._calls - 1, self._kind: {_GROWS[self._kind]: text}}
+        return self._chunk({"tool_calls": [fragment]})
 
-    def _added(self, item: dict[str, Any]) -> bytes:
+    def _begin_item(self, item: dict[str, Any]) -> bytes:
         kind = _CALLS.get(item["type"])
         if kind is None:
             return self.open("" if item["type"] == "message" else None)
@@ -223,7 +223,7 @@ class Chunks:
         choice = {
             "index": self._index,
             "delta": delta,
-            "logprobs": _shown(logprobs) if logprobs else None,
+            "logprobs": _logprobs_json(logprobs) if logprobs else None,
             "finish_reason": finish,
         }
         body = {**self._head, "choices": [choice]}
@@ -259,7 +259,7 @@ class Stream:
         self._ended: list[dict[str, Any]] = []
         self._failed = False
 
-    def of(self, event: events.Event, index: int = 0) -> bytes:
+    def encode(self, event: events.Event, index: int = 0) -> bytes:
         """Return the bytes that this event of choice number `index` adds to the body."""
         if self._failed:
             return b""
@@ -271,7 +271,7 @@ class Stream:
         if not self._opened:
             self._opened = True
             out = b"".join(choice.open() for choice in self._choices)
-        out += self._choices[index].of(event)
+        out += self._choices[index].encode(event)
         if event.terminal and event.response is not None:
             self._ended.append(event.response)
             self._failed = event.response["status"] == "failed"
@@ -279,9 +279,9 @@ class Stream:
                 out += _data({**self._head, "choices": [], "usage": usage(self._ended)})
         return out
 
-    def of_choice(self, chosen: tuple[int, events.Event]) -> bytes:
+    def encode_choice(self, choice_event: tuple[int, events.Event]) -> bytes:
         """The same, for a source with the events of several choices."""
-        return self.of(chosen[1], chosen[0])
+        return self.encode(choice_event[1], choice_event[0])
 
 
 def _data(body: dict[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ def check(path: str, keys: seals.Keys | None) -> seals.Keys:
 
 def body(
     final: dict[str, Any],
-    said: list[dict[str, Any]],
+    messages: list[dict[str, Any]],
     owner: records.Owner,
     keys: seals.Keys,
 ) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def body(
     if sealed is None:
         raise errors.response_failed(None, "The model's summary is too long to be sealed.")
     item = {"id": name, "type": "compaction", "encrypted_content": sealed}
-    users = [m for m in said if m["role"] == "user" and not _is_summary(m)]
-    shown = [_shown(final["id"], n, message) for n, message in enumerate(users)]
+    users = [m for m in messages if m["role"] == "user" and not _is_summary(m)]
+    items = [_as_item(final["id"], n, message) for n, message in enumerate(users)]
     return {
         "id": final["id"],
         "object": "response.compaction",
         "created_at": final["created_at"],
-        "output": [*images.restored(shown, users), item],
+        "output": [*images.restored(items, users), item],
         "usage": final["usage"],
     }
 
@@ -71,6 +71,6 @@ def _is_summary(message: dict[str, Any]) -> bool:
     return isinstance(content, str) and content.startswith(_SUMMARY)
 
 
-def _shown(rid: str, number: int, message: dict[str, Any]) -> dict[str, Any]:
+def _as_item(rid: str, number: int, message: dict[str, Any]) -> dict[str, Any]:
     item = conversation.Message("user", message["content"], "")
-    return {"id": ids.item_id(rid, f"msg_{number}_"), **conversation.shown(item)}
+    return {"id": ids.item_id(rid, f"msg_{number}_"), **conversation.as_json(item)}

@@ -37,12 +37,12 @@ def body(
     index = 0
     yield b'{"object":"list","data":['
     for part in vectors:
-        shown = []
+        rows = []
         for vector in part:
             value = _floats(vector) if encoding == "float" else base64.b64encode(vector).decode()
-            shown.append(_encode({"object": "embedding", "index": index, "embedding": value}))
+            rows.append(_encode({"object": "embedding", "index": index, "embedding": value}))
             index += 1
-        yield (b"" if index == len(part) else b",") + b",".join(shown)
+        yield (b"" if index == len(part) else b",") + b",".join(rows)
     tokens = sum(response["usage"]["input_tokens"] for response in responses)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     yield b'],"model":%s,"usage":%s}' % (_encode(responses[0]["model"]), _encode(usage))

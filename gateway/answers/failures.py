@@ -24,19 +24,19 @@ _OF_REQUEST: Final = _OF_INPUT | {
 
 def error_of(response: dict[str, Any], param: str) -> errors.ApiError:
     """The error for a failed response. `param`: the field that holds the input."""
-    return wrong_request(response, param) or errors.response_failed(**_told(response))
+    return wrong_request(response, param) or errors.response_failed(**_failure(response))
 
 
 def wrong_request(response: dict[str, Any], param: str) -> errors.ApiError | None:
     """The error for a response that failed by its request; None for any other one."""
-    told = _told(response)
-    if response["status"] != "failed" or told["code"] not in _OF_REQUEST:
+    failure = _failure(response)
+    if response["status"] != "failed" or failure["code"] not in _OF_REQUEST:
         return None
-    named = param if told["code"] in _OF_INPUT else None
+    field = param if failure["code"] in _OF_INPUT else None
     headers = {"x-tailrace-response-id": response["id"]}
-    return errors.wrong_request(**told, param=named, headers=headers)
+    return errors.wrong_request(**failure, param=field, headers=headers)
 
 
-def _told(response: dict[str, Any]) -> dict[str, Any]:
+def _failure(response: dict[str, Any]) -> dict[str, Any]:
     error = response.get("error") or {}
     return {"code": error.get("code"), "message": error.get("message") or "The response failed."}

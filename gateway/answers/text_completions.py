@@ -47,12 +47,12 @@ def usage(responses: Sequence[dict[str, Any]], per_prompt: int) -> dict[str, Any
     """Usage of all choices, of which `per_prompt` in turn have one prompt."""
     firsts = range(0, len(responses), per_prompt)
     parts = [chat_completions.usage(responses[at : at + per_prompt]) for at in firsts]
-    found: dict[str, Any] = {
+    totals: dict[str, Any] = {
         name: sum(part[name] for part in parts)
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     }
     cached = sum(part["prompt_tokens_details"]["cached_tokens"] for part in parts)
-    return {**found, "prompt_tokens_details": {"cached_tokens": cached}}
+    return {**totals, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
 def completion(
@@ -67,12 +67,12 @@ def completion(
         if response["status"] == "failed":
             raise failures.error_of(response, INPUT)
     per_prompt = len(responses) // len(prompts)
-    shown = []
+    choices = []
     for index, response in enumerate(responses):
         parts = [p for i in response["output"] if i["type"] == "message" for p in i["content"]]
         text = "".join(part["text"] for part in parts)
         tokens = [t for p in parts if p["logprobs"] for t in _tokens(p["logprobs"])]
-        shown.append(
+        choices.append(
             {
                 "index": index,
                 "text": prompts[index // per_prompt] + text if echo else text,
@@ -82,7 +82,7 @@ def completion(
         )
     return {
         **_head(responses),
-        "choices": shown,
+        "choices": choices,
         "usage": usage(responses, per_prompt),
         **chat_completions.marks(responses),
     }
@@ -124,25 +124,25 @@ class Stream:
         self._head = _head(echoes)
         self._per_prompt = len(echoes) // len(prompts)
         self._before = [prompts[i // self._per_prompt] if echo else "" for i in range(len(echoes))]
-        self._shown = [0] * len(echoes)
+        self._lengths = [0] * len(echoes)
         self._include_usage = include_usage
         self._logprobs = logprobs
         self._finals: dict[int, dict[str, Any]] = {}
         self._failed = False
 
-    def of_choice(self, chosen: tuple[int, events.Event]) -> bytes:
+    def encode_choice(self, choice_event: tuple[int, events.Event]) -> bytes:
         """Return the bytes that this event of a choice adds to the body."""
-        index, event = chosen
+        index, event = choice_event
         if self._failed:
             return b""
         if event.response is not None and not index:  # it may be another one than was asked for
             self._head["model"] = event.response["model"]
-            if len(self._shown) == 1:
+            if len(self._lengths) == 1:
                 self._head.update(chat_completions.marks([event.response]))
         if event.type == "response.output_text.delta" and event.delta is not None:
             tokens = _delta(event.body).logprobs if self._logprobs else []
-            out = self._chunk(index, self._begun(index) + event.delta, tokens)
-            self._shown[index] += len(event.delta)
+            out = self._chunk(index, self._prefix(index) + event.delta, tokens)
+            self._lengths[index] += len(event.delta)
             return out
         if not event.terminal or event.response is None:
             return b""
@@ -151,14 +151,14 @@ class Stream:
             return _data(errors.http_body(failures.error_of(event.response, INPUT)))
         self._finals[index] = event.response
         out = self._chunk(
-            index, self._begun(index), (), chat_completions.FINISH[event.response["status"]]
+            index, self._prefix(index), (), chat_completions.FINISH[event.response["status"]]
         )
-        if self._include_usage and len(self._finals) == len(self._shown):
-            finals = [self._finals[i] for i in range(len(self._shown))]
+        if self._include_usage and len(self._finals) == len(self._lengths):
+            finals = [self._finals[i] for i in range(len(self._lengths))]
             out += _data({**self._head, "choices": [], "usage": usage(finals, self._per_prompt)})
         return out
 
-    def _begun(self, index: int) -> str:
+    def _prefix(self, index: int) -> str:
         """What stands before the first characters of a choice."""
         before, self._before[index] = self._before[index], ""
         return before
@@ -169,7 +169,7 @@ class Stream:
         choice = {
             "index": index,
             "text": text,
-            "logprobs": _logprobs(tokens, self._shown[index]) if tokens else None,
+            "logprobs": _logprobs(tokens, self._lengths[index]) if tokens else None,
             "finish_reason": finish,
         }
         body = {**self._head, "choices": [choice]}

@@ -26,7 +26,7 @@ from tailrace.protocol import conversations, errors, ids, records, topics
 
 # Records behind what is remembered of a conversation that are read sooner than the archive.
 NEAR: Final = 500
-REMEMBERED: Final = 256  # conversations; a long one takes a megabyte
+CACHE_SIZE: Final = 256  # conversations; a long one takes a megabyte
 # Of the archive's lag, in records. More takes longer to read than a client waits.
 MAX_BEHIND: Final = 20_000
 RETRY_AFTER_S: Final = 2.0
@@ -58,7 +58,7 @@ class Conversations:
         self._ranges = ranges
         self._writer = writer
         self._clock = clock
-        self._remembered: collections.OrderedDict[str, tuple[Conversation, int]] = (
+        self._cache: collections.OrderedDict[str, tuple[Conversation, int]] = (
             collections.OrderedDict()
         )
 
@@ -72,15 +72,17 @@ class Conversations:
         """A new conversation that holds `items`, in their shown form. Raises like `find`, and
         log.AppendFailed."""
         self._archive.require("conversations")
-        name = self._minted(owner, conversations.PREFIX)
-        created = int(self._clock())
-        below = await self.append(conversations.Created(name, owner, created, metadata, title))
-        found = Conversation(name, owner, created, created * 1000, metadata=metadata, title=title)
+        name = self._mint(owner, conversations.PREFIX)
+        created_at = int(self._clock())
+        below = await self.append(conversations.Created(name, owner, created_at, metadata, title))
+        conversation = Conversation(
+            name, owner, created_at, created_at * 1000, metadata=metadata, title=title
+        )
         if below > 0:
-            self._remember(found, below)
+            self._remember(conversation, below)
         if items:
-            await self.add_items(found, items)
-        return found
+            await self.add_items(conversation, items)
+        return conversation
 
     async def create_once(
         self, owner: records.Owner, key: str, metadata: dict[str, str], title: str
@@ -89,14 +91,14 @@ class Conversations:
         none. Raises like `find`, 404 where it was deleted; and log.AppendFailed, after which it may
         be there."""
         self._archive.require("conversations")
-        name = self._derived(owner, key)
-        found = await self._state(name, owner)
-        if found.owner is not None or owner.key in found.gone:
-            return _owned(found, owner)
+        name = self._derive_id(owner, key)
+        conversation = await self._state(name, owner)
+        if conversation.owner is not None or owner.key in conversation.gone:
+            return _require_owner(conversation, owner)
         attempt = secrets.token_urlsafe(RANDOM_BYTES)
-        made = conversations.Created(name, owner, int(self._clock()), metadata, title, attempt)
+        act = conversations.Created(name, owner, int(self._clock()), metadata, title, attempt)
         # Another gateway may have been first.
-        return await self.find(name, owner, end=await self.append(made))
+        return await self.find(name, owner, end=await self.append(act))
 
     async def find(
         self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
@@ -112,7 +114,7 @@ class Conversations:
                 is needed and does not answer.
             log.LogUnavailable
         """
-        return _owned(await self._state(name, owner, contents=contents, end=end), owner)
+        return _require_owner(await self._state(name, owner, contents=contents, end=end), owner)
 
     async def _state(
         self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
@@ -122,16 +124,16 @@ class Conversations:
         partition = self._partition(name, owner)
         if end < 0:
             end = (await self._offsets.ends(topics.CONVERSATIONS, [partition]))[partition]
-        found, start = await self._read(name, partition, end, contents=contents)
+        conversation, start = await self._read(name, partition, end, contents=contents)
         try:
-            await self._fold(found, partition, start, end)
+            await self._fold(conversation, partition, start, end)
         except log.HistoryLost as error:
             raise log.LogUnavailable("the topic of conversations was cut") from error
-        if found.owner == owner:
-            self._remember(found, max(start, end))
-        return found
+        if conversation.owner == owner:
+            self._remember(conversation, max(start, end))
+        return conversation
 
-    async def listed(
+    async def list_page(
         self, owner: records.Owner, after: str | None, limit: int
     ) -> list[Conversation]:
         """The owner's conversations (`archived.Archived.conversations`)."""
@@ -142,25 +144,27 @@ class Conversations:
         -1 where nobody knows it. Raises log.AppendFailed."""
         end = -1
         for act in acts:
-            appended = await self._writer.append(
+            position = await self._writer.append(
                 topics.CONVERSATIONS,
                 conversations.partition(act.by),
                 conversations.key(act, secrets.token_urlsafe(RANDOM_BYTES)),
                 conversations.encode(act),
                 telemetry.trace_headers(),
             )
-            end = appended.offset + 1 or -1
+            end = position.offset + 1 or -1
         return end
 
-    async def add(self, found: Conversation, act: conversations.Turn | conversations.Added) -> bool:
+    async def add(
+        self, conversation: Conversation, act: conversations.Turn | conversations.Added
+    ) -> bool:
         """Append a node. Returns whether it was accepted. Raises like `find`, and
         log.AppendFailed."""
         end = await self.append(act)
-        now = await self.find(found.id, act.by, end=end)
-        return act.node in now.nodes
+        current = await self.find(conversation.id, act.by, end=end)
+        return act.node in current.nodes
 
     async def add_items(
-        self, found: Conversation, items: Sequence[dict[str, Any]]
+        self, conversation: Conversation, items: Sequence[dict[str, Any]]
     ) -> list[tuple[str, dict[str, Any]]]:
         """Add items behind the head, all of them or none. Returns them with their ids. Where
         others add at the same time, they come behind what was accepted before.
@@ -169,57 +173,62 @@ class Conversations:
             errors.ApiError: 400, there is room for no more nodes; and like `find`.
             log.AppendFailed: whether they were added is unknown.
         """
-        assert found.owner is not None
-        owner = found.owner
-        scope = self._minted(owner, "")
-        named = [(item_id(scope, n, item), item) for n, item in enumerate(items)]
+        assert conversation.owner is not None
+        owner = conversation.owner
+        scope = self._mint(owner, "")
+        entries = [(item_id(scope, n, item), item) for n, item in enumerate(items)]
         await asyncio.gather(
-            *(self.append(conversations.Item(found.id, owner, i, item)) for i, item in named)
+            *(
+                self.append(conversations.Item(conversation.id, owner, i, item))
+                for i, item in entries
+            )
         )
         while True:
-            check_room(found)
+            check_room(conversation)
             # A refused node has its key for ever, so each attempt is another one.
-            node = self._minted(owner, conversations.NODE_PREFIX)
-            names = [i for i, _ in named]
-            act = conversations.Added(found.id, owner, node, names, found.head)
-            if await self.add(found, act):
-                return named
-            found = await self.find(found.id, owner)
+            node = self._mint(owner, conversations.NODE_PREFIX)
+            names = [i for i, _ in entries]
+            act = conversations.Added(conversation.id, owner, node, names, conversation.head)
+            if await self.add(conversation, act):
+                return entries
+            conversation = await self.find(conversation.id, owner)
 
     async def delete(self, name: str, owner: records.Owner) -> Conversation:
         """Delete. Its responses stay. Returns what it was then. Raises like `find`, and
         log.AppendFailed."""
-        found = await self.find(name, owner)
+        conversation = await self.find(name, owner)
         end = await self.append(conversations.Gone(name, owner))
         if end > 0:
             last = await self._state(name, owner, end=end - 1)
-            found = last if last.owner == owner else found
-        self._remembered.pop(name, None)
-        return found
+            conversation = last if last.owner == owner else conversation
+        self._cache.pop(name, None)
+        return conversation
 
-    async def remove_item(self, found: Conversation, item: str) -> None:
+    async def remove_item(self, conversation: Conversation, item: str) -> None:
         """Leave an item out from now on; of one that was added the content is erased. Raises
         log.AppendFailed."""
-        assert found.owner is not None
-        await self.append(conversations.Removed(found.id, found.owner, item))
-        if any(item in node.items for node in found.nodes.values()):
+        assert conversation.owner is not None
+        await self.append(conversations.Removed(conversation.id, conversation.owner, item))
+        if any(item in node.items for node in conversation.nodes.values()):
             await self._writer.append(
                 topics.CONVERSATIONS,
-                conversations.partition(found.owner),
-                conversations.key(conversations.Item(found.id, found.owner, item, {})),
+                conversations.partition(conversation.owner),
+                conversations.key(
+                    conversations.Item(conversation.id, conversation.owner, item, {})
+                ),
                 None,
             )
 
-    def _minted(self, owner: records.Owner, prefix: str, entropy: bytes = b"") -> str:
+    def _mint(self, owner: records.Owner, prefix: str, entropy: bytes = b"") -> str:
         address = ids.Address(self._incarnation, conversations.partition(owner), 0)
         return ids.mint(address, entropy or os.urandom(ids.RANDOM_BYTES), prefix)
 
-    def _derived(self, owner: records.Owner, key: str) -> str:
+    def _derive_id(self, owner: records.Owner, key: str) -> str:
         """The id of the conversation that the owner makes with this idempotency key. The digest is
         of an array, so that no two of them have one text, whatever names contain."""
         scope = msgspec.json.encode([owner.issuer, owner.tenant, owner.subject, key])
         digest = hashlib.blake2b(scope, digest_size=ids.RANDOM_BYTES, person=b"conversation")
-        return self._minted(owner, conversations.PREFIX, digest.digest())
+        return self._mint(owner, conversations.PREFIX, digest.digest())
 
     def _partition(self, name: str, owner: records.Owner) -> int:
         try:
@@ -234,17 +243,19 @@ class Conversations:
         self, name: str, partition: int, end: int, *, contents: bool
     ) -> tuple[Conversation, int]:
         """A state, and the offset below which it is."""
-        remembered = self._remembered.get(name)
-        if remembered is not None and contents and not remembered[0].complete:
-            remembered = None
-        if remembered is not None and end - remembered[1] <= NEAR:
-            return remembered[0].copy(), remembered[1]
+        entry = self._cache.get(name)
+        if entry is not None and contents and not entry[0].complete:
+            entry = None
+        if entry is not None and end - entry[1] <= NEAR:
+            return entry[0].copy(), entry[1]
         try:
-            found, start = await self._archive.conversation(name, partition, contents=contents)
+            conversation, start = await self._archive.conversation(
+                name, partition, contents=contents
+            )
         except errors.ApiError:
-            if remembered is None or end - remembered[1] > MAX_BEHIND:
+            if entry is None or end - entry[1] > MAX_BEHIND:
                 raise
-            return remembered[0].copy(), remembered[1]
+            return entry[0].copy(), entry[1]
         if start is None:
             begin = await self._offsets.beginnings(topics.CONVERSATIONS, [partition])
             start = begin[partition]
@@ -252,9 +263,9 @@ class Conversations:
             raise errors.unavailable(
                 "The archive, which knows conversations, is behind the log.", RETRY_AFTER_S
             )
-        return found, start
+        return conversation, start
 
-    async def _fold(self, found: Conversation, partition: int, start: int, end: int) -> None:
+    async def _fold(self, conversation: Conversation, partition: int, start: int, end: int) -> None:
         if start >= end:
             return
         async with contextlib.aclosing(
@@ -262,20 +273,20 @@ class Conversations:
         ) as batches:
             async for batch in batches:
                 for record in batch:
-                    if conversations.named_by(record.key) != found.id or record.forged:
+                    if conversations.named_by(record.key) != conversation.id or record.forged:
                         continue
                     if record.value is None:
-                        found.erase(record.key)
+                        conversation.erase(record.key)
                         continue
                     act = conversations.act_of(record.key, record.value)
                     if act is not None:
-                        found.apply(act, record.timestamp)
+                        conversation.apply(act, record.timestamp)
 
-    def _remember(self, found: Conversation, below: int) -> None:
-        self._remembered[found.id] = (found.copy(), below)
-        self._remembered.move_to_end(found.id)
-        while len(self._remembered) > REMEMBERED:
-            self._remembered.popitem(last=False)
+    def _remember(self, conversation: Conversation, below: int) -> None:
+        self._cache[conversation.id] = (conversation.copy(), below)
+        self._cache.move_to_end(conversation.id)
+        while len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
 
 
 # The prefix of an item's id, by its type, as OpenAI's have them.
@@ -295,16 +306,16 @@ def item_id(scope: str, number: int, item: dict[str, Any]) -> str:
     return f"{_PREFIXES[item['type']]}{scope}_{number}"
 
 
-def _owned(found: Conversation, owner: records.Owner) -> Conversation:
+def _require_owner(conversation: Conversation, owner: records.Owner) -> Conversation:
     """Raises ApiError: 404, it is not there, or another's."""
-    if found.owner != owner:
-        raise errors.conversation_not_found(found.id)
-    return found
+    if conversation.owner != owner:
+        raise errors.conversation_not_found(conversation.id)
+    return conversation
 
 
-def check_room(found: Conversation) -> None:
+def check_room(conversation: Conversation) -> None:
     """Raise ApiError where a conversation can have no more nodes."""
-    if len(found.nodes) >= conversations.MAX_NODES:
+    if len(conversation.nodes) >= conversations.MAX_NODES:
         raise errors.invalid_value(
             "conversation",
             f"This conversation has {conversations.MAX_NODES} turns, and can have no more.",

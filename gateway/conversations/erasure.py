@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.conversations import conversations
+from gateway.conversations.conversations import Conversations
 from gateway.responses import response_operations
 from tailrace import log
 from tailrace.delivery import delivery
@@ -16,7 +16,7 @@ from tailrace.protocol import errors, records
 
 AT_ONCE: Final = 16  # deletions of one call
 ROWS_AT_ONCE: Final = 500  # ids of one question to the archive
-LOOK_AGAIN_S: Final = 0.1  # for a request that is not in the log yet
+POLL_S: Final = 0.1  # for a request that is not in the log yet
 
 
 class ConversationErasure:
@@ -24,12 +24,12 @@ class ConversationErasure:
 
     def __init__(
         self,
-        known: conversations.Conversations,
+        conversations: Conversations,
         deliver: delivery.Delivery,
         operations: response_operations.ResponseOperations,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._known = known
+        self._conversations = conversations
         self._delivery = deliver
         self._operations = operations
         self._clock = clock
@@ -44,10 +44,10 @@ class ConversationErasure:
             log.LogUnavailable: some of them may be deleted.
         """
         done = set[str]()
-        while left := _turns(await self._known.find(name, owner), done):
-            await self._delete(left, owner)
-            done |= left.keys()  # others may have come meanwhile
-        last = await self._known.delete(name, owner)
+        while remaining := _turns(await self._conversations.find(name, owner), done):
+            await self._delete(remaining, owner)
+            done |= remaining.keys()  # others may have come meanwhile
+        last = await self._conversations.delete(name, owner)
         await self._delete(_turns(last, done), owner)
 
     async def _delete(self, turns: dict[str, tree.Node], owner: records.Owner) -> None:
@@ -87,10 +87,10 @@ class ConversationErasure:
             except delivery.NotFound:
                 if self._clock() * 1000 >= until or self._delivery.known_deleted(rid, owner):
                     return
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(POLL_S)
             else:
                 return
 
 
-def _turns(found: tree.Conversation, done: set[str]) -> dict[str, tree.Node]:
-    return {rid: at for rid, at in found.nodes.items() if at.turn and rid not in done}
+def _turns(conversation: tree.Conversation, done: set[str]) -> dict[str, tree.Node]:
+    return {rid: at for rid, at in conversation.nodes.items() if at.turn and rid not in done}

@@ -11,7 +11,7 @@ from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import conversations, fold, records
 
-Shown = dict[str, Any]
+Json = dict[str, Any]
 Conversation = conversations.Conversation
 
 
@@ -29,77 +29,81 @@ class Items:
         self._references = refs
 
     async def along(
-        self, found: Conversation, *, newest_first: bool, start: str | None = None
-    ) -> AsyncIterator[Shown]:
+        self, conversation: Conversation, *, newest_first: bool, start: str | None = None
+    ) -> AsyncIterator[Json]:
         """The items of the chosen path. `start`: the node to begin with; None: at the path's
         beginning, or its end.
 
         Raises:
             log.LogUnavailable, errors.ApiError: a response cannot be looked up now.
         """
-        path = found.path()
+        path = conversation.path()
         if newest_first:
             path.reverse()
         for node in path[path.index(start) if start is not None else 0 :]:
-            items = await self.of_node(found, node)
+            items = await self.of_node(conversation, node)
             for item in reversed(items) if newest_first else items:
                 yield item
 
     async def of_node(
-        self, found: Conversation, node: str, *, images_whole: bool = True
-    ) -> list[Shown]:
+        self, conversation: Conversation, node: str, *, images_whole: bool = True
+    ) -> list[Json]:
         """The items of one node, oldest first, without those that were removed. A turn that failed
         has none, one that runs has what it was asked. Raises like `along`.
 
         Args:
             images_whole: as of `ResponseOperations.input_items`, for turns.
         """
-        at = found.nodes[node]
+        at = conversation.nodes[node]
         if at.turn:
-            assert found.owner is not None
-            items = await self._of_turn(node, found.owner, images_whole=images_whole)
+            assert conversation.owner is not None
+            items = await self._of_turn(node, conversation.owner, images_whole=images_whole)
         else:
-            items = [{**found.contents[i], "id": i} for i in at.items if i in found.contents]
-        return [item for item in items if item["id"] not in found.removed]
+            items = [
+                {**conversation.contents[i], "id": i}
+                for i in at.items
+                if i in conversation.contents
+            ]
+        return [item for item in items if item["id"] not in conversation.removed]
 
-    def node_of(self, found: Conversation, item: str) -> str | None:
+    def node_of(self, conversation: Conversation, item: str) -> str | None:
         """The node that an item is of, by its id; None if it is of none of this conversation."""
-        return found.node_of(item)
+        return conversation.node_of(item)
 
     async def messages(
-        self, found: Conversation, nodes: list[str], owner: records.Owner
+        self, tree: Conversation, nodes: list[str], owner: records.Owner
     ) -> context.Messages:
         """The dialogue of nodes that follow one another, as a model is given it. Raises like
         `along`."""
         dialogue: list[conversation.Item] = []
         for node in nodes:
-            shown = _as_input(await self.of_node(found, node))
-            dialogue += input_items.read({"input": shown}, required=False)
-        resolved, _ = await self._references.resolve_items(tuple(dialogue), owner)
-        return conversation.messages(resolved)
+            input_json = _as_input(await self.of_node(tree, node))
+            dialogue += input_items.read({"input": input_json}, required=False)
+        items, _ = await self._references.resolve_items(tuple(dialogue), owner)
+        return conversation.messages(items)
 
-    async def _of_turn(self, rid: str, owner: records.Owner, *, images_whole: bool) -> list[Shown]:
+    async def _of_turn(self, rid: str, owner: records.Owner, *, images_whole: bool) -> list[Json]:
         try:
-            found = await self._delivery.find(rid, owner)
-            asked = await self._operations.input_items(rid, owner, images_whole=images_whole)
+            snapshot = await self._delivery.find(rid, owner)
+            inputs = await self._operations.input_items(rid, owner, images_whole=images_whole)
         except (delivery.NotFound, log.HistoryLost):
             return []  # deleted, or never asked
-        if found.phase is not fold.Phase.DONE:
-            return asked
-        if not context.continuable(found.response):
+        if snapshot.phase is not fold.Phase.DONE:
+            return inputs
+        if not context.continuable(snapshot.response):
             return []
-        return [*asked, *found.response["output"]]
+        return [*inputs, *snapshot.response["output"]]
 
 
 # What a shown item has and an input does not take.
-_ONLY_SHOWN: Final = ("id", "status")
+_OUTPUT_ONLY: Final = ("id", "status")
 _CALLS: Final = ("function_call", "custom_tool_call")
 
 
-def _as_input(items: list[Shown]) -> list[Shown]:
+def _as_input(items: list[Json]) -> list[Json]:
     """Shown items as an input has them, without calls that were cut short."""
     return [
-        {name: value for name, value in item.items() if name not in _ONLY_SHOWN}
+        {name: value for name, value in item.items() if name not in _OUTPUT_ONLY}
         for item in items
         if item["type"] not in _CALLS or item.get("status", "completed") == "completed"
     ]

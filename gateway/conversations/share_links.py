@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.conversations import conversations
 from gateway.conversations import items as conversation_items
+from gateway.conversations.conversations import Conversations
 from tailrace.delivery import archived
 from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, ids, records, share_tokens
@@ -23,7 +23,7 @@ MAX_LINKS: Final = 100  # of one conversation that have not expired
 MAX_NODES: Final = 50
 MAX_CHARS: Final = 1_000_000
 
-Shown = dict[str, Any]
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Page:
     """A part of what a link shows. `next`: the place of the next one; None: there is no more."""
 
     share: tree.Share
-    items: list[Shown]
+    items: list[Json]
     next: int | None
 
 
@@ -40,14 +40,14 @@ class ShareLinks:
 
     def __init__(
         self,
-        known: conversations.Conversations,
+        conversations: Conversations,
         items: conversation_items.Items,
         archive: archived.Archived,
         tokens: share_tokens.Tokens | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`tokens`: None where the deployment has no key."""
-        self._known = known
+        self._conversations = conversations
         self._items = items
         self._archive = archive
         self._tokens = tokens
@@ -66,21 +66,21 @@ class ShareLinks:
 
         Raises:
             errors.ApiError: 400, nothing was said, or there are as many links as there may be;
-                and like `conversations.Conversations.find`.
+                and like `Conversations.find`.
             log.LogUnavailable
             log.AppendFailed: whether there is such a link is unknown.
         """
         # The archive is asked even where the conversation is remembered: one of the version before,
         # which has no place for links, would pass over this one.
         await self._archive.conversation(name, tree.partition(owner))
-        found = await self._known.find(name, owner)
-        if found.head is None:
+        conversation = await self._conversations.find(name, owner)
+        if conversation.head is None:
             raise errors.invalid_value(
                 "conversation_id", "Nothing was said in this conversation yet."
             )
         now = int(self._clock())
-        over = [each for each, share in found.shares.items() if share.expires_at <= now]
-        if len(found.shares) - len(over) >= MAX_LINKS:
+        expired = [each for each, share in conversation.shares.items() if share.expires_at <= now]
+        if len(conversation.shares) - len(expired) >= MAX_LINKS:
             raise errors.invalid_value(
                 "conversation_id",
                 f"This conversation has {MAX_LINKS} links, which is the most. Revoke some of them.",
@@ -90,28 +90,30 @@ class ShareLinks:
             os.urandom(ids.RANDOM_BYTES),
             tree.SHARE_PREFIX,
         )
-        end = await self._known.append(
-            *(tree.Unshared(name, owner, each) for each in over),
-            tree.Shared(name, owner, share, found.head, now, now + seconds, found.title),
+        end = await self._conversations.append(
+            *(tree.Unshared(name, owner, each) for each in expired),
+            tree.Shared(
+                name, owner, share, conversation.head, now, now + seconds, conversation.title
+            ),
         )
-        found = await self._known.find(name, owner, end=end)
-        return share, found.shares[share]
+        conversation = await self._conversations.find(name, owner, end=end)
+        return share, conversation.shares[share]
 
     async def live(self, name: str, owner: records.Owner) -> dict[str, tree.Share]:
         """The links to the owner's conversation that show it, the newest first. Raises like
         `create`."""
-        found = await self._known.find(name, owner)
+        conversation = await self._conversations.find(name, owner)
         now = self._clock()
-        live = [each for each in found.shares.items() if each[1].expires_at > now]
+        live = [each for each in conversation.shares.items() if each[1].expires_at > now]
         return dict(reversed(live))
 
     async def revoke(self, name: str, owner: records.Owner, share: str) -> None:
         """Have a link show nothing any more. Raises like `create`; 404, there is none of this
         id."""
-        found = await self._known.find(name, owner)
-        if share not in found.shares:
+        conversation = await self._conversations.find(name, owner)
+        if share not in conversation.shares:
             raise errors.share_not_found()
-        await self._known.append(tree.Unshared(name, owner, share))
+        await self._conversations.append(tree.Unshared(name, owner, share))
 
     async def read(self, link: share_tokens.Link, start: int) -> Page:
         """What a link shows, from its node number `start` on.
@@ -123,34 +125,36 @@ class ShareLinks:
         if link.expires_at <= self._clock():
             raise errors.share_not_found()
         try:
-            found = await self._known.find(link.conversation, link.owner, contents=True)
+            conversation = await self._conversations.find(
+                link.conversation, link.owner, contents=True
+            )
         except errors.ApiError as error:
             raise (errors.share_not_found() if error.status == 404 else error) from error
-        share = found.shares.get(link.share)
+        share = conversation.shares.get(link.share)
         if share is None or (share.head, share.expires_at) != (link.head, link.expires_at):
             raise errors.share_not_found()
-        path = found.path_to(share.head)
-        said: list[Shown] = []
+        path = conversation.path_to(share.head)
+        rows: list[Json] = []
         at, characters = start, 0
         for node in path[start : start + MAX_NODES]:
-            items = await self._items.of_node(found, node, images_whole=False)
-            new = [row for item in items if (row := _said(item)) is not None]
-            if new and self._continues(found, node, items):
+            items = await self._items.of_node(conversation, node, images_whole=False)
+            new = [row for item in items if (row := _public_text(item)) is not None]
+            if new and self._continues(conversation, node, items):
                 new[0]["continues"] = True
-            said += new
+            rows += new
             at, characters = at + 1, characters + sum(len(row["text"]) for row in new)
             if characters >= MAX_CHARS:
                 break
-        return Page(share, said, at if at < len(path) else None)
+        return Page(share, rows, at if at < len(path) else None)
 
-    def _continues(self, found: tree.Conversation, node: str, items: list[Shown]) -> bool:
+    def _continues(self, conversation: tree.Conversation, node: str, items: list[Json]) -> bool:
         """Whether a turn was asked with nothing, so that its text goes on with that before it."""
-        if not found.nodes[node].turn or any(map(_asks, items)):
+        if not conversation.nodes[node].turn or any(map(_asks, items)):
             return False
-        return all(self._items.node_of(found, item) != node for item in found.removed)
+        return all(self._items.node_of(conversation, item) != node for item in conversation.removed)
 
 
-def _said(item: Shown) -> Shown | None:
+def _public_text(item: Json) -> Json | None:
     """What an item shows to anybody: text, and how many images and files it has; None: nothing."""
     if item["type"] != "message" or item["role"] not in ("user", "assistant"):
         return None
@@ -159,14 +163,14 @@ def _said(item: Shown) -> Shown | None:
         part["text"] for part, kind in zip(item["content"], kinds, strict=True) if kind in _TEXTS
     ]
     counts = {"images": kinds.count("input_image"), "files": kinds.count("input_file")}
-    left_out = {name: count for name, count in counts.items() if count}
+    attachments = {name: count for name, count in counts.items() if count}
     text = "\n".join(texts)
-    return {"role": item["role"], "text": text, **left_out} if text or left_out else None
+    return {"role": item["role"], "text": text, **attachments} if text or attachments else None
 
 
 _TEXTS: Final = ("input_text", "output_text")
 
 
-def _asks(item: Shown) -> bool:
+def _asks(item: Json) -> bool:
     """Whether a turn was asked with it, rather than answered."""
     return item.get("role") == "user" or item["type"].endswith("_output")

@@ -17,12 +17,12 @@ from tailrace.protocol import conversations, errors, records
 
 MOST_BYTES: Final = 4 << 20  # of one page; one turn alone may be longer
 ROWS_AT_ONCE: Final = 25  # of one question to the archive, which answers with whole histories
-NEVER_WRITTEN: Final = 10_000  # response ids
+MAX_MISSING: Final = 10_000  # response ids
 # Behind the time until which a request may come into the log, for clocks that differ.
 SURELY_OVER_MS: Final = 60_000
 
-Shown = dict[str, Any]
-Turn = tuple[list[Shown], Shown]
+Json = dict[str, Any]
+Turn = tuple[list[Json], Json]
 """Input items and the Response object."""
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -49,7 +49,7 @@ class ConversationTurns:
         self._never: collections.OrderedDict[str, None] = collections.OrderedDict()
 
     async def rows(
-        self, found: conversations.Conversation, nodes: Sequence[str]
+        self, conversation: conversations.Conversation, nodes: Sequence[str]
     ) -> list[msgspec.Raw]:
         """The first of these nodes as JSON, at least one: as many as one page holds. The contents
         of added items must be there.
@@ -62,9 +62,9 @@ class ConversationTurns:
         size = 0
         for at in range(0, len(nodes), ROWS_AT_ONCE):
             some = nodes[at : at + ROWS_AT_ONCE]
-            kept = await self._archived(found, some)
+            copies = await self._from_archive(conversation, some)
             for node in some:
-                row = _encode(await self._row(found, node, kept.get(node)))
+                row = _encode(await self._row(conversation, node, copies.get(node)))
                 size += len(row)
                 if rows and size > MOST_BYTES:
                     return rows
@@ -72,16 +72,16 @@ class ConversationTurns:
         return rows
 
     async def _row(
-        self, found: conversations.Conversation, name: str, kept: delivery.Kept | None
-    ) -> Shown:
-        node = found.nodes[name]
+        self, conversation: conversations.Conversation, name: str, copy: delivery.Kept | None
+    ) -> Json:
+        node = conversation.nodes[name]
         items, response = [], None
         if not node.turn:
-            items = await self._items.of_node(found, name)
-        elif (turn := await self._turn(found, name, kept)) is not None:
+            items = await self._items.of_node(conversation, name)
+        elif (turn := await self._turn(conversation, name, copy)) is not None:
             items, response = turn
-            items = [item for item in items if item["id"] not in found.removed]
-            output = [item for item in response["output"] if item["id"] not in found.removed]
+            items = [item for item in items if item["id"] not in conversation.removed]
+            output = [item for item in response["output"] if item["id"] not in conversation.removed]
             response = {**response, "output": output}
         return {
             "id": name,
@@ -93,49 +93,49 @@ class ConversationTurns:
         }
 
     async def _turn(
-        self, found: conversations.Conversation, rid: str, kept: delivery.Kept | None
+        self, conversation: conversations.Conversation, rid: str, copy: delivery.Kept | None
     ) -> Turn | None:
         """A turn; None where its response is not there: it was deleted, withdrawn, never written
         or is gone."""
-        assert found.owner is not None
-        if rid in self._never or self._delivery.known_deleted(rid, found.owner):
+        assert conversation.owner is not None
+        if rid in self._never or self._delivery.known_deleted(rid, conversation.owner):
             return None
         try:
-            if kept is None:
-                kept = await self._logged(rid, found.owner)
+            if copy is None:
+                copy = await self._from_log(rid, conversation.owner)
         except delivery.NotFound:
-            self._missed(rid, found.nodes[rid])
+            self._note_missing(rid, conversation.nodes[rid])
             return None
         except log.HistoryLost:
             return None
-        if kept is None:
+        if copy is None:
             return None
         try:
-            items = await self._operations.items_of(kept.request, found.owner)
+            items = await self._operations.items_of(copy.request, conversation.owner)
         except log.HistoryLost:
             items = []  # an image of it is not kept any more
-        return items, kept.response
+        return items, copy.response
 
-    async def _logged(self, rid: str, owner: records.Owner) -> delivery.Kept | None:
-        found = await self._delivery.find(rid, owner)
-        if found.withdrawn:
+    async def _from_log(self, rid: str, owner: records.Owner) -> delivery.Kept | None:
+        snapshot = await self._delivery.find(rid, owner)
+        if snapshot.withdrawn:
             return None
-        return delivery.Kept(await self._delivery.request_of(rid, owner), found.response)
+        return delivery.Kept(await self._delivery.request_of(rid, owner), snapshot.response)
 
-    async def _archived(
-        self, found: conversations.Conversation, nodes: Sequence[str]
+    async def _from_archive(
+        self, conversation: conversations.Conversation, nodes: Sequence[str]
     ) -> dict[str, delivery.Kept]:
         """Those that the archive has. Without an answer none: the log may have them."""
-        assert found.owner is not None
-        rids = [node for node in nodes if found.nodes[node].turn and node not in self._never]
+        assert conversation.owner is not None
+        rids = [node for node in nodes if conversation.nodes[node].turn and node not in self._never]
         try:
-            return await self._delivery.archived.several(rids, found.owner)
+            return await self._delivery.archived.several(rids, conversation.owner)
         except errors.ApiError:
             return {}
 
-    def _missed(self, rid: str, node: conversations.Node) -> None:
+    def _note_missing(self, rid: str, node: conversations.Node) -> None:
         if self._clock() * 1000 < node.until + SURELY_OVER_MS:
             return
         self._never[rid] = None
-        if len(self._never) > NEVER_WRITTEN:
+        if len(self._never) > MAX_MISSING:
             self._never.popitem(last=False)

@@ -15,7 +15,7 @@ from tailrace.protocol import share_tokens
 class Conversations:
     """All of it."""
 
-    known: conversations.Conversations
+    registry: conversations.Conversations
     items: items.Items
     turns: turn_list.ConversationTurns
     erasure: erasure.ConversationErasure
@@ -28,18 +28,18 @@ def conversations_of(
     reading: log_clients.LogClients,
     writer: interfaces.RecordWriter,
     operations: response_operations.ResponseOperations,
-    resolved: references.References,
+    refs: references.References,
     tokens: share_tokens.Tokens | None,
 ) -> Conversations:
     """`tag`: of the log. `tokens`: of links; None: this deployment has no links."""
-    known = conversations.Conversations(
+    registry = conversations.Conversations(
         tag, deliver.archived, reading.offsets, reading.replays, writer
     )
-    shown = items.Items(deliver, operations, resolved)
+    item_reader = items.Items(deliver, operations, refs)
     return Conversations(
-        known,
-        shown,
-        turn_list.ConversationTurns(deliver, operations, shown),
-        erasure.ConversationErasure(known, deliver, operations),
-        share_links.ShareLinks(known, shown, deliver.archived, tokens),
+        registry,
+        item_reader,
+        turn_list.ConversationTurns(deliver, operations, item_reader),
+        erasure.ConversationErasure(registry, deliver, operations),
+        share_links.ShareLinks(registry, item_reader, deliver.archived, tokens),
     )

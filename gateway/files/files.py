@@ -24,7 +24,7 @@ from tailrace.protocol import errors, files, images, records, topics
 
 # Files whose place is remembered, so that a client that sends its conversation again and again does
 # not have its images written each time. About 400 bytes each.
-REMEMBERED: Final = 10_000
+MAX_PLACES: Final = 10_000
 _PARTITIONS: Final = topics.partitions_of(topics.FILES)
 
 
@@ -64,24 +64,26 @@ class Files:
                 it, and does not answer.
             log.LogUnavailable: nothing was written that matters.
         """
-        named: dict[str, files.Place] = {}
+        places: dict[str, files.Place] = {}
         scope = request.owner.cache_scope
         for part in images.parts(request.messages):
-            if part["sha256"] in named:
+            if part["sha256"] in places:
                 continue
             if "file" in part:
-                named[part["sha256"]] = await self._fresh(part, scope)
+                places[part["sha256"]] = await self._fresh(part, scope)
             elif len(part["data"]) // 4 * 3 > files.APART_BYTES:
-                named[part["sha256"]] = await self._written(part, scope)
-        if not named:
+                places[part["sha256"]] = await self._ensure_written(part, scope)
+        if not places:
             return request
 
         def change(part: dict[str, Any]) -> dict[str, Any]:
-            place = named.get(part["sha256"])
+            place = places.get(part["sha256"])
             if place is None:
                 return part
-            kept = {name: value for name, value in part.items() if name not in ("data", "file")}
-            return {**kept, "file": place.shown()}
+            remaining = {
+                name: value for name, value in part.items() if name not in ("data", "file")
+            }
+            return {**remaining, "file": place.shown()}
 
         messages = images.changed(request.messages, change)
         return msgspec.structs.replace(request, messages=messages)
@@ -94,8 +96,8 @@ class Files:
         """
         sha256 = await asyncio.to_thread(files.digest, data)
         async with self._one:
-            known = await self._known(scope, sha256)
-            return sha256, known or await self._write(scope, sha256, data)
+            place = await self._reusable_place(scope, sha256)
+            return sha256, place or await self._write(scope, sha256, data)
 
     async def whole(
         self, owner: records.Owner, messages: list[dict[str, Any]]
@@ -117,8 +119,8 @@ class Files:
             return place
         sha256 = part["sha256"]
         async with self._one:
-            if (known := await self._known(scope, sha256)) is not None:
-                return known
+            if (known_place := await self._reusable_place(scope, sha256)) is not None:
+                return known_place
             try:
                 data = await self._read(scope, sha256, place)
             except log.HistoryLost as error:
@@ -127,10 +129,10 @@ class Files:
                 ) from error
             return await self._write(scope, sha256, data)
 
-    async def _written(self, part: dict[str, Any], scope: str) -> files.Place:
+    async def _ensure_written(self, part: dict[str, Any], scope: str) -> files.Place:
         async with self._one:
-            if (known := await self._known(scope, part["sha256"])) is not None:
-                return known
+            if (place := await self._reusable_place(scope, part["sha256"])) is not None:
+                return place
             data = await asyncio.to_thread(files.decoded, part["data"])
             return await self._write(scope, part["sha256"], data)
 
@@ -144,7 +146,7 @@ class Files:
                 raise
             return data
 
-    async def _known(self, scope: str, sha256: str) -> files.Place | None:
+    async def _reusable_place(self, scope: str, sha256: str) -> files.Place | None:
         place = self._places.get((scope, sha256))
         if place is None or not await self._reusable(place):
             return None
@@ -161,30 +163,30 @@ class Files:
 
     async def _write(self, scope: str, sha256: str, data: bytes) -> files.Place:
         partition = files.partition(sha256, _PARTITIONS)
-        offsets, written = [], []
+        offsets, timestamps = [], []
         # One after another, so that the records of requests need not wait for all of them.
         for number, chunk in enumerate(files.chunks(data)):
             key = files.key(sha256, number)
-            appended = await self._append(partition, key, chunk)
-            offsets.append(appended.offset)
-            written.append(appended.timestamp or int(self._now_ms()))
-        place = files.Place(partition, tuple(offsets), len(data), min(written))
+            position = await self._append(partition, key, chunk)
+            offsets.append(position.offset)
+            timestamps.append(position.timestamp or int(self._now_ms()))
+        place = files.Place(partition, tuple(offsets), len(data), min(timestamps))
         self._places[scope, sha256] = place
-        while len(self._places) > REMEMBERED:
+        while len(self._places) > MAX_PLACES:
             self._places.popitem(last=False)
         return place
 
     async def _append(self, partition: int, key: str, chunk: bytes) -> log.Appended:
         """Append a chunk; once more where it failed, or where nobody knows its offset."""
         try:
-            appended = await self._writer.append(topics.FILES, partition, key, chunk)
+            position = await self._writer.append(topics.FILES, partition, key, chunk)
         except log.AppendFailed:
-            appended = log.Appended(-1, 0)
-        if appended.offset < 0:
-            appended = await self._writer.append(topics.FILES, partition, key, chunk)
-        if appended.offset < 0:
+            position = log.Appended(-1, 0)
+        if position.offset < 0:
+            position = await self._writer.append(topics.FILES, partition, key, chunk)
+        if position.offset < 0:
             raise log.LogUnavailable("the broker does not say where it wrote a file")
-        return appended
+        return position
 
     def _now_ms(self) -> float:
         return self._clock() * 1000

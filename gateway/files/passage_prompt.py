@@ -44,7 +44,7 @@ class Hit(NamedTuple):
     attributes: dict[str, Value]
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The passage as a client is shown it."""
         return {
             "file_id": self.file,
@@ -55,7 +55,7 @@ class Hit(NamedTuple):
         }
 
 
-class Prompted(NamedTuple):
+class PassagePrompt(NamedTuple):
     """Messages with passages, and what the echo tells of them."""
 
     messages: list[dict[str, Any]]
@@ -73,53 +73,57 @@ def question(messages: Sequence[dict[str, Any]]) -> str | None:
     return content.strip() or None
 
 
-def prompted(
+def with_passages(
     create: command.Create,
-    asked: file_search.FileSearch,
+    tool: file_search.FileSearch,
     messages: Sequence[dict[str, Any]],
     queries: Sequence[str],
     hits: Iterable[Hit],
-) -> Prompted:
+) -> PassagePrompt:
     """The messages with the best of `hits`, which are best first. There is a question in them."""
-    room, kept = _room(create, asked, messages) - len(_ABOUT), MAX_BYTES
-    taken: list[Hit] = []
+    room, remaining_bytes = _room(create, tool, messages) - len(_ABOUT), MAX_BYTES
+    selection: list[Hit] = []
     parts: list[str] = []
     for hit in hits:
-        part = f"\n\n[{len(taken) + 1}] {_name(hit.filename)}\n{hit.text}"
-        takes = len(part.encode()) + (len(_encode(hit.attributes)) if asked.results else 0)
-        if len(part) <= room and takes <= kept and len(taken) < protocol.MAX_PASSAGES:
-            room, kept = room - len(part), kept - takes
-            taken.append(hit)
+        part = f"\n\n[{len(selection) + 1}] {_name(hit.filename)}\n{hit.text}"
+        takes = len(part.encode()) + (len(_encode(hit.attributes)) if tool.results else 0)
+        if (
+            len(part) <= room
+            and takes <= remaining_bytes
+            and len(selection) < protocol.MAX_PASSAGES
+        ):
+            room, remaining_bytes = room - len(part), remaining_bytes - takes
+            selection.append(hit)
             parts.append(part)
-    passages = "".join([_ABOUT, *parts]) if taken else ""
+    passages = "".join([_ABOUT, *parts]) if selection else ""
     search = protocol.Search(
         queries=tuple(queries),
-        sources=tuple(protocol.Source(hit.file, _name(hit.filename)) for hit in taken),
+        sources=tuple(protocol.Source(hit.file, _name(hit.filename)) for hit in selection),
         characters=len(passages),
-        results=tuple(hit.shown for hit in taken) if asked.results else None,
+        results=tuple(hit.as_json for hit in selection) if tool.results else None,
     )
-    found = protocol.with_passages(messages, passages) if taken else list(messages)
-    return Prompted(found, search)
+    prompt_messages = protocol.with_passages(messages, passages) if selection else list(messages)
+    return PassagePrompt(prompt_messages, search)
 
 
-def echoed(search: protocol.Search) -> dict[str, Any]:
+def echo(search: protocol.Search) -> dict[str, Any]:
     """The member of the echo."""
-    found: dict[str, Any] = msgspec.to_builtins(search)
-    return {protocol.MEMBER: found}
+    member: dict[str, Any] = msgspec.to_builtins(search)
+    return {protocol.MEMBER: member}
 
 
 def _room(
-    create: command.Create, asked: file_search.FileSearch, messages: Sequence[dict[str, Any]]
+    create: command.Create, tool: file_search.FileSearch, messages: Sequence[dict[str, Any]]
 ) -> int:
     """Characters that passages may have."""
-    said = list(messages)
+    dialogue = list(messages)
     if create.truncate:  # what may be left out makes room
-        said = truncation.kept(said, truncation.counts(said)[-1])
-    taken = conversation.characters(said) + create.tools.characters
-    prompt = taken / records.CHARACTERS_PER_TOKEN + images.tokens(said)
-    left = asked.context - create.sampling.max_tokens - prompt
+        dialogue = truncation.kept(dialogue, truncation.counts(dialogue)[-1])
+    characters = conversation.characters(dialogue) + create.tools.characters
+    prompt = characters / records.CHARACTERS_PER_TOKEN + images.tokens(dialogue)
+    remaining = tool.context - create.sampling.max_tokens - prompt
     # Estimates may be a quarter off.
-    tokens = min(MAX_TOKENS, int(left * 3 / 4))
+    tokens = min(MAX_TOKENS, int(remaining * 3 / 4))
     return tokens * records.CHARACTERS_PER_TOKEN
 
 

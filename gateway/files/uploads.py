@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.files import files
+from gateway.files.files import Files
 from gateway.parsing import images, uploads
 from tailrace import log, telemetry
 from tailrace.delivery.whole_topic import WholeTopic
@@ -55,7 +55,7 @@ class Uploads:
         offsets: interfaces.OffsetQueries,
         ranges: interfaces.RangeReader,
         writer: interfaces.RecordWriter,
-        kept: files.Files,
+        files: Files,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,11 +64,11 @@ class Uploads:
         self._reader = reader
         self._ranges = ranges
         self._writer = writer
-        self._files = kept
+        self._files = files
         self._clock = clock
         self._monotonic = monotonic
-        self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._take)
-        self._known: dict[str, dict[str, records.Upload]] = {}
+        self._topic = WholeTopic(topics.UPLOADS, reader, offsets, self._on_batch)
+        self._uploads: dict[str, dict[str, records.Upload]] = {}
         self._forget_at = 0.0
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Uploads:
             await self._reader.stop()
 
     async def add(
-        self, owner: records.Owner, given: uploads.Uploaded, key: str | None = None
+        self, owner: records.Owner, upload: uploads.UploadForm, key: str | None = None
     ) -> records.Upload:
         """Take a file. It is there when this returns. With the `key` of a file that is there it is
         that one, and nothing is written.
@@ -91,36 +91,36 @@ class Uploads:
                 knows. With a key it may be written again.
         """
         await self._caught_up(owner)
-        random = _derived(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
+        random = _derive(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
         name = ids.mint(ids.Address(self._incarnation, partition_of(owner), 0), random, _PREFIX)
-        before = self._known.get(owner.key, {}).get(name)
+        before = self._uploads.get(owner.key, {}).get(name)
         if before is not None and not self._expired(before):
-            digest = await asyncio.to_thread(protocol_files.digest, given.data)
-            return _same(before, digest, given)
-        self._check_room(owner, len(given.data))
-        sha256, place = await self._files.keep(owner.cache_scope, given.data)
-        created = int(self._clock())
+            digest = await asyncio.to_thread(protocol_files.digest, upload.data)
+            return _same(before, digest, upload)
+        self._check_room(owner, len(upload.data))
+        sha256, place = await self._files.keep(owner.cache_scope, upload.data)
+        created_at = int(self._clock())
         record = records.Upload(
             id=name,
             owner=owner,
             sha256=sha256,
             file=place,
-            filename=given.filename,
-            purpose=given.purpose,
-            media=given.media,
-            created=created,
-            expires=created + given.lives_s,
-            width=given.width,
-            height=given.height,
+            filename=upload.filename,
+            purpose=upload.purpose,
+            media=upload.media,
+            created=created_at,
+            expires=created_at + upload.lives_s,
+            width=upload.width,
+            height=upload.height,
         )
         await self._append(record)
         if not key:
             return record
         await self._caught_up(owner)
-        first = self._known.get(owner.key, {}).get(name, record)
+        first = self._uploads.get(owner.key, {}).get(name, record)
         if not _alike(first, record):
             await self._append(first)  # compaction keeps the last record of a key
-        return _same(first, sha256, given)
+        return _same(first, sha256, upload)
 
     async def find(self, file_id: str, owner: records.Owner) -> records.Upload | None:
         """A file of the owner; None if there is none of this name. Raises log.LogUnavailable."""
@@ -129,13 +129,13 @@ class Uploads:
         except ids.InvalidId:
             return None
         await self._caught_up(owner)
-        record = self._known.get(owner.key, {}).get(file_id)
+        record = self._uploads.get(owner.key, {}).get(file_id)
         return record if record is not None and self._alive(record) else None
 
     async def all_of(self, owner: records.Owner) -> list[records.Upload]:
         """The owner's files, oldest first. Raises log.LogUnavailable."""
         await self._caught_up(owner)
-        return [each for each in self._known.get(owner.key, {}).values() if self._alive(each)]
+        return [each for each in self._uploads.get(owner.key, {}).values() if self._alive(each)]
 
     async def content(self, record: records.Upload) -> bytes:
         """The bytes of a file. Raises log.HistoryLost, log.LogUnavailable."""
@@ -162,7 +162,7 @@ class Uploads:
             data = await self.content(record)
         except log.HistoryLost as error:
             raise errors.file_unknown(file_id, where) from error
-        text = images.told(record.filename, data.decode())
+        text = images.as_text(record.filename, data.decode())
         return {"type": "text", "text": text, "filename": record.filename}
 
     async def delete(self, record: records.Upload) -> None:
@@ -185,10 +185,12 @@ class Uploads:
         await self._topic.caught_up([partition_of(owner)])
 
     def _check_room(self, owner: records.Owner, size: int) -> None:
-        held = [each for each in self._known.get(owner.key, {}).values() if not self._expired(each)]
-        if len(held) >= MAX_FILES or sum(each.file.bytes for each in held) + size > MAX_TOGETHER:
+        live = [
+            each for each in self._uploads.get(owner.key, {}).values() if not self._expired(each)
+        ]
+        if len(live) >= MAX_FILES or sum(each.file.bytes for each in live) + size > MAX_TOGETHER:
             raise errors.too_many_files(
-                MAX_FILES, MAX_TOGETHER, min(each.expires for each in held) - self._clock()
+                MAX_FILES, MAX_TOGETHER, min(each.expires for each in live) - self._clock()
             )
 
     def _alive(self, record: records.Upload) -> bool:
@@ -197,7 +199,7 @@ class Uploads:
     def _expired(self, record: records.Upload) -> bool:
         return self._clock() >= record.expires
 
-    async def _take(self, batch: list[log.Record]) -> None:
+    async def _on_batch(self, batch: list[log.Record]) -> None:
         self._fold(batch)
         if self._monotonic() >= self._forget_at:
             self._forget_at = self._monotonic() + FORGET_EVERY_S
@@ -210,25 +212,25 @@ class Uploads:
                 if each.value is not None:
                     telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
                 continue
-            mine = self._known.setdefault(record.owner.key, {})
+            mine = self._uploads.setdefault(record.owner.key, {})
             before = mine.get(record.id)
             if before is None or _follows(record, before):
                 mine[record.id] = record
 
     def _forget(self) -> None:
-        for key, mine in list(self._known.items()):
-            left = {i: each for i, each in mine.items() if not self._expired(each)}
-            if left:
-                self._known[key] = left
+        for key, mine in list(self._uploads.items()):
+            remaining = {i: each for i, each in mine.items() if not self._expired(each)}
+            if remaining:
+                self._uploads[key] = remaining
             else:
-                del self._known[key]
+                del self._uploads[key]
 
 
-def _derived(owner: records.Owner, key: str) -> bytes:
+def _derive(owner: records.Owner, key: str) -> bytes:
     """What stands for the random bytes of an id. Only its owner may read a file, so it need not
     be secret."""
-    named = f"{owner.key}\0{key}".encode(errors="surrogatepass")
-    return hashlib.blake2b(named, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
+    text = f"{owner.key}\0{key}".encode(errors="surrogatepass")
+    return hashlib.blake2b(text, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
 
 
 def _alike(one: records.Upload, other: records.Upload) -> bool:
@@ -236,11 +238,11 @@ def _alike(one: records.Upload, other: records.Upload) -> bool:
     return (one.sha256, one.filename, one.purpose) == (other.sha256, other.filename, other.purpose)
 
 
-def _same(before: records.Upload, sha256: str, given: uploads.Uploaded) -> records.Upload:
+def _same(before: records.Upload, sha256: str, upload: uploads.UploadForm) -> records.Upload:
     """The file that a key stands for, if `given` is that one. Raises errors.ApiError."""
-    asked = (sha256, given.filename, given.purpose, given.lives_s)
+    identity = (sha256, upload.filename, upload.purpose, upload.lives_s)
     lives_s = before.expires - before.created
-    if (before.sha256, before.filename, before.purpose, lives_s) != asked:
+    if (before.sha256, before.filename, before.purpose, lives_s) != identity:
         raise errors.idempotency_key_reused()
     if before.deleted:
         raise errors.file_deleted(before.id)

@@ -148,7 +148,7 @@ class WorkerRegistry:
         return self._partitions.get(pool, frozenset())
 
     def backlog(self, pool: str) -> backlog.Backlog:
-        """See `backlog.of`."""
+        """See `backlog.from_heartbeats`."""
         work = self._backlogs.get(pool)
         if work is None:
             work = self._backlogs[pool] = backlog.from_heartbeats([])

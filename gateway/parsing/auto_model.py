@@ -24,10 +24,10 @@ _IMAGES: Final = frozenset({"images"})
 
 def reading(parse: Parse) -> Parse:
     """`parse`, for bodies that a dialogue may come before."""
-    return lambda body, catalog: parsed(body, catalog, parse)
+    return lambda body, catalog: parse_auto(body, catalog, parse)
 
 
-def parsed(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
+def parse_auto(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
     """What `parse` makes of a body. Where its model is to be chosen by the whole dialogue, that is
     for a model that may be chosen, and the command is `pending`.
 
@@ -37,17 +37,17 @@ def parsed(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
     if not _pending(body, catalog):
         return parse(body, catalog)
     choice = _Choice(body, catalog, parse)
-    first, refused = None, None
+    first, refusal = None, None
     for model in choice.models:
         try:
             first = choice.of(model)
             break
         except errors.ApiError as error:
-            refused = refused or error
+            refusal = refusal or error
     if first is None:
         # Without a model that may be, no rule fits the body alone.
-        raise refused or choice.refusal()
-    pending = command.Pending(lambda before: choice.decided(first, before), choice.candidates)
+        raise refusal or choice.refusal()
+    pending = command.Pending(lambda before: choice.decide(first, before), choice.candidates)
     return dataclasses.replace(first, pending=pending)
 
 
@@ -69,10 +69,10 @@ class _Choice:
         self._catalog = catalog
         self._parse = parse
         self._tokens = model_choice.prompt_tokens(body)
-        self._asked = model_choice.features(body)
+        self._needs = model_choice.features(body)
         # What comes before makes the whole only longer, and may show images, which is rarer.
-        fit = model_choice.fitting(catalog, self._tokens, self._asked)
-        seeing = model_choice.fitting(catalog, self._tokens, self._asked | _IMAGES)
+        fit = model_choice.fitting(catalog, self._tokens, self._needs)
+        seeing = model_choice.fitting(catalog, self._tokens, self._needs | _IMAGES)
         self.models = list(dict.fromkeys((*fit, *seeing)))
 
     def of(self, model: str) -> command.Create:
@@ -83,24 +83,24 @@ class _Choice:
         # A key stands for what the client sent, whichever model answers.
         return dataclasses.replace(create, body_digest=command.body_digest(self._body))
 
-    def decided(self, first: command.Create, before: Sequence[Mapping[str, Any]]) -> command.Create:
+    def decide(self, first: command.Create, before: Sequence[Mapping[str, Any]]) -> command.Create:
         """The command for the model that the rules choose behind these messages. Raises like
         `of`, and ApiError: no rule fits."""
         tokens = self._tokens + conversation.characters(before) / model_choice.CHARS_PER_TOKEN_GUESS
-        asked = self._asked | _IMAGES if images.any_in(before) else self._asked
-        _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), asked)
+        needs = self._needs | _IMAGES if images.any_in(before) else self._needs
+        _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), needs)
         return first if model == first.model else self.of(model)
 
     def candidates(self) -> list[command.Create]:
         """The commands for all models that may be chosen."""
-        found = []
+        creates = []
         for model in self.models:
             try:
-                found.append(self.of(model))
+                creates.append(self.of(model))
             except errors.ApiError:
                 continue  # it would have been refused
-        return found
+        return creates
 
     def refusal(self) -> errors.ApiError:
         """The answer where no model may be chosen."""
-        return model_choice.no_rule_fits(self._tokens, self._asked)
+        return model_choice.no_rule_fits(self._tokens, self._needs)

@@ -58,10 +58,10 @@ def parse(
     unserved.check(body)
     _refuse_unsupported(body)
     turn = read(body, Fields)
-    said = chat_messages.read(body)
-    conversation.check_calls(said, complete=False, member="tool_call_id")
-    asked = token_bound(turn.max_completion_tokens, "max_completion_tokens", pool)
-    asked = asked or token_bound(turn.max_tokens, "max_tokens", pool)
+    items = chat_messages.read(body)
+    conversation.check_calls(items, complete=False, member="tool_call_id")
+    max_tokens = token_bound(turn.max_completion_tokens, "max_completion_tokens", pool)
+    max_tokens = max_tokens or token_bound(turn.max_tokens, "max_tokens", pool)
     if turn.n is not None and not 1 <= turn.n <= MAX_CHOICES:
         raise errors.out_of_range("n", 1, MAX_CHOICES)
     top = sampling.top_logprobs(turn.top_logprobs)
@@ -74,8 +74,8 @@ def parse(
             turn,
             pool,
             model,
-            said,
-            asked,
+            items,
+            max_tokens,
             formats.of_chat(body),
             top if turn.logprobs else None,
             "messages",

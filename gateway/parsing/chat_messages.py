@@ -59,23 +59,23 @@ def _output(message: dict[str, Any], where: str) -> conversation.CallOutput:
 def _answer(message: dict[str, Any], where: str) -> list[conversation.Item]:
     """An assistant's message: reasoning, text or a refusal, calls. One of them is there: an answer
     that was cut short in its thoughts has only these."""
-    found: list[conversation.Item] = []
-    thought = message.get("reasoning_content") or message.get("reasoning")
+    items: list[conversation.Item] = []
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
     # What servers of reasoning models add, and clients send back.
-    if isinstance(thought, str) and thought:
-        found.append(conversation.Reasoning(thought, where))
+    if isinstance(reasoning, str) and reasoning:
+        items.append(conversation.Reasoning(reasoning, where))
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list) or len(calls) > MAX_CALLS:
         raise errors.invalid_type(f"{where}.tool_calls", f"an array of at most {MAX_CALLS} calls")
     content = message.get("content")
     if content is None and message.get("refusal") is not None:
         content = messages.text(message, "refusal", where)
-    if content is None and found and not calls:
+    if content is None and items and not calls:
         content = ""
     if content is not None or not calls:
-        said = messages.content(content, f"{where}.content", refusals=True)
-        found.append(conversation.Message("assistant", said, where))
-    return [*found, *(_call(each, f"{where}.tool_calls[{i}]") for i, each in enumerate(calls))]
+        answer_text = messages.content(content, f"{where}.content", refusals=True)
+        items.append(conversation.Message("assistant", answer_text, where))
+    return [*items, *(_call(each, f"{where}.tool_calls[{i}]") for i, each in enumerate(calls))]
 
 
 def _call(call: Any, where: str) -> conversation.Call:

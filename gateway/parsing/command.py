@@ -22,7 +22,7 @@ from tailrace.settings.shapes import IfBusy
 
 MAX_DEADLINE_MS: Final = 600_000
 
-LEFT_OUT: Final = "x-tailrace-tools-left-out"
+HOSTED_TOOLS_HEADER: Final = "x-tailrace-tools-left-out"
 
 # The members as `events.echo` has them where nothing is said of them.
 _UNASKED: Final[dict[str, Any]] = {
@@ -51,7 +51,7 @@ class Pending(NamedTuple):
     candidates: Callable[[], list[Create]]
 
 
-class Behind(NamedTuple):
+class Parent(NamedTuple):
     """The node of its conversation that a turn follows, wherever the head is; None: nothing."""
 
     node: str | None
@@ -65,7 +65,7 @@ class Create:
         input: this turn as chat messages (`conversation.messages`), without instructions.
         items: the same as the client is shown it (`input_items`).
         turn: the same as it was read. It may hold references and sealed items, which only the
-            log or a key can resolve (`conversation.unresolved`).
+            log or a key can resolve (`conversation.to_resolve`).
         max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
         previous: the id this one continues; not yet resolved.
         fork: it begins with tokens of another response, and its prompt is that one's.
@@ -104,7 +104,7 @@ class Create:
     fork: records.Fork | None = None
     search: FileSearch | None = None
     conversation: str | None = None
-    behind: Behind | None = None
+    parent: Parent | None = None
     if_busy: IfBusy = "reject"
     store: bool = True
     background: bool = False
@@ -140,28 +140,28 @@ class Create:
     @property
     def characters(self) -> int:
         """Length of this turn's text and of its tools, or of its inputs, for admission."""
-        said = dialogue.characters(self.input) + len(self.instructions or "")
+        characters = dialogue.characters(self.input) + len(self.instructions or "")
         if self.embed is not None:
-            said += self.embed.characters
-        return said + self.tools.characters
+            characters += self.embed.characters
+        return characters + self.tools.characters
 
     @property
-    def submitted(self) -> Create:
+    def without_input(self) -> Create:
         """Without what was said: the log has it, and an answer may take long."""
         return dataclasses.replace(self, input=[], items=[], turn=(), pending=None)
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of the answer: which tools were left out, because only their server runs them."""
-        return {LEFT_OUT: ", ".join(self.tools.hosted)} if self.tools.hosted else {}
+        return {HOSTED_TOOLS_HEADER: ", ".join(self.tools.hosted)} if self.tools.hosted else {}
 
     @property
     def echo(self) -> dict[str, Any]:
         """Members of the Response object that are not as they are when nothing is said of them."""
         truncation = {"truncation": "auto"} if self.truncate else {}
         bounds = {"from": self.shortened_from, "to": self.sampling.max_tokens}
-        shortened = {events.SHORTENED: bounds} if self.shortened_from else {}
-        return {**truncation, **shortened, **self._extended_echo}
+        members = {events.SHORTENED: bounds} if self.shortened_from else {}
+        return {**truncation, **members, **self._extended_echo}
 
     @property
     def _extended_echo(self) -> dict[str, Any]:
@@ -169,21 +169,21 @@ class Create:
         spoken = (self.format, self.reasoning, self.verbosity, logprobs)
         if self.tools is NO_TOOLS and spoken == (None, None, None, None):
             return {}
-        asked: dict[str, Any] = {
-            "tools": list(self.tools.shown),
-            "tool_choice": self.tools.choice_shown,
+        extension: dict[str, Any] = {
+            "tools": list(self.tools.echo),
+            "tool_choice": self.tools.choice_echo,
             "parallel_tool_calls": self.tools.parallel,
             "max_tool_calls": self.tools.max_calls,
-            "reasoning": self.reasoning.shown if self.reasoning is not None else None,
+            "reasoning": self.reasoning.echo if self.reasoning is not None else None,
             "top_logprobs": logprobs or 0,
         }
-        found = {name: value for name, value in asked.items() if value != _UNASKED[name]}
+        members = {name: value for name, value in extension.items() if value != _UNASKED[name]}
         text: dict[str, Any] = {"format": {"type": "text"}}
-        if self.format is not None and self.format.shown is not None:
-            text["format"] = self.format.shown
+        if self.format is not None and self.format.echo is not None:
+            text["format"] = self.format.echo
         if self.verbosity is not None:
             text["verbosity"] = self.verbosity
-        return found if text == _TEXT else {**found, "text": text}
+        return members if text == _TEXT else {**members, "text": text}
 
 
 def with_key(create: Create, key: str | None, body: Body) -> Create:
@@ -196,8 +196,8 @@ def with_key(create: Create, key: str | None, body: Body) -> Create:
         return create
     checked_key(key)
     # The same body may ask for a response, by another path.
-    asked = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
-    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(asked))
+    keyed_body = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
+    return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(keyed_body))
 
 
 def checked_key(key: str) -> str:
@@ -218,13 +218,13 @@ _DELIVERY_FIELDS: Final = frozenset(
 def body_digest(body: Body) -> str:
     """Digest of what a client asks for, in canonical form: members sorted, without those that are
     null or say only how the answer is delivered. Fields that this product ignores count too."""
-    asked = {
+    significant = {
         name: value
         for name, value in body.items()
         if value is not None and name not in _DELIVERY_FIELDS
     }
     try:
-        canonical = msgspec.json.encode(asked, order="sorted")
+        canonical = msgspec.json.encode(significant, order="sorted")
     except (UnicodeError, RecursionError) as error:
         raise errors.invalid_json() from error
     return hashlib.blake2b(canonical, digest_size=16).hexdigest()

@@ -42,7 +42,7 @@ class Fields(shared_fields.SharedFields, frozen=True):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class CompletionRequest:
     """What a body asks for.
 
     Attributes:
@@ -56,7 +56,7 @@ class Asked:
     echo: bool
 
 
-def parse(body: Body, catalog: Catalog) -> Asked:
+def parse(body: Body, catalog: Catalog) -> CompletionRequest:
     """
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -76,17 +76,17 @@ def parse(body: Body, catalog: Catalog) -> Asked:
     top = None if turn.logprobs is None else sampling.top_logprobs(turn.logprobs, "logprobs")
     echo = or_default(turn.echo, False)
     _refuse(body, turn, echo=echo, logprobs=top)
-    asked = token_bound(turn.max_tokens, "max_tokens", pool)
+    max_tokens = token_bound(turn.max_tokens, "max_tokens", pool)
     creates = []
     for text in prompts:
-        said = (conversation.Message("user", text, "prompt"),)
+        items = (conversation.Message("user", text, "prompt"),)
         create = shared_fields.create(
             body,
             turn,
             pool,
             model,
-            said,
-            asked or min(DEFAULT_TOKENS, pool.longest_answer),
+            items,
+            max_tokens or min(DEFAULT_TOKENS, pool.longest_answer),
             formats.of_chat(body),
             top,
             "prompt",
@@ -101,21 +101,21 @@ def parse(body: Body, catalog: Catalog) -> Asked:
             raw=True,
         )
         creates.append(create)
-    return Asked(creates, prompts, echo)
+    return CompletionRequest(creates, prompts, echo)
 
 
 def _prompts(body: Body) -> list[str]:
     value: Any = body.get("prompt")
     if value is None:
         raise errors.missing_required_parameter("prompt")
-    found = value if isinstance(value, list) else [value]
-    if any(isinstance(each, int | list) for each in found):
+    prompts = value if isinstance(value, list) else [value]
+    if any(isinstance(each, int | list) for each in prompts):
         raise errors.unsupported_value("prompt", "Prompts of token ids are not supported.")
-    if not found or not all(isinstance(each, str) for each in found):
+    if not prompts or not all(isinstance(each, str) for each in prompts):
         raise errors.invalid_type("prompt", "a string or an array of strings")
-    if not all(found):
+    if not all(prompts):
         raise errors.invalid_value("prompt", "Invalid 'prompt': a prompt is not empty.")
-    return found
+    return prompts
 
 
 def _refuse(body: Body, turn: Fields, *, echo: bool, logprobs: int | None) -> None:

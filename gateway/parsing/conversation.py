@@ -104,39 +104,39 @@ def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
     Reasoning and calls join the assistant's message that they belong to: reasoning the one that
     follows it, calls the one right before. A summary is told by the user.
     """
-    found: list[dict[str, Any]] = []
-    thought = ""
+    chat: list[dict[str, Any]] = []
+    reasoning = ""
     answering: dict[str, Any] | None = None  # the assistant's message that calls may join
     for item in items:
         match item:
             case Message(role="assistant", content=str(content)):
-                answering = _answer(content, thought)
-                found.append(answering)
-                thought = ""
+                answering = _answer(content, reasoning)
+                chat.append(answering)
+                reasoning = ""
             case Message(role=role, content=content):
-                found.append({"role": role, "content": content})
-                answering, thought = None, ""
+                chat.append({"role": role, "content": content})
+                answering, reasoning = None, ""
             case Call():
                 if answering is None:
-                    answering = _answer("", thought)
-                    found.append(answering)
-                    thought = ""
+                    answering = _answer("", reasoning)
+                    chat.append(answering)
+                    reasoning = ""
                 answering.setdefault("tool_calls", []).append(_call(item))
             case CallOutput(call_id=call_id, output=output):
-                found.append({"role": "tool", "tool_call_id": call_id, "content": output})
-                answering, thought = None, ""
+                chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
+                answering, reasoning = None, ""
             case Reasoning(text=text):
-                thought += text
+                reasoning += text
                 answering = answering if not text else None
             case Compaction(summary=summary) if summary:
-                found.append({"role": "user", "content": SUMMARY.format(summary)})
-                answering, thought = None, ""
-    return found
+                chat.append({"role": "user", "content": SUMMARY.format(summary)})
+                answering, reasoning = None, ""
+    return chat
 
 
-def _answer(content: str, thought: str) -> dict[str, Any]:
+def _answer(content: str, reasoning: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": content}
-    return {**message, "reasoning_content": thought} if thought else message
+    return {**message, "reasoning_content": reasoning} if reasoning else message
 
 
 def _call(call: Call) -> dict[str, Any]:
@@ -152,14 +152,14 @@ def _call(call: Call) -> dict[str, Any]:
 
 def characters(messages: Iterable[Mapping[str, Any]]) -> int:
     """Length of all texts in messages."""
-    found = 0
+    total = 0
     for message in messages:
         content = message["content"]
         texts = [content] if isinstance(content, str) else [p.get("text", "") for p in content]
-        found += sum(map(len, texts)) + len(message.get("reasoning_content", ""))
+        total += sum(map(len, texts)) + len(message.get("reasoning_content", ""))
         for call in message.get("tool_calls", ()):
-            found += sum(len(text) for text in call.get(call["type"], {}).values())
-    return found
+            total += sum(len(text) for text in call.get(call["type"], {}).values())
+    return total
 
 
 def check_calls(
@@ -184,43 +184,43 @@ def check_calls(
     Raises:
         errors.ApiError: 400 naming the call.
     """
-    answered: dict[str, bool] = {}  # by the id of a call
-    cut: set[str] = set()
+    output_by_call: dict[str, bool] = {}  # by the id of a call
+    cut_short: set[str] = set()
     for message in before:
         calls = [call["id"] for call in message.get("tool_calls", ())]
-        answered |= dict.fromkeys(calls, False)
+        output_by_call |= dict.fromkeys(calls, False)
         if "cut" in message:
-            cut.update(calls)
+            cut_short.update(calls)
         else:
-            cut.difference_update(calls)
+            cut_short.difference_update(calls)
         if message["role"] == "tool":
-            answered[message["tool_call_id"]] = True
+            output_by_call[message["tool_call_id"]] = True
     for item in items:
         match item:
             case Call(call_id=call_id, where=where):
-                if answered.get(call_id) is False:
+                if output_by_call.get(call_id) is False:
                     raise errors.invalid_value(
                         f"{where}.{member}",
                         f"Duplicate item found with call_id {call_id}. Remove duplicate items "
                         "from your input and try again.",
                     )
-                answered[call_id] = False
+                output_by_call[call_id] = False
             case CallOutput(call_id=call_id, where=where):
-                if answered.get(call_id) is not False:
+                if output_by_call.get(call_id) is not False:
                     what = "No tool call found for function call output"
-                    if call_id in answered:
+                    if call_id in output_by_call:
                         what = "Duplicate function call output"
                     raise errors.invalid_value(
                         f"{where}.{member}", f"{what} with call_id {call_id}."
                     )
-                answered[call_id] = True
-    unanswered = [call_id for call_id, has_output in answered.items() if not has_output]
-    if complete and (missing := [call_id for call_id in unanswered if call_id not in cut]):
+                output_by_call[call_id] = True
+    open_calls = [call_id for call_id, has_output in output_by_call.items() if not has_output]
+    if complete and (missing := [call_id for call_id in open_calls if call_id not in cut_short]):
         raise errors.invalid_value("input", f"No tool output found for function call {missing[0]}.")
-    return set(unanswered)
+    return set(open_calls)
 
 
-def unresolved(items: Iterable[Item]) -> list[Item]:
+def to_resolve(items: Iterable[Item]) -> list[Item]:
     """The items that only the log or the key of a seal can tell."""
     return [
         item
@@ -239,7 +239,7 @@ def uploads(item: Item) -> list[dict[str, Any]]:
     return []
 
 
-def shown(item: Item) -> dict[str, Any]:
+def as_json(item: Item) -> dict[str, Any]:
     """An item as `GET …/input_items` shows it."""
     match item:
         case Message(role=role, content=list(parts)):
@@ -253,13 +253,13 @@ def shown(item: Item) -> dict[str, Any]:
             speaker = "developer" if developer else role
             return {"type": "message", "role": speaker, "status": "completed", "content": [part]}
         case Call(custom=True):
-            return _call_shown(item, "custom_tool_call", "input")
+            return _call_as_json(item, "custom_tool_call", "input")
         case Call():
-            return _call_shown(item, "function_call", "arguments")
+            return _call_as_json(item, "function_call", "arguments")
         case CallOutput(call_id=call_id, output=output, custom=custom):
             kind = "custom_tool_call_output" if custom else "function_call_output"
-            said = output if isinstance(output, str) else _parts(output)
-            return {"type": kind, "call_id": call_id, "output": said, "status": "completed"}
+            output_json = output if isinstance(output, str) else _parts(output)
+            return {"type": kind, "call_id": call_id, "output": output_json, "status": "completed"}
         case Reasoning():
             return {
                 "type": "reasoning",
@@ -289,7 +289,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "input_text", "text": part["text"], **of_file}
 
 
-def _call_shown(call: Call, kind: str, member: str) -> dict[str, Any]:
+def _call_as_json(call: Call, kind: str, member: str) -> dict[str, Any]:
     return {
         "type": kind,
         "call_id": call.call_id,

@@ -16,7 +16,7 @@ PARENT: Final = "conversation.parent"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConversationFields:
     """A new conversation, or what is to be changed of one.
 
     Attributes:
@@ -32,7 +32,7 @@ class Asked:
     items: tuple[conversation.Item, ...] = ()
 
 
-def created(body: Body, key: str | None = None) -> Asked:
+def parse_create(body: Body, key: str | None = None) -> ConversationFields:
     """A body of `POST /v1/conversations`. `key`: what its header `Idempotency-Key` says.
 
     Raises:
@@ -44,14 +44,14 @@ def created(body: Body, key: str | None = None) -> Asked:
         command.checked_key(key)
         if items:
             raise errors.mutually_exclusive("Idempotency-Key", "items")
-    return Asked(
+    return ConversationFields(
         shared_fields.metadata(body),
         _title(body),
         items=() if items is None else _items(items),
     )
 
 
-def changed(body: Body) -> Asked:
+def parse_update(body: Body) -> ConversationFields:
     """A body of `POST /v1/conversations/{id}`. Raises like `created`."""
     _only(body, ("metadata", "title", "pinned", "head"))
     if all(body.get(name) is None for name in ("metadata", "title", "pinned")) and (
@@ -64,7 +64,7 @@ def changed(body: Body) -> Asked:
     head = body.get("head", "") or ""
     if not isinstance(head, str):
         raise errors.invalid_type("head", "a string")
-    return Asked(
+    return ConversationFields(
         shared_fields.metadata(body) if body.get("metadata") is not None else None,
         _title(body),
         pinned,
@@ -72,7 +72,7 @@ def changed(body: Body) -> Asked:
     )
 
 
-def added(body: Body) -> tuple[conversation.Item, ...]:
+def parse_items(body: Body) -> tuple[conversation.Item, ...]:
     """The items of a body of `POST /v1/conversations/{id}/items`. Raises like `created`."""
     _only(body, ("items",))
     if body.get("items") in (None, []):
@@ -80,14 +80,16 @@ def added(body: Body) -> tuple[conversation.Item, ...]:
     return _items(body["items"])
 
 
-class Named(NamedTuple):
+class ConversationReference(NamedTuple):
     """The conversation that a response is to be a turn of, and what it follows there."""
 
     id: str
-    behind: command.Behind | None = None
+    parent: command.Parent | None = None
 
 
-def named(body: Body, *, store: bool | None, generate: bool) -> Named | None:
+def parse_reference(
+    body: Body, *, store: bool | None, generate: bool
+) -> ConversationReference | None:
     """The conversation that a body names: by its id, or an object with it.
 
     Raises:
@@ -96,9 +98,9 @@ def named(body: Body, *, store: bool | None, generate: bool) -> Named | None:
     value = body.get("conversation")
     if value is None:
         return None
-    where, behind = "conversation", None
+    where, parent = "conversation", None
     if isinstance(value, dict):
-        behind = _behind(value, body)
+        parent = _parent(value, body)
         value, where = value.get("id"), "conversation.id"
         if value is None:
             raise errors.missing_required_parameter(where)
@@ -112,10 +114,10 @@ def named(body: Body, *, store: bool | None, generate: bool) -> Named | None:
         raise errors.invalid_value(
             "generate", "A turn of a conversation generates: 'generate' cannot be false."
         )
-    return Named(value, behind)
+    return ConversationReference(value, parent)
 
 
-def _behind(value: dict[str, Any], body: Body) -> command.Behind | None:
+def _parent(value: dict[str, Any], body: Body) -> command.Parent | None:
     """What `parent` says. It says something where it is null, too: the turn follows nothing."""
     if "parent" not in value:
         return None
@@ -124,7 +126,7 @@ def _behind(value: dict[str, Any], body: Body) -> command.Behind | None:
         raise errors.invalid_type(PARENT, "a string or null")
     if body.get("fork") is not None:
         raise errors.mutually_exclusive("fork", PARENT)
-    return command.Behind(node)
+    return command.Parent(node)
 
 
 def if_busy(body: Body, usual: IfBusy) -> IfBusy:
@@ -132,11 +134,11 @@ def if_busy(body: Body, usual: IfBusy) -> IfBusy:
     value = body.get("if_busy")
     if value is None:
         return usual
-    known: tuple[IfBusy, ...] = get_args(IfBusy)
-    for each in known:
+    values: tuple[IfBusy, ...] = get_args(IfBusy)
+    for each in values:
         if value == each:
             return each
-    raise errors.unsupported_value("if_busy", f"Supported values are: {', '.join(known)}.")
+    raise errors.unsupported_value("if_busy", f"Supported values are: {', '.join(values)}.")
 
 
 def _items(value: Any) -> tuple[conversation.Item, ...]:

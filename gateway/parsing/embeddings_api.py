@@ -49,7 +49,7 @@ class Fields(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class EmbeddingsRequest:
     """What a body asks for.
 
     Attributes:
@@ -61,7 +61,7 @@ class Asked:
     encoding: Encoding
 
 
-def parse(body: Body, catalog: Catalog) -> Asked:
+def parse(body: Body, catalog: Catalog) -> EmbeddingsRequest:
     """
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.
@@ -90,7 +90,7 @@ def parse(body: Body, catalog: Catalog) -> Asked:
         user=fields.user,
         choices=len(parts),
     )
-    return Asked(
+    return EmbeddingsRequest(
         [dataclasses.replace(create, embed=part) for part in parts],
         _encoding(fields.encoding_format),
     )
@@ -142,8 +142,8 @@ def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
         if not truncate:
             raise errors.context_length_exceeded(pool.max_model_len, where)
         value = value[:longest]  # no more of it can count
-    checked: Input = value
-    return checked
+    input_: Input = value
+    return input_
 
 
 def _parts(inputs: Sequence[Input], dimensions: int | None) -> Iterator[records.Embed]:

@@ -62,5 +62,5 @@ def read(tool: dict[str, Any], where: str) -> FileSearch:
         raise errors.invalid_value(
             path, f"Invalid '{path}': expected 1 to {MAX_STORES} vector stores."
         )
-    given = {name: value for name, value in tool.items() if value is not None}
-    return FileSearch(distinct, searches.read((), given, f"{where}."))
+    options = {name: value for name, value in tool.items() if value is not None}
+    return FileSearch(distinct, searches.read((), options, f"{where}."))

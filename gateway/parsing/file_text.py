@@ -43,7 +43,7 @@ def check(filename: str, is_text: bool, where: str) -> None:
 def text_of(filename: str, data: bytes) -> str:
     """The text of a file; of HTML what it shows. Raises UnicodeDecodeError."""
     text = data.decode("utf-8-sig")
-    return _shown(text) if _suffix(filename) in _HTML else text
+    return _visible_text(text) if _suffix(filename) in _HTML else text
 
 
 def pieces(text: str, size: int, overlap: int) -> list[str]:
@@ -100,28 +100,28 @@ class _Text(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
-        self._hidden = 0
+        self._hidden_depth = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "body":  # the end of the head may be left out
-            self._hidden = 0
+            self._hidden_depth = 0
         elif tag in _HIDDEN:
-            self._hidden += 1
+            self._hidden_depth += 1
         elif tag in _BLOCKS:
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in _HIDDEN:
-            self._hidden = max(0, self._hidden - 1)
+            self._hidden_depth = max(0, self._hidden_depth - 1)
         elif tag in _BLOCKS:
             self.parts.append("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._hidden:
+        if not self._hidden_depth:
             self.parts.append(data)
 
 
-def _shown(page: str) -> str:
+def _visible_text(page: str) -> str:
     parser = _Text()
     parser.feed(page)
     parser.close()

@@ -57,7 +57,7 @@ class Format:
     """
 
     engine: dict[str, Any]
-    shown: dict[str, Any] | None
+    echo: dict[str, Any] | None
     param: str
 
 
@@ -77,13 +77,13 @@ def of_chat(body: Body) -> Format | None:
     return _only(body, None if value is None else _read(value, "response_format", nested=True))
 
 
-def _only(body: Body, found: Format | None) -> Format | None:
+def _only(body: Body, format_: Format | None) -> Format | None:
     """The one format that is asked for, in OpenAI's fields or in vLLM's."""
     for name, kind in _GUIDED.items():
         if body.get(name) is not None:
-            if found is not None:
-                raise errors.invalid_value(name, f"'{name}' stands beside '{found.param}'.")
-            found = _structured(kind, body[name], name, name)
+            if format_ is not None:
+                raise errors.invalid_value(name, f"'{name}' stands beside '{format_.param}'.")
+            format_ = _parse_structured(kind, body[name], name, name)
     name = "structured_outputs"
     value = object_field(body, name)
     for kind in _NOT_STRUCTURED:
@@ -91,12 +91,12 @@ def _only(body: Body, found: Format | None) -> Format | None:
             raise errors.unsupported_parameter(f"{name}.{kind}")
     for kind in STRUCTURED:
         if value.get(kind) not in (None, False):
-            if found is not None:
+            if format_ is not None:
                 raise errors.invalid_value(
-                    f"{name}.{kind}", f"'{name}.{kind}' stands beside '{found.param}'."
+                    f"{name}.{kind}", f"'{name}.{kind}' stands beside '{format_.param}'."
                 )
-            found = _structured(kind, value[kind], f"{name}.{kind}", name)
-    return found
+            format_ = _parse_structured(kind, value[kind], f"{name}.{kind}", name)
+    return format_
 
 
 def _read(value: Any, where: str, *, nested: bool) -> Format | None:
@@ -150,10 +150,10 @@ def _json_schema(value: dict[str, Any], path: str, param: str) -> Format:
             f"Invalid '{path}.description': expected at most {MAX_DESCRIPTION_CHARS} characters.",
         )
     schemas.check(schema, f"{path}.schema")
-    return _enforced(schema, param, name, description, strict=strict is not False)
+    return _enforce(schema, param, name, description, strict=strict is not False)
 
 
-def _enforced(
+def _enforce(
     schema: dict[str, Any],
     param: str,
     name: str = "answer",
@@ -161,7 +161,7 @@ def _enforced(
     *,
     strict: bool = True,
 ) -> Format:
-    shown = {
+    echo = {
         "type": "json_schema",
         "name": name,
         "description": description,
@@ -170,10 +170,10 @@ def _enforced(
     }
     # An engine takes an empty schema for none.
     engine = {"type": "json_schema", "schema": schema, "strict": strict} if schema else _OBJECT
-    return Format(engine, shown, param)
+    return Format(engine, echo, param)
 
 
-def _structured(kind: str, value: Any, where: str, param: str) -> Format:
+def _parse_structured(kind: str, value: Any, where: str, param: str) -> Format:
     """One of vLLM's ways."""
     match kind:
         case "json":
@@ -200,7 +200,7 @@ def _guided_json(value: Any, where: str, param: str) -> Format:
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
             raise errors.invalid_value(where, f"Invalid '{where}': it is no JSON.") from error
     schemas.check(value, where)
-    return _enforced(value, param)
+    return _enforce(value, param)
 
 
 def _choices(value: Any, where: str) -> list[str]:

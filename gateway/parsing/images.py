@@ -90,10 +90,10 @@ def file(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
     media, _, data = _data(value, path, MAX_FILE_BYTES)
     if not media.startswith("text/") and media not in _TEXT_MEDIA:
         raise errors.unsupported_value(path, _ONLY_TEXT)
-    return told(name, text_of(data, path))
+    return as_text(name, text_of(data, path))
 
 
-def told(name: str | None, text: str) -> str:
+def as_text(name: str | None, text: str) -> str:
     """A file as a message tells it."""
     return f"File {name}:\n{text}\n" if name else f"{text}\n"
 
@@ -115,7 +115,7 @@ def text_of(data: bytes, path: str) -> str:
     return text
 
 
-def check_image(found: Size, data: bytes, path: str) -> None:
+def check_image(header: Size, data: bytes, path: str) -> None:
     """Check the size of an image.
 
     Raises:
@@ -123,11 +123,11 @@ def check_image(found: Size, data: bytes, path: str) -> None:
     """
     if len(data) > MAX_BYTES:
         raise _too_large(path, MAX_BYTES)
-    if not (0 < found.width <= MAX_SIDE and 0 < found.height <= MAX_SIDE):
+    if not (0 < header.width <= MAX_SIDE and 0 < header.height <= MAX_SIDE):
         raise errors.invalid_value(
             path, f"An image has at least 1 and at most {MAX_SIDE} pixels in each direction."
         )
-    if found.width * found.height > MAX_PIXELS:
+    if header.width * header.height > MAX_PIXELS:
         raise errors.invalid_value(path, f"An image has at most {MAX_PIXELS} pixels.")
 
 
@@ -138,14 +138,14 @@ def check_count(items: list[dict[str, Any]], param: str) -> None:
     Raises:
         errors.ApiError
     """
-    shown = list(images.parts(items))
-    if len(shown) > MAX_IMAGES:
+    parts = list(images.parts(items))
+    if len(parts) > MAX_IMAGES:
         raise errors.invalid_value(param, f"A request has at most {MAX_IMAGES} images.")
-    if sum(_bytes(part) for part in shown) > MAX_BYTES:
+    if sum(_bytes(part) for part in parts) > MAX_BYTES:
         raise errors.invalid_value(
             param, f"The images of a request have at most {MAX_BYTES} bytes together."
         )
-    if sum(part["width"] * part["height"] for part in shown) > MAX_PIXELS_TOGETHER:
+    if sum(part["width"] * part["height"] for part in parts) > MAX_PIXELS_TOGETHER:
         raise errors.invalid_value(
             param, f"The images of a request have at most {MAX_PIXELS_TOGETHER} pixels together."
         )
@@ -219,16 +219,16 @@ def _detail(value: Any, where: str) -> str | None:
     return None if value == "auto" else value
 
 
-def image_part(sha256: str, found: Size, detail: str | None, **kept: Any) -> dict[str, Any]:
+def image_part(sha256: str, header: Size, detail: str | None, **content: Any) -> dict[str, Any]:
     """The part of a message that shows an image; `kept`: its `data`, or its `file`."""
     return {
         "type": "image",
         "sha256": sha256,
-        "media": found.media,
-        "width": found.width,
-        "height": found.height,
+        "media": header.media,
+        "width": header.width,
+        "height": header.height,
         **({"detail": detail} if detail is not None else {}),
-        **kept,
+        **content,
     }
 
 
@@ -243,11 +243,11 @@ def _part(value: Any, path: str, detail: Any, where: str) -> dict[str, Any]:
             raise errors.unsupported_value(path, _not_fetched("An image"))
         raise errors.invalid_value(path, "An image must be a data URL.")
     media, text, data = _data(value, path, MAX_BYTES)
-    found = size(data)
-    if found is None or (media and not media.startswith("image/")):
+    header = size(data)
+    if header is None or (media and not media.startswith("image/")):
         raise errors.unsupported_value(path, "Supported images are: PNG, JPEG, WebP, GIF.")
-    check_image(found, data, path)
-    return image_part(files.digest(data), found, detail, data=text)
+    check_image(header, data, path)
+    return image_part(files.digest(data), header, detail, data=text)
 
 
 def _data(value: str, path: str, most: int) -> tuple[str, str, bytes]:

@@ -49,9 +49,15 @@ def _is_search(item: Any) -> bool:
         return False
     if item.get("type") == file_search.CALL:
         return True
-    named = item.get("id") if item.get("type", "item_reference") == "item_reference" else None
+    reference_id = (
+        item.get("id") if item.get("type", "item_reference") == "item_reference" else None
+    )
     message = "role" in item or "content" in item
-    return isinstance(named, str) and named.startswith(file_search.PREFIX) and not message
+    return (
+        isinstance(reference_id, str)
+        and reference_id.startswith(file_search.PREFIX)
+        and not message
+    )
 
 
 def _item(item: Any, where: str) -> conversation.Item:
@@ -101,7 +107,7 @@ def _reasoning(item: dict[str, Any], where: str) -> conversation.Reasoning:
         where,
         id=None if item.get("id") is None else messages.identifier(item, "id", where),
         summary=tuple(_texts(item, "summary", "summary_text", where)),
-        sealed=None if sealed is None else _sealed(item, where),
+        sealed=None if sealed is None else _encrypted_content(item, where),
     )
 
 
@@ -121,14 +127,14 @@ def _texts(item: dict[str, Any], name: str, kind: str, where: str) -> list[str]:
     return [messages.text(part, "text", f"{path}[{i}]") for i, part in enumerate(value)]
 
 
-def _sealed(item: dict[str, Any], where: str) -> str:
-    found = messages.text(item, "encrypted_content", where)
-    if len(found) > MAX_SEALED_CHARS:
+def _encrypted_content(item: dict[str, Any], where: str) -> str:
+    text = messages.text(item, "encrypted_content", where)
+    if len(text) > MAX_SEALED_CHARS:
         raise errors.invalid_value(
             f"{where}.encrypted_content",
             f"Invalid '{where}.encrypted_content': expected at most {MAX_SEALED_CHARS} characters.",
         )
-    return found
+    return text
 
 
 def _reference(item: dict[str, Any], where: str) -> conversation.Reference:
@@ -137,7 +143,7 @@ def _reference(item: dict[str, Any], where: str) -> conversation.Reference:
 
 def _compaction(item: dict[str, Any], where: str) -> conversation.Compaction:
     id_ = None if item.get("id") is None else messages.identifier(item, "id", where)
-    return conversation.Compaction(_sealed(item, where), where, id=id_)
+    return conversation.Compaction(_encrypted_content(item, where), where, id=id_)
 
 
 _KINDS: Final[Mapping[str, Callable[[dict[str, Any], str], conversation.Item]]] = {

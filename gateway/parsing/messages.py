@@ -56,8 +56,8 @@ def message(item: dict[str, Any], where: str) -> conversation.Message:
     path = f"{where}.content"
     if speaker == "user":
         return conversation.Message(speaker, parts(item.get("content"), path), where)
-    said = content(item.get("content"), path, refusals=speaker == "assistant")
-    return conversation.Message(speaker, said, where, developer=item["role"] == "developer")
+    spoken = content(item.get("content"), path, refusals=speaker == "assistant")
+    return conversation.Message(speaker, spoken, where, developer=item["role"] == "developer")
 
 
 def content(value: Any, where: str, *, refusals: bool = False) -> str:
@@ -84,13 +84,13 @@ def parts(value: Any, where: str) -> str | list[dict[str, Any]]:
     """
     if not isinstance(value, list) or len(value) > MAX_PARTS:
         return content(value, where)
-    found = [_shown(part, f"{where}[{i}]") for i, part in enumerate(value)]
-    if all(isinstance(part, str) for part in found):
-        return "".join(map(str, found))
-    return [{"type": "text", "text": p} if isinstance(p, str) else p for p in found]
+    visible = [_visible_part(part, f"{where}[{i}]") for i, part in enumerate(value)]
+    if all(isinstance(part, str) for part in visible):
+        return "".join(map(str, visible))
+    return [{"type": "text", "text": p} if isinstance(p, str) else p for p in visible]
 
 
-def _shown(part: Any, where: str) -> str | dict[str, Any]:
+def _visible_part(part: Any, where: str) -> str | dict[str, Any]:
     """A part that may be a text, a file (its text) or an image (an image part)."""
     match part.get("type") if isinstance(part, dict) else None:
         case "input_image":
@@ -124,10 +124,10 @@ def text(value: Mapping[str, Any], name: str, where: str) -> str:
     Raises:
         errors.ApiError: it is absent, or no text.
     """
-    found = value.get(name)
-    if not isinstance(found, str):
+    member = value.get(name)
+    if not isinstance(member, str):
         raise errors.invalid_type(f"{where}.{name}", "a string")
-    return found
+    return member
 
 
 def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
@@ -138,13 +138,13 @@ def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
     """
     if value.get(name) is None:
         raise errors.missing_required_parameter(f"{where}.{name}")
-    found = text(value, name, where)
-    if not 0 < len(found) <= MAX_ID_CHARS:
+    member = text(value, name, where)
+    if not 0 < len(member) <= MAX_ID_CHARS:
         raise errors.invalid_value(
             f"{where}.{name}",
             f"Invalid '{where}.{name}': expected 1 to {MAX_ID_CHARS} characters.",
         )
-    return found
+    return member
 
 
 def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None:

@@ -29,10 +29,10 @@ def pool_and_model(body: Body, catalog: Catalog) -> tuple[Pool, str]:
         model = catalog.default_model
     if not isinstance(model, str):
         raise errors.invalid_type("model", "a string")
-    found = catalog.find(model)
-    if found is None:
+    match = catalog.find(model)
+    if match is None:
         raise errors.model_not_found(model)
-    return found
+    return match
 
 
 def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
@@ -46,7 +46,7 @@ def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
     return by_rules(catalog, prompt_tokens(body), features(body))
 
 
-def by_rules(catalog: Catalog, tokens: float, asked: frozenset[str]) -> tuple[Pool, str]:
+def by_rules(catalog: Catalog, tokens: float, needs: frozenset[str]) -> tuple[Pool, str]:
     """The pool and model of the first rule that fits a prompt of this length which asks for these
     features.
 
@@ -54,63 +54,63 @@ def by_rules(catalog: Catalog, tokens: float, asked: frozenset[str]) -> tuple[Po
         errors.ApiError: 400, no rule fits.
     """
     for rule in catalog.rules:
-        if rule.fits(tokens, asked) and (found := catalog.find(rule.model)) is not None:
-            return found
-    raise no_rule_fits(tokens, asked)
+        if rule.fits(tokens, needs) and (match := catalog.find(rule.model)) is not None:
+            return match
+    raise no_rule_fits(tokens, needs)
 
 
-def fitting(catalog: Catalog, tokens: float, asked: frozenset[str]) -> list[str]:
+def fitting(catalog: Catalog, tokens: float, needs: frozenset[str]) -> list[str]:
     """The models of all rules that fit, each once, in their order."""
-    fit = [catalog.find(rule.model) for rule in catalog.rules if rule.fits(tokens, asked)]
-    return list(dict.fromkeys(found[1] for found in fit if found is not None))
+    fit = [catalog.find(rule.model) for rule in catalog.rules if rule.fits(tokens, needs)]
+    return list(dict.fromkeys(match[1] for match in fit if match is not None))
 
 
-def no_rule_fits(tokens: float, asked: frozenset[str]) -> errors.ApiError:
+def no_rule_fits(tokens: float, needs: frozenset[str]) -> errors.ApiError:
     """The answer where no rule fits."""
     return errors.invalid_value(
         "model",
         f"No model of '{AUTO}' takes this request: about {tokens:.0f} tokens"
-        f"{''.join(f', {name}' for name in sorted(asked))}.",
+        f"{''.join(f', {name}' for name in sorted(needs))}.",
     )
 
 
 def prompt_tokens(body: Body) -> float:
     """The length of the prompt that a body has in it, estimated. What comes before it is counted
     by `auto_model`, a file that it refers to is not."""
-    characters = shown = 0
+    characters = image_count = 0
     for value in _values(body):
         if isinstance(value, str) and not value.startswith("data:"):
             characters += len(value)
         elif _is_image(value):
-            shown += 1
-    return characters / CHARS_PER_TOKEN_GUESS + shown * images.MAX_TOKENS_GUESS
+            image_count += 1
+    return characters / CHARS_PER_TOKEN_GUESS + image_count * images.MAX_TOKENS_GUESS
 
 
 def features(body: Body) -> frozenset[str]:
     """What a body asks for beside plain text (`catalog.AskedFeature`)."""
-    found = set()
+    names = set()
     if any(_is_image(value) for value in _values(body)):
-        found.add("images")
+        names.add("images")
     if body.get("tools") and body.get("tool_choice") != "none":
-        found.add("tools")
+        names.add("tools")
     for form in (_member(body.get("text"), "format"), body.get("response_format")):
         if _member(form, "type") in _FORMATS:
-            found.add("json")
+            names.add("json")
     for effort in (_member(body.get("reasoning"), "effort"), body.get("reasoning_effort")):
         if effort not in (None, "none"):
-            found.add("reasoning")
-    return frozenset(found)
+            names.add("reasoning")
+    return frozenset(names)
 
 
 def _values(body: Body) -> list[Any]:
     """Every value in the prompt, at any depth."""
-    found = [body[name] for name in _PROMPT if name in body]
-    for value in found:  # grows meanwhile
+    values = [body[name] for name in _PROMPT if name in body]
+    for value in values:  # grows meanwhile
         if isinstance(value, Mapping):
-            found.extend(value.values())
+            values.extend(value.values())
         elif isinstance(value, list):
-            found.extend(value)
-    return found
+            values.extend(value)
+    return values
 
 
 def _is_image(value: Any) -> bool:

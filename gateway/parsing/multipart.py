@@ -26,7 +26,7 @@ class Form:
     data: bytearray | None = None
 
 
-class _Refused(Exception):
+class _FormError(Exception):
     """The form is one that is not taken; the text says why."""
 
 
@@ -57,7 +57,7 @@ class _Reader:
             "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
             "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
             "on_header_end": self._header,
-            "on_headers_finished": self._opened,
+            "on_headers_finished": self._on_headers,
             "on_part_data": self._data,
             "on_part_end": self._end,
             "on_end": self._ended,
@@ -66,7 +66,7 @@ class _Reader:
     def _begin(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise _Refused(f"it has more than {MAX_PARTS} parts")
+            raise _FormError(f"it has more than {MAX_PARTS} parts")
         self._headers = {}
         self._name.clear()
         self._value.clear()
@@ -76,17 +76,17 @@ class _Reader:
         self._name.clear()
         self._value.clear()
 
-    def _opened(self) -> None:
+    def _on_headers(self) -> None:
         kind, options = parse_options_header(self._headers.get(b"content-disposition"))
         if kind != b"form-data" or b"name" not in options:
-            raise _Refused("a part of it has no name")
+            raise _FormError("a part of it has no name")
         self._part = options[b"name"].decode(errors="replace")
         self._field = bytearray()
         if self._part == self.name:
             if self.form.data is not None:
-                raise _Refused(f"it has more than one '{self.name}'")
+                raise _FormError(f"it has more than one '{self.name}'")
             if b"filename" not in options:
-                raise _Refused(f"'{self.name}' is no file")
+                raise _FormError(f"'{self.name}' is no file")
             self.form.filename = options[b"filename"].decode(errors="replace")
             self.form.data = bytearray()
             self._field = None
@@ -97,7 +97,7 @@ class _Reader:
             self.form.data += memoryview(data)[start:end]
             return
         if len(self._field) + end - start > MAX_FIELD_BYTES:
-            raise _Refused(f"'{self._part}' has more than {MAX_FIELD_BYTES} bytes")
+            raise _FormError(f"'{self._part}' has more than {MAX_FIELD_BYTES} bytes")
         self._field += data[start:end]
 
     def _end(self) -> None:
@@ -128,7 +128,7 @@ def parse(content_type: str, body: bytearray, name: str) -> Form:
         parser.finalize()
     except (FormParserError, UnicodeError) as error:
         raise errors.invalid_request(f"The body is no whole form: {error}.") from error
-    except _Refused as error:
+    except _FormError as error:
         raise errors.invalid_request(f"The form is not accepted: {error}.") from error
     if not reader.ended:
         raise errors.invalid_request("The body is no whole form: its end is missing.")

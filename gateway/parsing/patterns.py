@@ -82,12 +82,12 @@ class _Parser:
             ):
                 self.at += 1
                 break
-            size += self._repeated(self._atom(char))
+            size += self._repetition(self._atom(char))
             if size > MAX_PATTERN_STATES:
                 raise Unsupported("it is too large with its repetitions written out")
         return size
 
-    def _repeated(self, size: int) -> int:
+    def _repetition(self, size: int) -> int:
         char = self._peek()
         if char and char in "*+?":
             self.at += 1
@@ -156,9 +156,9 @@ class _Parser:
         if char in _HEX:
             digits = _HEX[char].match(self.text, self.at)
             braced = _BRACED.match(self.text, self.at) if char == "u" else None
-            if found := digits or braced:
-                self.at = found.end()
-                code = int(found[1] if found is braced else found[0], 16)
+            if code_digits := digits or braced:
+                self.at = code_digits.end()
+                code = int(code_digits[1] if code_digits is braced else code_digits[0], 16)
                 if code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF:
                     return chr(code)
         if char == "" or char.isalnum() or not char.isascii():

@@ -25,14 +25,14 @@ class Reasoning:
     param: str = field(default="reasoning.effort", compare=False)
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def echo(self) -> dict[str, Any]:
         """As the Response object shows it."""
         return {"effort": self.effort, "summary": self.summary}
 
     @property
     def engine(self) -> dict[str, Any]:
         """As a worker is told it: what was asked for only."""
-        return {name: value for name, value in self.shown.items() if value is not None}
+        return {name: value for name, value in self.echo.items() if value is not None}
 
 
 def of_responses(body: Body) -> Reasoning | None:
@@ -45,32 +45,32 @@ def of_responses(body: Body) -> Reasoning | None:
     summary = _one_of(value.get("summary"), "reasoning.summary", SUMMARIES)
     older = _one_of(value.get("generate_summary"), "reasoning.generate_summary", SUMMARIES)
     effort, param = _effort(body, value.get("effort"), "reasoning.effort")
-    return _asked(Reasoning(effort, summary or older, param))
+    return _or_none(Reasoning(effort, summary or older, param))
 
 
 def of_chat(body: Body) -> Reasoning | None:
     """`reasoning_effort`. Like `of_responses`."""
     effort, param = _effort(body, body.get("reasoning_effort"), "reasoning_effort")
-    return _asked(Reasoning(effort, param=param))
+    return _or_none(Reasoning(effort, param=param))
 
 
 def _effort(body: Body, value: Any, param: str) -> tuple[str | None, str]:
     """The effort that a field asks for, or what clients of vLLM tell a template; and the field."""
-    asked = _one_of(value, param, EFFORTS)
+    effort = _one_of(value, param, EFFORTS)
     thinks = _thinks(object_field(body, _TEMPLATE))
-    return ("none", _TEMPLATE) if asked is None and thinks is False else (asked, param)
+    return ("none", _TEMPLATE) if effort is None and thinks is False else (effort, param)
 
 
 def _thinks(variables: Body) -> bool | None:
     """Whether a template is told to have the model think; None if it is told nothing."""
-    found = None
+    thinking = None
     for name, value in variables.items():
         if name not in _SWITCHES:
             raise errors.unsupported_parameter(f"{_TEMPLATE}.{name}")
         if value is not None and not isinstance(value, bool):
             raise errors.invalid_type(f"{_TEMPLATE}.{name}", "a boolean")
-        found = value if value is not None else found
-    return found
+        thinking = value if value is not None else thinking
+    return thinking
 
 
 def verbosity(value: Any, where: str) -> str | None:
@@ -78,8 +78,8 @@ def verbosity(value: Any, where: str) -> str | None:
     return _one_of(value, where, VERBOSITIES)
 
 
-def _asked(found: Reasoning) -> Reasoning | None:
-    return found if found.engine else None
+def _or_none(reasoning: Reasoning) -> Reasoning | None:
+    return reasoning if reasoning.engine else None
 
 
 def _one_of(value: Any, where: str, words: tuple[str, ...]) -> str | None:

@@ -93,19 +93,19 @@ def parse(
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
     previous, fork = turn.previous_response_id, forks.of(body, pool)
-    named = conversations_api.named(
+    reference = conversations_api.parse_reference(
         body, store=turn.store if not counts else None, generate=generate or counts
     )
-    begins = previous is None and named is None
+    begins = previous is None and reference is None
     turn_items = input_items.read(
         body, required=generate and begins and fork is None, continues=not begins
     )
-    if begins and not conversation.unresolved(turn_items):
+    if begins and not conversation.to_resolve(turn_items):
         conversation.check_calls(turn_items, complete=generate)
-    asked = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
+    max_tokens = token_bound(turn.max_output_tokens, "max_output_tokens", pool)
     logprobs, logprobs_param = _logprobs(body, turn.top_logprobs)
     generate = generate and not counts
-    offered = tools.read(
+    tool_set = tools.read(
         body,
         parallel=turn.parallel_tool_calls,
         max_calls=turn.max_tool_calls,
@@ -119,7 +119,7 @@ def parse(
             pool,
             model,
             turn_items,
-            asked,
+            max_tokens,
             formats.of_responses(body),
             logprobs,
             "input",
@@ -128,14 +128,16 @@ def parse(
         instructions=instructions,
         previous=previous,
         fork=fork,
-        conversation=named.id if named is not None else None,
-        behind=named.behind if named is not None else None,
+        conversation=reference.id if reference is not None else None,
+        parent=reference.parent if reference is not None else None,
         if_busy=conversations_api.if_busy(body, pool.if_busy),
         background=background,
         stream=stream,
         generate=generate,
-        tools=offered,
-        search=_search(offered, pool, results=file_search.RESULTS in include) if generate else None,
+        tools=tool_set,
+        search=_search(tool_set, pool, results=file_search.RESULTS in include)
+        if generate
+        else None,
         reasoning=reasoning.of_responses(body),
         verbosity=reasoning.verbosity(
             object_field(body, "text").get("verbosity"), "text.verbosity"
@@ -148,17 +150,17 @@ def parse(
     return create
 
 
-def _search(offered: tools.Tools, pool: Pool, *, results: bool) -> file_search.FileSearch | None:
-    if offered.search is None:
+def _search(tool_set: tools.Tools, pool: Pool, *, results: bool) -> file_search.FileSearch | None:
+    if tool_set.search is None:
         return None
-    return dataclasses.replace(offered.search, results=results, context=pool.max_model_len)
+    return dataclasses.replace(tool_set.search, results=results, context=pool.max_model_len)
 
 
 def parse_count(body: Body, catalog: Catalog, *, searches: bool = False) -> Create:
     """The command that `POST /v1/responses/input_tokens` is: a request that generates nothing, and
     whose usage tells. Arguments and errors as of `parse`."""
-    asked = {**body, "background": None, "stream": None, "store": False}
-    return parse(_whole(asked), catalog, counts=True, searches=searches)
+    fields = {**body, "background": None, "stream": None, "store": False}
+    return parse(_whole(fields), catalog, counts=True, searches=searches)
 
 
 # What the model is asked behind the conversation.
@@ -174,13 +176,13 @@ def parse_compact(body: Body, catalog: Catalog) -> Create:
     like `parse`."""
     if body.get("input") in (None, [], "") and body.get("previous_response_id") is None:
         raise errors.missing_required_parameter("input")
-    named = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
-    asked = {name: body[name] for name in named if body.get(name) is not None}
-    create = parse(_whole({**asked, "store": False}), catalog)
+    names = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+    fields = {name: body[name] for name in names if body.get(name) is not None}
+    create = parse(_whole({**fields, "store": False}), catalog)
     turn = (*create.turn, conversation.Message("user", SUM_UP, "input"))
-    items = [*create.items, conversation.shown(turn[-1])]
-    said = conversation.messages(turn)
-    return dataclasses.replace(create, turn=turn, input=said, items=items, whole=True)
+    items = [*create.items, conversation.as_json(turn[-1])]
+    messages = conversation.messages(turn)
+    return dataclasses.replace(create, turn=turn, input=messages, items=items, whole=True)
 
 
 def _whole(body: Body) -> Body:
@@ -200,16 +202,16 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
 def _truncates(body: Body, pool: Pool) -> bool:
     """Whether older messages may be left out where the input is too long. A fork has no prompt of
     its own."""
-    found = body.get("truncation")
-    if found is None and body.get("fork") is None:
-        found = pool.truncation
-    if found not in (None, "auto", "disabled"):
-        if not isinstance(found, str):
+    truncation = body.get("truncation")
+    if truncation is None and body.get("fork") is None:
+        truncation = pool.truncation
+    if truncation not in (None, "auto", "disabled"):
+        if not isinstance(truncation, str):
             raise errors.invalid_type("truncation", "a string")
         raise errors.invalid_value(
             "truncation", "Invalid 'truncation': expected 'auto' or 'disabled'."
         )
-    return found == "auto"
+    return truncation == "auto"
 
 
 def _logprobs(body: Body, top: int | None) -> tuple[int | None, str]:

@@ -79,10 +79,10 @@ def stops(body: Body) -> tuple[str, ...]:
     value = body.get("stop")
     if value is None:
         return ()
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(s, str) for s in found):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(s, str) for s in texts):
         raise errors.invalid_type("stop", "a string or an array of strings")
-    if len(found) > MAX_STOPS or not all(0 < len(s) <= MAX_STOP_CHARS for s in found):
+    if len(texts) > MAX_STOPS or not all(0 < len(s) <= MAX_STOP_CHARS for s in texts):
         raise errors.invalid_value(
             "stop",
             (
@@ -90,7 +90,7 @@ def stops(body: Body) -> tuple[str, ...]:
                 f"{MAX_STOP_CHARS} characters."
             ),
         )
-    return tuple(found)
+    return tuple(texts)
 
 
 def logit_bias(body: Body) -> dict[str, float]:
@@ -120,7 +120,7 @@ def logit_bias(body: Body) -> dict[str, float]:
     return {token: float(bias) for token, bias in value.items()}
 
 
-def check_beside_format(chosen: records.Sampling, what: str) -> None:
+def check_beside_format(parameters: records.Sampling, what: str) -> None:
     """Check that no field would have a text go on behind the end of its format, where the engine
     has no token to pick. (A stop string may cut it: the client asked for that.) `what`: the format,
     for the message.
@@ -129,5 +129,5 @@ def check_beside_format(chosen: records.Sampling, what: str) -> None:
         errors.ApiError: 400 naming the field.
     """
     for name in ("min_tokens", "ignore_eos"):
-        if getattr(chosen, name):
+        if getattr(parameters, name):
             raise errors.invalid_value(name, f"'{name}' cannot be used with {what}.")

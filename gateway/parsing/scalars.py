@@ -54,18 +54,18 @@ def _wrong_field(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> errors.
     """The refusal of the first wrong field."""
     for name, rule in _rules(kind).items():
         value = body.get(name)
-        if value is not None and (refused := _refusal(name, value, rule)) is not None:
-            return refused
+        if value is not None and (refusal := _refusal(name, value, rule)) is not None:
+            return refusal
     return None
 
 
 @functools.cache  # inspecting a struct takes half a millisecond
 def _rules(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
     """What each field of a struct must be, unless it is null."""
-    found = inspect.type_info(kind)
-    assert isinstance(found, inspect.StructType)
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
     rules = {}
-    for field in found.fields:
+    for field in info.fields:
         assert isinstance(field.type, inspect.UnionType)
         (rules[field.encode_name],) = (
             part for part in field.type.types if not isinstance(part, inspect.NoneType)

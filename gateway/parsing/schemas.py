@@ -117,10 +117,10 @@ def check_bounds(schema: Any, where: str) -> None:
     """
     if not isinstance(schema, dict):
         raise errors.invalid_type(where, "a JSON schema")
-    bounded(schema, where, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH)
+    check_size(schema, where, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH)
 
 
-def bounded(value: Any, where: str, most_bytes: int, most_levels: int) -> None:
+def check_size(value: Any, where: str, most_bytes: int, most_levels: int) -> None:
     """Check how large a JSON value is, and how deep its arrays and objects are nested.
 
     Raises:
@@ -138,7 +138,7 @@ class Budget:
     """What the schemas of one request may cost together. `left`: characters of bounded texts."""
 
     def __init__(self) -> None:
-        self.left = MAX_BOUNDED_CHARS
+        self.remaining = MAX_BOUNDED_CHARS
 
 
 def check(schema: Any, where: str, budget: Budget | None = None) -> None:
@@ -153,7 +153,7 @@ def check(schema: Any, where: str, budget: Budget | None = None) -> None:
     """
     check_bounds(schema, where)
     budget = budget or Budget()
-    budget.left = _Walk(schema, where, budget.left).run()
+    budget.remaining = _Walk(schema, where, budget.remaining).run()
 
 
 def size(value: Any) -> int:
@@ -210,29 +210,29 @@ class _Walk:
         _left: characters that texts of bounded length may still have.
     """
 
-    def __init__(self, root: Schema, where: str, left: int) -> None:
-        self._left = left
+    def __init__(self, root: Schema, where: str, remaining: int) -> None:
+        self._remaining = remaining
         self._root = root
         self._where = where
         self._todo: list[Place] = [(root, where)]
-        self._seen: set[int] = set()
+        self._visited: set[int] = set()
         self._same: dict[int, tuple[str, list[int]]] = {}
         self._either: list[tuple[list[Any], str]] = []
         self._ends: dict[int, Any] = {}
-        self._kept: list[Schema] = []
+        self._owned_schemas: list[Schema] = []
 
     def run(self) -> int:
         """Look at all of it; how many characters of bounded texts are left."""
         while self._todo:
             schema, where = self._todo.pop()
-            if id(schema) not in self._seen:
+            if id(schema) not in self._visited:
                 if isinstance(schema, dict):
-                    self._seen.add(id(schema))
+                    self._visited.add(id(schema))
                 self._schema(schema, where)
         self._refuse_circles()
         for branches, where in self._either:
             self._one_of(branches, where)
-        return self._left
+        return self._remaining
 
     def _schema(self, schema: Any, where: str) -> None:
         if schema is True:
@@ -249,7 +249,7 @@ class _Walk:
             self._alone(schema, where, whole)
             _WHOLE_KEYWORDS[whole[0]](self, schema, where)
         else:
-            self._typed(schema, where)
+            self._by_type(schema, where)
         for keyword in _DEFINITIONS:
             self._todo += (
                 place
@@ -299,13 +299,13 @@ class _Walk:
             raise _unsupported(where, "$ref", "it leads out of this schema")
         if "~" in ref or "%" in ref:
             raise _unsupported(where, "$ref", "the engine does not know escapes in it")
-        found: Any = self._root
+        target: Any = self._root
         path = self._where
         for name in ref.split("/")[1:]:
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(target, dict) or name not in target:
                 raise _invalid(where, "$ref", "it leads to nothing")
-            found, path = found[name], member(path, name)
-        return found, path
+            target, path = target[name], member(path, name)
+        return target, path
 
     def _const(self, schema: Schema, where: str) -> None:
         self._values(schema, where, "const", [schema["const"]])
@@ -345,7 +345,7 @@ class _Walk:
 
     # ---- keywords of types
 
-    def _typed(self, schema: Schema, where: str) -> None:
+    def _by_type(self, schema: Schema, where: str) -> None:
         if "type" in schema:
             types = self._types(schema, where)
         elif "properties" in schema:
@@ -382,7 +382,7 @@ class _Walk:
 
     def _string(self, schema: Schema, where: str) -> None:
         least, most = _count(schema, where, "minLength"), _count(schema, where, "maxLength")
-        _ordered(least, most, where, "maxLength")
+        _check_order(least, most, where, "maxLength")
         form, pattern = schema.get("format"), schema.get("pattern")
         if "format" in schema:
             if not isinstance(form, str):
@@ -398,8 +398,8 @@ class _Walk:
                 if keyword in schema:
                     other = "pattern" if "pattern" in schema else "format"
                     raise _unsupported(where, keyword, f"it stands beside '{other}'")
-        self._left -= min(max(least or 0, most or 0), _REPEATED_CHARS)
-        if self._left < 0:
+        self._remaining -= min(max(least or 0, most or 0), _REPEATED_CHARS)
+        if self._remaining < 0:
             keyword = "minLength" if most is None else "maxLength"
             raise _unsupported(
                 where,
@@ -409,7 +409,7 @@ class _Walk:
             )
 
     def _object(self, schema: Schema, where: str) -> None:
-        names = {name for name, _ in self._named(schema, where, "properties")}
+        names = {name for name, _ in self._schemas_in(schema, where, "properties")}
         self._todo += self._members(schema, where, "properties")
         self._pattern_properties(schema, where)
         others = False
@@ -425,7 +425,7 @@ class _Walk:
             if name not in names:
                 raise _unsupported(where, "required", "it names what is not in 'properties'")
         least, most = _count(schema, where, "minProperties"), _count(schema, where, "maxProperties")
-        _ordered(least, most, where, "maxProperties")
+        _check_order(least, most, where, "maxProperties")
         if not (names or others):
             for keyword in ("minProperties", "maxProperties"):
                 if keyword in schema:
@@ -465,7 +465,7 @@ class _Walk:
                 where, "The schema of names cannot be enforced: it needs the type 'string'."
             )
         names = {**names, "type": "string"}
-        self._kept.append(names)
+        self._owned_schemas.append(names)
         self._todo.append((names, where))
 
     def _array(self, schema: Schema, where: str) -> None:
@@ -485,71 +485,73 @@ class _Walk:
         if schema.get("unevaluatedItems") not in (None, False):
             raise _unsupported(where, "unevaluatedItems", "use 'items'")
         least, most = _count(schema, where, "minItems"), _count(schema, where, "maxItems")
-        _ordered(least, most, where, "maxItems")
-        fixed = len(first or ())
-        if rest is False and (least or 0) > fixed:
+        _check_order(least, most, where, "maxItems")
+        prefix_count = len(first or ())
+        if rest is False and (least or 0) > prefix_count:
             raise _invalid(where, "minItems", "there are fewer items")
-        if most is not None and most < fixed:
+        if most is not None and most < prefix_count:
             raise _unsupported(where, "maxItems", "there are more in 'prefixItems'")
 
-    def _named(self, schema: Schema, where: str, keyword: str) -> list[tuple[str, Any]]:
-        found = schema.get(keyword, {})
-        if not isinstance(found, dict):
+    def _schemas_in(self, schema: Schema, where: str, keyword: str) -> list[tuple[str, Any]]:
+        members = schema.get(keyword, {})
+        if not isinstance(members, dict):
             raise errors.invalid_type(member(where, keyword), "an object of JSON schemas")
-        return list(found.items())
+        return list(members.items())
 
     def _members(self, schema: Schema, where: str, keyword: str) -> list[Place]:
         path = member(where, keyword)
-        return [(each, member(path, name)) for name, each in self._named(schema, where, keyword)]
+        return [
+            (each, member(path, name)) for name, each in self._schemas_in(schema, where, keyword)
+        ]
 
     # ---- what needs the whole schema
 
     def _refuse_circles(self) -> None:
         """Refuse references that lead to themselves without a level of JSON between: no text
         matches, and the engine would have no token to pick."""
-        used: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for _, targets in self._same.values():
             for target in targets:
-                used[target] = used.get(target, 0) + 1
-        free = [each for each in self._same if not used.get(each)]
-        left = dict(self._same)
+                counts[target] = counts.get(target, 0) + 1
+        free = [each for each in self._same if not counts.get(each)]
+        remaining = dict(self._same)
         while free:
-            _, targets = left.pop(free.pop())
+            _, targets = remaining.pop(free.pop())
             for target in targets:
-                used[target] -= 1
-                if not used[target] and target in left:
+                counts[target] -= 1
+                if not counts[target] and target in remaining:
                     free.append(target)
-        if left:
-            where, _ = next(iter(left.values()))
+        if remaining:
+            where, _ = next(iter(remaining.values()))
             raise errors.invalid_value(where, f"Invalid '{where}': the schema refers to itself.")
 
     def _one_of(self, branches: list[Any], where: str) -> None:
         """The engine lets several branches match; so only one may be able to, as far as types and
         constants tell. Each value is looked at once: a client may send thousands of branches."""
-        found = [self._resolved(each) for each in branches]
-        if len({id(each) for each in found}) < len(found):
+        targets = [self._resolve(each) for each in branches]
+        if len({id(each) for each in targets}) < len(targets):
             raise _overlapping(where)
         by_kind: dict[str, list[Schema]] = {}
-        for branch in found:
+        for branch in targets:
             kinds = _kinds(branch)
-            if len(found) > 1 and kinds is None:
+            if len(targets) > 1 and kinds is None:
                 raise _overlapping(where)
             for kind in kinds or ():
                 by_kind.setdefault(kind, []).append(branch)
         for kind, alike in by_kind.items():
-            if len(alike) > 1 and not self._told_apart(kind, alike):
+            if len(alike) > 1 and not self._distinguishable(kind, alike):
                 raise _overlapping(where)
 
-    def _resolved(self, schema: Any) -> Any:
+    def _resolve(self, schema: Any) -> Any:
         """What a schema is, or in the end refers to."""
-        passed = []
+        chain = []
         while isinstance(schema, dict) and "$ref" in schema:
-            passed.append(id(schema))
+            chain.append(id(schema))
             schema = self._ends.get(id(schema)) or self._target(schema["$ref"], "")[0]
-        self._ends.update(dict.fromkeys(passed, schema))
+        self._ends.update(dict.fromkeys(chain, schema))
         return schema
 
-    def _told_apart(self, kind: str, branches: list[Schema]) -> bool:
+    def _distinguishable(self, kind: str, branches: list[Schema]) -> bool:
         """Whether branches of one type have no value in common: all list their values, or are
         objects that require a member with values of its own in each."""
         if _disjoint(iter(branches)):
@@ -558,7 +560,7 @@ class _Walk:
             return False
         shared = set.intersection(*(set(each.get("required", ())) for each in branches))
         return any(
-            _disjoint(self._resolved(each["properties"][name]) for each in branches)
+            _disjoint(self._resolve(each["properties"][name]) for each in branches)
             for name in sorted(shared)
         )
 
@@ -569,12 +571,12 @@ def _overlapping(where: str) -> errors.ApiError:
 
 def _disjoint(branches: Iterator[Any]) -> bool:
     """Whether all list their values, each of them others."""
-    seen: set[bytes] = set()
+    known_values: set[bytes] = set()
     for branch in branches:
         values = _constants(branch)
-        if values is None or not seen.isdisjoint(values):
+        if values is None or not known_values.isdisjoint(values):
             return False
-        seen |= values
+        known_values |= values
     return True
 
 
@@ -636,7 +638,7 @@ def _count(schema: Schema, where: str, keyword: str) -> int | None:
     return value
 
 
-def _ordered(least: int | None, most: int | None, where: str, keyword: str) -> None:
+def _check_order(least: int | None, most: int | None, where: str, keyword: str) -> None:
     if least is not None and most is not None and least > most:
         raise _invalid(where, keyword, "it is below the minimum beside it")
 
@@ -674,12 +676,12 @@ def _kinds(schema: Any) -> set[str] | None:
     """The types that a schema allows; None where it does not say."""
     if not isinstance(schema, dict):
         return None
-    named = schema.get("type")
-    if named is None and (listed := _listed(schema)) is not None:
-        return {_kind_of(value) for value in listed}
-    if named is None:
+    declaration = schema.get("type")
+    if declaration is None and (values := _values_of(schema)) is not None:
+        return {_kind_of(value) for value in values}
+    if declaration is None:
         return {"object"} if "properties" in schema else None
-    types = [named] if isinstance(named, str) else named
+    types = [declaration] if isinstance(declaration, str) else declaration
     return {"number" if each == "integer" else each for each in types}
 
 
@@ -687,7 +689,7 @@ def _kind_of(value: Any) -> str:
     return next(each for each in _TYPES if each != "integer" and _is_of(value, each))
 
 
-def _listed(schema: Schema) -> list[Any] | None:
+def _values_of(schema: Schema) -> list[Any] | None:
     """The values that a schema lists; None if it does not."""
     if "const" in schema:
         return [schema["const"]]
@@ -696,10 +698,10 @@ def _listed(schema: Schema) -> list[Any] | None:
 
 def _constants(schema: Any) -> set[bytes] | None:
     """The values that a schema allows, as JSON; None if it does not list them."""
-    listed = _listed(schema) if isinstance(schema, dict) else None
-    if listed is None:
+    values = _values_of(schema) if isinstance(schema, dict) else None
+    if values is None:
         return None
-    return {msgspec.json.encode(_as_integer(each), order="sorted") for each in listed}
+    return {msgspec.json.encode(_as_integer(each), order="sorted") for each in values}
 
 
 def _as_integer(value: Any) -> Any:

@@ -68,14 +68,14 @@ def create(
     Raises:
         errors.ApiError: 400 naming the field.
     """
-    said = conversation.messages(turn)
-    least = truncation.kept(said, truncation.counts(said)[-1]) if truncate else said
+    chat = conversation.messages(turn)
+    least = truncation.kept(chat, truncation.counts(chat)[-1]) if truncate else chat
     messages.check_length(least, pool, param)
     bound = min(max_tokens or pool.default_output_tokens, pool.longest_answer)
     stops = sampling.stops(body)
     min_tokens = sampling.min_tokens(fields.min_tokens, bound)
     ignore_eos = or_default(fields.ignore_eos, False)
-    chosen = records.Sampling(
+    parameters = records.Sampling(
         max_tokens=bound,
         temperature=or_default(fields.temperature, pool.default_temperature),
         top_p=or_default(fields.top_p, pool.default_top_p),
@@ -92,15 +92,15 @@ def create(
         ignore_eos=ignore_eos,
     )
     if form is not None:
-        sampling.check_beside_format(chosen, f"'{form.param}'")
+        sampling.check_beside_format(parameters, f"'{form.param}'")
     return Create(
         model=model,
         pool=pool.name,
         priority=priority(fields.service_tier, pool, model),
-        input=said,
-        items=[conversation.shown(item) for item in turn],
+        input=chat,
+        items=[conversation.as_json(item) for item in turn],
         turn=turn,
-        sampling=chosen,
+        sampling=parameters,
         format=form,
         max_output_tokens=max_tokens,
         store=or_default(fields.store, True),
@@ -124,12 +124,12 @@ def priority(service_tier: str | None, pool: Pool, model: str) -> topics.Priorit
     """
     if service_tier is None:
         return pool.classes[0]
-    found: topics.PriorityClass = "batch" if service_tier == "flex" else "interactive"
-    if found not in pool.classes:
+    class_: topics.PriorityClass = "batch" if service_tier == "flex" else "interactive"
+    if class_ not in pool.classes:
         raise errors.unsupported_value(
             "service_tier", f"The model '{model}' takes no requests with this 'service_tier'."
         )
-    return found
+    return class_
 
 
 def metadata(body: Body) -> dict[str, str] | None:

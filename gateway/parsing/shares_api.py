@@ -22,16 +22,16 @@ def seconds(body: Body) -> int:
     for name, value in body.items():
         if name != "expires_in" and value is not None:
             raise errors.unsupported_parameter(name)
-    given = body.get("expires_in")
-    if given is None:
+    lifetime_s = body.get("expires_in")
+    if lifetime_s is None:
         return USUAL_S
-    if type(given) is float and given.is_integer():  # JSON has one type for numbers
-        given = int(given)
-    if type(given) is not int:
+    if type(lifetime_s) is float and lifetime_s.is_integer():  # JSON has one type for numbers
+        lifetime_s = int(lifetime_s)
+    if type(lifetime_s) is not int:
         raise errors.invalid_type("expires_in", "an integer")
-    if not MIN_S <= given <= MAX_S:
+    if not MIN_S <= lifetime_s <= MAX_S:
         raise errors.out_of_range("expires_in", MIN_S, MAX_S)
-    return given
+    return lifetime_s
 
 
 def start(after: str | None) -> int:

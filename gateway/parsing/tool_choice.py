@@ -13,7 +13,7 @@ MAX_CHOICE_DEPTH: Final = 8
 
 
 def read(
-    value: Any, found: Sequence[tool_kinds.ReadTool]
+    value: Any, read_tools: Sequence[tool_kinds.ReadTool]
 ) -> tuple[records.ToolChoice, str | dict[str, Any]]:
     """`tool_choice` among the tools of a body, and as the Response object shows it.
 
@@ -21,9 +21,9 @@ def read(
         errors.ApiError: 400 naming what is wrong in it.
     """
     where = "tool_choice"
-    schemas.bounded(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
-    names = [name for each in found for name in each.names]
-    searches = any(each.search is not None for each in found)
+    schemas.check_size(value, where, MAX_CHOICE_BYTES, MAX_CHOICE_DEPTH)
+    names = [name for each in read_tools for name in each.names]
+    searches = any(each.search is not None for each in read_tools)
     if value is None or value == "auto":
         return records.ToolChoice("auto"), "auto"
     if value == "none":
@@ -32,7 +32,7 @@ def read(
         if searches:  # that is a call
             return records.ToolChoice("auto"), "required"
         if not names:
-            raise _without_tools(found, "required")
+            raise _without_tools(read_tools, "required")
         return records.ToolChoice("required"), "required"
     if isinstance(value, str):
         raise errors.invalid_value(
@@ -41,20 +41,20 @@ def read(
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "a string or an object")
     if value.get("type") == "allowed_tools":
-        return _allowed(value, found)
-    chosen = tuple(_referred(value, found, where))
-    if not chosen and searches and _is_search(value):
+        return _allowed_tools(value, read_tools)
+    selection = tuple(_names_of(value, read_tools, where))
+    if not selection and searches and _is_search(value):
         return records.ToolChoice("auto"), {"type": file_search.KIND}
-    if not chosen:
+    if not selection:
         raise _not_run(where, value)
-    shown = {"type": value["type"], "name": _name_in(value)}
+    echo = {"type": value["type"], "name": _name_in(value)}
     if value.get("namespace") is not None:
-        shown["namespace"] = value["namespace"]
-    return records.ToolChoice("required", chosen), shown
+        echo["namespace"] = value["namespace"]
+    return records.ToolChoice("required", selection), echo
 
 
-def _allowed(
-    value: dict[str, Any], found: Sequence[tool_kinds.ReadTool]
+def _allowed_tools(
+    value: dict[str, Any], read_tools: Sequence[tool_kinds.ReadTool]
 ) -> tuple[records.ToolChoice, dict[str, Any]]:
     """`allowed_tools`. Chat Completions has its members one level deeper."""
     nested = isinstance(value.get("allowed_tools"), dict)
@@ -74,16 +74,18 @@ def _allowed(
     names = [
         name
         for i, each in enumerate(tools)
-        for name in _referred(each, found, f"{where}.tools[{i}]")
+        for name in _names_of(each, read_tools, f"{where}.tools[{i}]")
     ]
-    shown = {"type": "allowed_tools", "mode": mode, "tools": tools}
-    searches = any(map(_is_search, tools)) and any(each.search is not None for each in found)
+    echo = {"type": "allowed_tools", "mode": mode, "tools": tools}
+    searches = any(map(_is_search, tools)) and any(each.search is not None for each in read_tools)
     if names:
-        left: Literal["auto", "required"] = "auto" if searches or mode == "auto" else "required"
-        return records.ToolChoice(left, tuple(dict.fromkeys(names))), shown
+        effective_mode: Literal["auto", "required"] = (
+            "auto" if searches or mode == "auto" else "required"
+        )
+        return records.ToolChoice(effective_mode, tuple(dict.fromkeys(names))), echo
     if mode == "required" and not searches:
         raise _not_run(f"{where}.tools", tools[0])
-    return records.ToolChoice("none"), shown  # no other one that is allowed runs
+    return records.ToolChoice("none"), echo  # no other one that is allowed runs
 
 
 def _is_search(value: Any) -> bool:
@@ -101,7 +103,7 @@ def searches_files(choice: Any) -> bool:
     return any(map(_is_search, tools))
 
 
-def _referred(value: Any, found: Sequence[tool_kinds.ReadTool], where: str) -> Iterator[str]:
+def _names_of(value: Any, read_tools: Sequence[tool_kinds.ReadTool], where: str) -> Iterator[str]:
     """Names of the tools that an object refers to; none for a hosted one."""
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "an object")
@@ -116,9 +118,9 @@ def _referred(value: Any, found: Sequence[tool_kinds.ReadTool], where: str) -> I
     if not isinstance(name, str):
         raise errors.missing_required_parameter(f"{where}.name")
     if kind == "namespace":
-        inside = [n for each in found if each.namespace == name for n in each.names]
+        inside = [n for each in read_tools if each.namespace == name for n in each.names]
         if not inside:
-            raise _not_found(where, name)
+            raise _unknown_tool(where, name)
         yield from inside
         return
     namespace = value.get("namespace")
@@ -127,10 +129,10 @@ def _referred(value: Any, found: Sequence[tool_kinds.ReadTool], where: str) -> I
     flat = tool_kinds.flat_name(namespace, name)
     if not any(
         tool["type"] == kind and tool[kind]["name"] == flat
-        for each in found
+        for each in read_tools
         for tool in each.prompt
     ):
-        raise _not_found(where, flat)
+        raise _unknown_tool(where, flat)
     yield flat
 
 
@@ -139,14 +141,14 @@ def _name_in(value: dict[str, Any]) -> Any:
     return inner.get("name") if isinstance(inner, dict) else value.get("name")
 
 
-def _not_found(where: str, name: str) -> errors.ApiError:
+def _unknown_tool(where: str, name: str) -> errors.ApiError:
     return errors.invalid_value(
         where, f"Tool choice '{name[:128]}' not found in 'tools' parameter."
     )
 
 
-def _without_tools(found: Sequence[tool_kinds.ReadTool], mode: str) -> errors.ApiError:
-    if any(each.hosted is not None for each in found):
+def _without_tools(read_tools: Sequence[tool_kinds.ReadTool], mode: str) -> errors.ApiError:
+    if any(each.hosted is not None for each in read_tools):
         return errors.unsupported_value(
             "tool_choice", "This server runs none of the tools that are offered."
         )

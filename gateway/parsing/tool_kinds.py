@@ -45,7 +45,7 @@ class ReadTool:
         search: what it searches for, if it is `file_search` and this server runs it.
     """
 
-    shown: dict[str, Any]
+    echo: dict[str, Any]
     prompt: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()

@@ -51,11 +51,11 @@ class Tools:
     """
 
     prompt: tuple[dict[str, Any], ...] = ()
-    shown: tuple[dict[str, Any], ...] = ()
+    echo: tuple[dict[str, Any], ...] = ()
     hosted: tuple[str, ...] = ()
     search: file_search.FileSearch | None = None
     choice: records.ToolChoice = ANY
-    choice_shown: str | dict[str, Any] = "auto"
+    choice_echo: str | dict[str, Any] = "auto"
     parallel: bool = True
     max_calls: int | None = None
 
@@ -87,21 +87,21 @@ def read(
         raise errors.invalid_type("tools", "an array of tools")
     if len(value) > tool_kinds.MAX_TOOLS:
         raise _too_many()
-    schemas.bounded(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
+    schemas.check_size(value, "tools", MAX_TOOLS_BYTES, MAX_TOOLS_DEPTH)
     budget = schemas.Budget()
-    found = [_tool(each, f"tools[{i}]", budget, searches) for i, each in enumerate(value)]
-    prompt = tuple(tool for each in found for tool in each.prompt)
-    _distinct(found)
-    hosted = tuple(dict.fromkeys(each.hosted for each in found if each.hosted is not None))
-    chosen, shown = tool_choice.read(choice, found)
-    search = next((each.search for each in found if each.search is not None), None)
+    read_tools = [_tool(each, f"tools[{i}]", budget, searches) for i, each in enumerate(value)]
+    prompt = tuple(tool for each in read_tools for tool in each.prompt)
+    _distinct(read_tools)
+    hosted = tuple(dict.fromkeys(each.hosted for each in read_tools if each.hosted is not None))
+    record_choice, choice_echo = tool_choice.read(choice, read_tools)
+    search = next((each.search for each in read_tools if each.search is not None), None)
     return Tools(
         prompt=prompt,
-        shown=tuple(each.shown for each in found),
+        echo=tuple(each.echo for each in read_tools),
         hosted=hosted,
         search=search if tool_choice.searches_files(choice) else None,
-        choice=chosen,
-        choice_shown=shown,
+        choice=record_choice,
+        choice_echo=choice_echo,
         parallel=True if parallel is None else parallel,
         max_calls=max_calls,
     )
@@ -126,8 +126,8 @@ def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> too
     if searches and kind == file_search.KIND:
         return tool_kinds.ReadTool(value, search=file_search.read(value, where))
     if isinstance(kind, str) and tool_kinds.is_hosted(kind):
-        shown = {name: each for name, each in value.items() if name not in _SECRETS}
-        return tool_kinds.ReadTool(shown, hosted=kind)
+        echo = {name: each for name, each in value.items() if name not in _SECRETS}
+        return tool_kinds.ReadTool(echo, hosted=kind)
     raise errors.unsupported_value(
         f"{where}.type", "Supported tools are: function, custom, namespace."
     )
@@ -142,7 +142,7 @@ def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> too
         raise errors.missing_required_parameter(f"{where}.tools")
     if not isinstance(inner, list):
         raise errors.invalid_type(f"{where}.tools", "an array of tools")
-    found = []
+    read_tools = []
     for i, each in enumerate(inner):
         path = f"{where}.tools[{i}]"
         if not isinstance(each, dict):
@@ -152,17 +152,17 @@ def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> too
             raise errors.unsupported_value(
                 f"{path}.type", "Tools of a namespace are: function, custom."
             )
-        found.append(_own(each, kind, path, name, budget))
+        read_tools.append(_own(each, kind, path, name, budget))
     return tool_kinds.ReadTool(
         # The Response object must have a description.
         {
             **value,
             "description": value.get("description") or "",
-            "tools": [each.shown for each in found],
+            "tools": [each.echo for each in read_tools],
         },
-        tuple(tool for each in found for tool in each.prompt),
-        tuple(n for each in found for n in each.names),
-        tuple(path for each in found for path in each.paths),
+        tuple(tool for each in read_tools for tool in each.prompt),
+        tuple(n for each in read_tools for n in each.names),
+        tuple(path for each in read_tools for path in each.paths),
         namespace=name,
     )
 
@@ -182,25 +182,25 @@ def _own(
     name = _name_of(inner, path)
     description = _description(inner, path)
     flat = tool_kinds.flat_name(namespace, name)
-    seen: dict[str, Any] = {"name": flat}
+    prompt_form: dict[str, Any] = {"name": flat}
     if description is not None:
-        seen["description"] = description
+        prompt_form["description"] = description
     if kind == "function":
         strict, parameters = _parameters(inner, path, budget)
-        seen |= {"parameters": parameters, "strict": strict}
-        shown = {"parameters": inner.get("parameters"), "strict": strict}
+        prompt_form |= {"parameters": parameters, "strict": strict}
+        echo = {"parameters": inner.get("parameters"), "strict": strict}
     else:
-        seen["format"] = _input_format(inner.get("format"), f"{path}.format")
-        shown = {"format": seen["format"]}
+        prompt_form["format"] = _input_format(inner.get("format"), f"{path}.format")
+        echo = {"format": prompt_form["format"]}
     return tool_kinds.ReadTool(
         {
             **({} if nested else value),
             "type": kind,
             "name": name,
             "description": description,
-            **shown,
+            **echo,
         },
-        ({"type": kind, kind: seen},),
+        ({"type": kind, kind: prompt_form},),
         (flat,),
         (f"{path}.name",),
     )
@@ -233,14 +233,14 @@ def _parameters(
     """Whether a function is strict, and the schema of its arguments. Where the client does not say,
     it is strict if its schema can be enforced: many clients send schemas that they did not write.
     """
-    asked = value.get("strict")
-    if asked is not None and not isinstance(asked, bool):
+    strict = value.get("strict")
+    if strict is not None and not isinstance(strict, bool):
         raise errors.invalid_type(f"{where}.strict", "a boolean")
     parameters = value.get("parameters")
     if parameters is None or parameters == {}:
-        return asked is not False, _NO_ARGUMENTS
+        return strict is not False, _NO_ARGUMENTS
     path = f"{where}.parameters"
-    if asked is not False:
+    if strict is not False:
         if isinstance(parameters, dict) and parameters.get("type", "object") != "object":
             raise errors.invalid_value(f"{path}.type", f"Invalid '{path}.type': expected 'object'.")
         try:
@@ -249,7 +249,7 @@ def _parameters(
         except errors.ApiError as error:
             if error.code != "unsupported_value" or error.param is None:
                 raise
-            if asked:
+            if strict:
                 raise errors.unsupported_value(
                     error.param,
                     f"{error.message} Leave it out, or send 'strict': false for this function.",
@@ -281,20 +281,20 @@ def _input_format(value: Any, where: str) -> dict[str, Any]:
     return {"type": "grammar", "syntax": syntax, "definition": definition}
 
 
-def _distinct(found: list[tool_kinds.ReadTool]) -> None:
-    searching = [i for i, each in enumerate(found) if each.search is not None]
+def _distinct(read_tools: list[tool_kinds.ReadTool]) -> None:
+    searching = [i for i, each in enumerate(read_tools) if each.search is not None]
     if len(searching) > 1:
         where = f"tools[{searching[1]}]"
         raise errors.invalid_value(
             where, f"Invalid '{where}': there is at most one tool '{file_search.KIND}'."
         )
-    taken: set[str] = set()
-    for each in found:
+    names: set[str] = set()
+    for each in read_tools:
         for name, path in zip(each.names, each.paths, strict=True):
-            if name in taken:
+            if name in names:
                 raise errors.invalid_value(
                     path, f"Invalid '{path}': two tools are called '{name}'."
                 )
-            taken.add(name)
-    if len(taken) > tool_kinds.MAX_TOOLS:
+            names.add(name)
+    if len(names) > tool_kinds.MAX_TOOLS:
         raise _too_many()

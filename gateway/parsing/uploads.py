@@ -16,7 +16,7 @@ _TEXT: Final = "text/plain"
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class UploadForm:
     """What was uploaded. An image has a size in pixels; anything else is text in UTF-8."""
 
     filename: str
@@ -28,7 +28,7 @@ class Uploaded:
     height: int = 0
 
 
-def parse(form: multipart.Form) -> Uploaded:
+def parse(form: multipart.Form) -> UploadForm:
     """The upload that a form asks for.
 
     Raises:
@@ -46,19 +46,21 @@ def parse(form: multipart.Form) -> Uploaded:
     if not data:
         raise errors.invalid_value(FILE, "The file is empty.")
     filename = _filename(form.filename or "")
-    found = images.size(data)
-    if found is not None:
-        images.check_image(found, data, FILE)
-        return Uploaded(filename, purpose, found.media, data, lives_s, found.width, found.height)
+    header = images.size(data)
+    if header is not None:
+        images.check_image(header, data, FILE)
+        return UploadForm(
+            filename, purpose, header.media, data, lives_s, header.width, header.height
+        )
     images.text_of(data, FILE)
-    return Uploaded(filename, purpose, _TEXT, data, lives_s)
+    return UploadForm(filename, purpose, _TEXT, data, lives_s)
 
 
-def _filename(given: str) -> str:
+def _filename(raw_name: str) -> str:
     """The name without a path and without control characters. It is shown, and never opened."""
-    name = given.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(c for c in name if c.isprintable())[: images.MAX_NAME_CHARS].strip()
-    return shown or FILE
+    name = raw_name.replace("\\", "/").rpartition("/")[2]
+    printable = "".join(c for c in name if c.isprintable())[: images.MAX_NAME_CHARS].strip()
+    return printable or FILE
 
 
 def _lives_s(fields: dict[str, str]) -> int:

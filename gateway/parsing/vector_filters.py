@@ -36,10 +36,10 @@ def parse(value: Any, where: str = "filters") -> Filter:
     Raises:
         errors.ApiError: 400 naming the part.
     """
-    return _parsed(value, where, 1, [0])
+    return _parse(value, where, 1, [0])
 
 
-def _parsed(value: Any, where: str, level: int, parts: list[int]) -> Filter:
+def _parse(value: Any, where: str, level: int, parts: list[int]) -> Filter:
     if not isinstance(value, dict):
         raise errors.invalid_type(where, "an object")
     parts[0] += 1
@@ -52,12 +52,12 @@ def _parsed(value: Any, where: str, level: int, parts: list[int]) -> Filter:
         within = value.get("filters")
         if not isinstance(within, list) or not within:
             raise errors.invalid_type(f"{where}.filters", "an array of filters")
-        made = [
-            _parsed(each, f"{where}.filters[{index}]", level + 1, parts)
+        filters = [
+            _parse(each, f"{where}.filters[{index}]", level + 1, parts)
             for index, each in enumerate(within)
         ]
         together = all if kind == "and" else any
-        return lambda attributes: together(each(attributes) for each in made)
+        return lambda attributes: together(each(attributes) for each in filters)
     if kind not in _TYPES:
         raise errors.unsupported_value(
             f"{where}.type", f"Supported values are: {', '.join(_TYPES)}."
@@ -68,27 +68,29 @@ def _parsed(value: Any, where: str, level: int, parts: list[int]) -> Filter:
     return _comparison(kind, name, value.get("value"), f"{where}.value")
 
 
-def _comparison(kind: str, name: str, wanted: Any, where: str) -> Filter:
+def _comparison(kind: str, name: str, operand: Any, where: str) -> Filter:
     if kind in ("in", "nin"):
-        if not isinstance(wanted, list) or len(wanted) > MAX_VALUES:
+        if not isinstance(operand, list) or len(operand) > MAX_VALUES:
             raise errors.invalid_type(where, f"an array of at most {MAX_VALUES} values")
-        values = [_scalar(each, where) for each in wanted]
+        values = [_scalar(each, where) for each in operand]
         return lambda has: any(_equal(has.get(name), each) for each in values) is (kind == "in")
-    one = _scalar(wanted, where)
+    one = _scalar(operand, where)
     if kind in ("eq", "ne"):
         return lambda has: _equal(has.get(name), one) is (kind == "eq")
     if isinstance(one, bool):
         raise errors.invalid_type(where, "a number or a string")
     compare = _ORDERED[kind]
 
-    def ordered(has: Attributes) -> bool:
-        found = has.get(name)
-        comparable = not isinstance(found, bool) and (
-            isinstance(found, str) if isinstance(one, str) else isinstance(found, int | float)
+    def matches(has: Attributes) -> bool:
+        attribute = has.get(name)
+        comparable = not isinstance(attribute, bool) and (
+            isinstance(attribute, str)
+            if isinstance(one, str)
+            else isinstance(attribute, int | float)
         )
-        return comparable and compare(found, one)
+        return comparable and compare(attribute, one)
 
-    return ordered
+    return matches
 
 
 def _scalar(value: Any, where: str) -> Value:
@@ -97,6 +99,6 @@ def _scalar(value: Any, where: str) -> Value:
     return value
 
 
-def _equal(found: Value | None, wanted: Value) -> bool:
+def _equal(attribute: Value | None, operand: Value) -> bool:
     """In JSON true is not 1."""
-    return isinstance(found, bool) is isinstance(wanted, bool) and found == wanted
+    return isinstance(attribute, bool) is isinstance(operand, bool) and attribute == operand

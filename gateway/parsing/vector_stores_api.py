@@ -48,7 +48,7 @@ class Chunking:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoreFields:
     """What a store is to be, or is to be from now on.
 
     Attributes:
@@ -74,7 +74,7 @@ class Addition:
     chunking: Chunking
 
 
-def created(body: Body) -> Asked:
+def parse_create(body: Body) -> StoreFields:
     """A body of `POST /v1/vector_stores`.
 
     Raises:
@@ -85,7 +85,7 @@ def created(body: Body) -> Asked:
         ("name", "description", "metadata", "expires_after", "file_ids", "chunking_strategy"),
     )
     files = body.get("file_ids")
-    return Asked(
+    return StoreFields(
         _text(body, "name"),
         _text(body, "description"),
         shared_fields.metadata(body),
@@ -95,23 +95,23 @@ def created(body: Body) -> Asked:
     )
 
 
-def changed(body: Body) -> Asked:
+def parse_update(body: Body) -> StoreFields:
     """A body of `POST /v1/vector_stores/{id}`. A null takes an expiry back. Raises like
     `created`."""
     _only(body, ("name", "description", "metadata", "expires_after"))
     days = 0 if "expires_after" in body and body["expires_after"] is None else _days(body)
-    return Asked(
+    return StoreFields(
         _text(body, "name"), _text(body, "description"), shared_fields.metadata(body), days
     )
 
 
-def added(body: Body) -> Addition:
+def parse_file(body: Body) -> Addition:
     """A body of `POST /v1/vector_stores/{id}/files`. Raises like `created`."""
     _only(body, ("file_id", "attributes", "chunking_strategy"))
     return _addition(body, "")
 
 
-def added_together(body: Body) -> list[Addition]:
+def parse_batch(body: Body) -> list[Addition]:
     """A body of `POST /v1/vector_stores/{id}/file_batches`. Raises like `created`."""
     _only(body, ("file_ids", "files", "attributes", "chunking_strategy"))
     each = body.get("files")
@@ -126,17 +126,17 @@ def added_together(body: Body) -> list[Addition]:
             raise errors.mutually_exclusive("files", other)
     if not isinstance(each, list) or not 0 < len(each) <= MAX_FILES:
         raise errors.invalid_type("files", f"an array of 1 to {MAX_FILES} objects")
-    found = []
-    for index, given in enumerate(each):
-        if not isinstance(given, dict):
+    additions = []
+    for index, entry in enumerate(each):
+        if not isinstance(entry, dict):
             raise errors.invalid_type(f"files[{index}]", "an object")
-        found.append(_addition(given, f"files[{index}]."))
-    if len({one.file for one in found}) < len(found):
+        additions.append(_addition(entry, f"files[{index}]."))
+    if len({one.file for one in additions}) < len(additions):
         raise errors.invalid_value("files", "Invalid 'files': a file is there twice.")
-    return found
+    return additions
 
 
-def described(body: Body) -> dict[str, Value]:
+def parse_attributes(body: Body) -> dict[str, Value]:
     """A body of `POST /v1/vector_stores/{id}/files/{file_id}`. Raises like `created`."""
     _only(body, ("attributes",))
     if "attributes" not in body:
@@ -187,15 +187,15 @@ def _chunking(body: Body, prefix: str = "") -> Chunking:
         return Chunking()
     if kind != "static":
         raise errors.unsupported_value(f"{where}.type", "Supported values are: auto, static.")
-    given = value.get("static")
-    if not isinstance(given, dict):
+    static = value.get("static")
+    if not isinstance(static, dict):
         raise errors.invalid_type(f"{where}.static", "an object")
-    size = given.get("max_chunk_size_tokens")
+    size = static.get("max_chunk_size_tokens")
     if type(size) is not int or not LEAST_SIZE <= size <= file_text.MAX_SIZE:
         raise errors.out_of_range(
             f"{where}.static.max_chunk_size_tokens", LEAST_SIZE, file_text.MAX_SIZE
         )
-    overlap = given.get("chunk_overlap_tokens")
+    overlap = static.get("chunk_overlap_tokens")
     if type(overlap) is not int or not 0 <= overlap <= size // 2:
         raise errors.out_of_range(f"{where}.static.chunk_overlap_tokens", 0, size // 2)
     return Chunking(size, overlap, static=True)

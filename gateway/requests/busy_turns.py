@@ -40,7 +40,7 @@ class BusyTurns:
         self._delivery = deliver
         self._operations = operations
         self._waiting: Counter[str] = Counter()
-        self._lines: dict[tuple[str, command.Behind | None], tuple[asyncio.Lock, list[None]]] = {}
+        self._lines: dict[tuple[str, command.Parent | None], tuple[asyncio.Lock, list[None]]] = {}
 
     @contextlib.asynccontextmanager
     async def line(self, create: command.Create) -> AsyncIterator[None]:
@@ -49,7 +49,7 @@ class BusyTurns:
         if create.conversation is None or create.if_busy != "queue":
             yield
             return
-        name = (create.conversation, create.behind)
+        name = (create.conversation, create.parent)
         lock, inside = self._lines.setdefault(name, (asyncio.Lock(), []))
         inside.append(None)
         try:

@@ -32,7 +32,7 @@ class Deciding:
         if create.fork is not None:
             sibling = await self._turns.sibling(create.conversation, create.fork.rid, arrival.owner)
             return stages.Placement(arrival, sibling)
-        place, before = await self._turns.after(create.conversation, arrival.owner, create.behind)
+        place, before = await self._turns.after(create.conversation, arrival.owner, create.parent)
         return stages.Placement(arrival, place if create.generate else None, before)
 
     async def decide(self, placement: stages.Placement) -> stages.Decision:

@@ -137,7 +137,7 @@ class RequestBuilder:
         if create.search is not None and self._search is not None:
             prompt = await self._search.prompt(create, create.search, messages, principal)
             if prompt is not None:
-                messages, search_echo = prompt.messages, passage_prompt.echoed(prompt.search)
+                messages, search_echo = prompt.messages, passage_prompt.echo(prompt.search)
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )

@@ -19,10 +19,10 @@ class SearchPort(Protocol):
     async def prompt(
         self,
         create: command.Create,
-        asked: FileSearch,
+        tool: FileSearch,
         messages: Sequence[dict[str, Any]],
         principal: Principal,
-    ) -> passage_prompt.Prompted | None:
+    ) -> passage_prompt.PassagePrompt | None:
         """The messages with passages that were found for the last one of a user; None where there
         is no question in them.
 

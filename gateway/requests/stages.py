@@ -49,7 +49,7 @@ class Arrival:
             or create.fork is not None
             or create.conversation is not None
             or create.search is not None
-            or bool(conversation.unresolved(create.turn))
+            or bool(conversation.to_resolve(create.turn))
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from gateway.conversations import conversations
 from gateway.conversations import items as conversation_items
+from gateway.conversations.conversations import Conversations
 from gateway.parsing import command, conversations_api
 from gateway.responses import busy, context
 from tailrace import log
@@ -37,20 +38,20 @@ class Turns:
 
     def __init__(
         self,
-        known: conversations.Conversations,
+        conversations: Conversations,
         items: conversation_items.Items,
         deliver: delivery.Delivery,
         resolver: context.Resolver,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._known = known
+        self._conversations = conversations
         self._items = items
         self._delivery = deliver
         self._resolver = resolver
         self._clock = clock
 
     async def after(
-        self, name: str, owner: records.Owner, behind: command.Behind | None = None
+        self, name: str, owner: records.Owner, parent: command.Parent | None = None
     ) -> tuple[Place, context.History]:
         """The place behind a node of a conversation, and the messages that lead up to it. `behind`:
         which node; None: the head.
@@ -61,26 +62,26 @@ class Turns:
                 for no more turns; 503, the archive is needed and does not answer.
             log.LogUnavailable
         """
-        conversation = await self._known.find(name, owner)
+        conversation = await self._conversations.find(name, owner)
         if conversation.removed or any(not at.turn for at in conversation.nodes.values()):
-            conversation = await self._known.find(name, owner, contents=True)
+            conversation = await self._conversations.find(name, owner, contents=True)
         conversations.check_room(conversation)
-        if behind is None:
+        if parent is None:
             return Place(conversation, conversation.head), await self._history(
                 conversation, conversation.head, owner
             )
-        if behind.node is not None and behind.node not in conversation.nodes:
+        if parent.node is not None and parent.node not in conversation.nodes:
             raise errors.invalid_value(
                 conversations_api.PARENT,
                 f"Invalid '{conversations_api.PARENT}': the conversation has no such node.",
             )
-        history = await self._history(conversation, behind.node, owner)
-        return Place(conversation, behind.node, branch=True), history
+        history = await self._history(conversation, parent.node, owner)
+        return Place(conversation, parent.node, branch=True), history
 
     async def sibling(self, name: str, rid: str, owner: records.Owner) -> Place:
         """The place of a response that begins as the turn `rid` does. Raises like `following`, and
         ApiError: 400, the conversation has no such turn."""
-        conversation = await self._known.find(name, owner)
+        conversation = await self._conversations.find(name, owner)
         conversations.check_room(conversation)
         if rid not in conversation.nodes:
             raise errors.invalid_value(
@@ -100,8 +101,8 @@ class Turns:
         conversation = place.conversation
         assert conversation.owner is not None
         act = tree.Turn(conversation.id, conversation.owner, rid, place.parent, place.branch, until)
-        if not await self._known.add(conversation, act):
-            current = await self._known.find(conversation.id, conversation.owner)
+        if not await self._conversations.add(conversation, act):
+            current = await self._conversations.find(conversation.id, conversation.owner)
             raise busy.Busy(current.head or rid, PARAM)
 
     async def release(self, place: Place, rid: str, instead: str | None = None) -> None:
@@ -110,7 +111,7 @@ class Turns:
         conversation = place.conversation
         assert conversation.owner is not None
         head = instead or conversation.head
-        await self._known.append(
+        await self._conversations.append(
             tree.Chosen(conversation.id, conversation.owner, head, was=rid, only=True)
         )
 

@@ -46,7 +46,7 @@ class References:
                 too many responses or files, or to more than a record holds.
             log.LogUnavailable
         """
-        if not conversation.unresolved(create.turn):
+        if not conversation.to_resolve(create.turn):
             return create
         turn, items = await self.resolve_items(create.turn, owner)
         return dataclasses.replace(
@@ -87,7 +87,7 @@ class References:
                     turn.append(_for_model(form))
                 case _:
                     turn.append(item)
-            forms.append(conversation.shown(form))
+            forms.append(conversation.as_json(form))
         return tuple(turn), forms
 
     def _open(

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from gateway.answers import embeddings
 from gateway.parsing import command, embeddings_api
-from gateway.requests import choices, withdrawals
+from gateway.requests import choices
 from gateway.requests.submission import Submission
+from gateway.requests.withdrawals import Withdrawals
 from tailrace import log, settings
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
@@ -26,14 +27,14 @@ class Embedder:
         model: str,
         pools: settings.CurrentPools,
         submission: Callable[[], Submission],
-        withdrawn: withdrawals.Withdrawals,
+        withdrawals: Withdrawals,
     ) -> None:
         """`submission` is called when there is something to embed: what submits requests is wired
         later, with the search in files of these."""
         self.model = model
         self._pools = pools
         self._submission = submission
-        self._withdrawn = withdrawn
+        self._withdrawals = withdrawals
 
     @property
     def longest(self) -> int:
@@ -47,10 +48,10 @@ class Embedder:
     @property
     def _pool(self) -> shapes.Pool:
         """Raises like `longest`: pools come and go."""
-        found = self._pools.catalog.find(self.model)
-        if found is None:
+        match = self._pools.catalog.find(self.model)
+        if match is None:
             raise errors.unavailable(f"No pool of this deployment offers {self.model!r}.")
-        return found[0]
+        return match[0]
 
     async def embed(
         self, principal: Principal, texts: Sequence[str], *, later: str = ""
@@ -70,21 +71,21 @@ class Embedder:
         }
         if later and "batch" in pool.classes:
             body["service_tier"] = "flex"
-        asked = [
+        creates = [
             command.with_key(each, later, body)
             for each in embeddings_api.parse(body, self._pools.catalog).creates
         ]
         with await choices.submit(
-            self._submission(), self._withdrawn, choices.requests(asked[0], asked), principal
-        ) as chosen:
+            self._submission(), self._withdrawals, choices.requests(creates[0], creates), principal
+        ) as streams:
             try:
-                await chosen.to_end()
+                await streams.to_end()
             except (log.HistoryLost, log.LogUnavailable) as error:
                 raise errors.unavailable("The log cannot be read right now.") from error
-            finals = [stream.final for stream in chosen.streams if stream.final is not None]
+            finals = [stream.final for stream in streams.streams if stream.final is not None]
             embeddings.check(finals)
-            found = [vector for s in chosen.streams for vector in s.subscription.vectors]
+            vectors = [vector for s in streams.streams for vector in s.subscription.vectors]
         await asyncio.sleep(0)
-        if len(found) != len(texts):
+        if len(vectors) != len(texts):
             raise errors.unavailable("Embeddings are incomplete.")
-        return found
+        return vectors

@@ -10,7 +10,8 @@ from gateway.files import passage_prompt
 from gateway.parsing import command, file_text, searches
 from gateway.parsing.file_search import FileSearch
 from gateway.requests import search_port
-from gateway.retrieval import embedder, passages, vector_stores
+from gateway.retrieval import embedder, vector_stores
+from gateway.retrieval.passages import Passages
 from tailrace import log
 from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
@@ -18,23 +19,23 @@ from tailrace.protocol import vector_stores as acts
 from tailrace.web import access
 
 
-class Searching:
+class Searcher:
     """Searches. Owners are filtered by the database itself."""
 
     def __init__(
         self,
         stores: vector_stores.VectorStores,
-        kept: passages.Passages,
+        passages: Passages,
         embed: embedder.Embedder,
         clock: Callable[[], float],
     ) -> None:
         self._stores = stores
-        self._passages = kept
+        self._passages = passages
         self._embedder = embed
         self._clock = clock
 
     async def hits(
-        self, stores: Sequence[acts.Store], asked: searches.Search, principal: Principal
+        self, stores: Sequence[acts.Store], search: searches.Search, principal: Principal
     ) -> list[passage_prompt.Hit]:
         """The best passages of all queries in all stores, each with its best score, best first. A
         score is the cosine of both vectors, and 0 for what is less than that.
@@ -46,37 +47,37 @@ class Searching:
         for store in stores:
             if store.expired(self._clock()):
                 raise errors.vector_store_expired(store.id)
-        files = {store.id: _searched(store, asked) for store in stores}
+        files = {store.id: _files_to_search(store, search) for store in stores}
         best: dict[tuple[str, int], tuple[float, str, acts.File]] = {}
         vectors = (
-            await self._embedder.embed(principal, asked.queries) if any(files.values()) else []
+            await self._embedder.embed(principal, search.queries) if any(files.values()) else []
         )
         for store in stores:
             among = files[store.id]
             for vector in vectors if among else ():
-                found = await self._passages.search(
-                    store, list(among), self._embedder.model, vector, asked.limit
+                matches = await self._passages.search(
+                    store, list(among), self._embedder.model, vector, search.limit
                 )
-                for hit in found:
+                for hit in matches:
                     place = (hit.attachment, hit.number)
                     score = min(1.0, max(0.0, hit.score))
-                    if score >= asked.least and (place not in best or best[place][0] < score):
+                    if score >= search.least and (place not in best or best[place][0] < score):
                         best[place] = (score, hit.text, among[hit.attachment])
         for store in stores:
-            await self._stores.used(store)
-        ranked = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))[: asked.limit]
+            await self._stores.record_use(store)
+        ranking = sorted(best.items(), key=lambda each: (-each[1][0], each[0]))[: search.limit]
         return [
             passage_prompt.Hit(file.act.file, file.act.filename, score, text, file.attributes)
-            for _, (score, text, file) in ranked
+            for _, (score, text, file) in ranking
         ]
 
     async def prompt(
         self,
         create: command.Create,
-        asked: FileSearch,
+        tool: FileSearch,
         messages: Sequence[dict[str, Any]],
         principal: Principal,
-    ) -> passage_prompt.Prompted | None:
+    ) -> passage_prompt.PassagePrompt | None:
         """As `SearchPort.prompted`."""
         question = passage_prompt.question(messages)
         if question is None:
@@ -84,14 +85,14 @@ class Searching:
         try:
             async with asyncio.timeout(search_port.DEADLINE_S):
                 owner = access.owner_of(principal)
-                stores = [await self._stores.find(name, owner) for name in asked.stores]
+                stores = [await self._stores.find(name, owner) for name in tool.stores]
                 question = question[: self._longest]
-                hits = await self.hits(stores, asked.of(question), principal)
+                hits = await self.hits(stores, tool.of(question), principal)
         except (log.LogUnavailable, log.HistoryLost, log.AppendFailed) as error:
             raise errors.unavailable("The log cannot be read right now.") from error
         except TimeoutError as error:
             raise errors.unavailable("The search in files took too long.") from error
-        return passage_prompt.prompted(create, asked, messages, [question], hits)
+        return passage_prompt.with_passages(create, tool, messages, [question], hits)
 
     @property
     def _longest(self) -> int:
@@ -100,10 +101,10 @@ class Searching:
         return min(searches.MAX_QUERY_CHARS, tokens * file_text.CHARS_PER_TOKEN)
 
 
-def _searched(store: acts.Store, asked: searches.Search) -> dict[str, acts.File]:
+def _files_to_search(store: acts.Store, search: searches.Search) -> dict[str, acts.File]:
     """The files that are searched, by attachment."""
     return {
         each.act.attachment: each
         for each in store.present.values()
-        if each.status == "completed" and (asked.filter is None or asked.filter(each.attributes))
+        if each.status == "completed" and (search.filter is None or search.filter(each.attributes))
     }

@@ -17,7 +17,8 @@ from typing import Final
 
 from gateway.files import uploads
 from gateway.parsing import file_text
-from gateway.retrieval import embedder, passages, vector_stores
+from gateway.retrieval import embedder, vector_stores
+from gateway.retrieval.passages import Passages
 from tailrace import log, telemetry
 from tailrace.auth.principal import DEFAULT_SCOPES, Principal
 from tailrace.protocol import errors, records
@@ -26,15 +27,15 @@ from tailrace.vectors import contract
 
 MAX_PASSAGES: Final = 10_000  # of one file; less than one answer of the database holds
 TAKEOVER_S: Final = 15.0  # nothing was heard for so long: its gateway is gone
-SIGN_S: Final = 4.0  # a gateway says so often that it works on a file
+HEARTBEAT_S: Final = 4.0  # a gateway says so often that it works on a file
 RETRY_S: Final = 5.0
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 AT_ONCE: Final = 2  # files of one gateway
 _CREDENTIAL_S: Final = 3_600
 _TEMPORARY: Final = (408, 409, 425, 429)
 
 
-class _Failed(Exception):
+class _FileError(Exception):
     """A file has no passages, for good. Said to its owner: a code and a message."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -56,14 +57,14 @@ class Ingestion:
     def __init__(
         self,
         stores: vector_stores.VectorStores,
-        kept: passages.Passages,
+        passages: Passages,
         files: uploads.Uploads,
         embed: embedder.Embedder,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stores = stores
-        self._passages = kept
+        self._passages = passages
         self._files = files
         self._embedder = embed
         self._clock = clock
@@ -80,7 +81,7 @@ class Ingestion:
                 if self._stores.ready:
                     self._begin()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(CHECK_S):
                         await self._stores.changed.wait()
         finally:
             running = [task for _, task in self._running.values()]
@@ -92,35 +93,39 @@ class Ingestion:
         """Begin what there is room for: next that of the owner for whom least is done now."""
         self._running = {n: each for n, each in self._running.items() if not each[1].done()}
         now = self._monotonic()
-        due = [
+        jobs = [
             (name, store, file)
-            for name, store, file in self._due()
+            for name, store, file in self._jobs()
             if name not in self._running and self._not_before.get(name, now) <= now
         ]
-        while due and len(self._running) < AT_ONCE:
+        while jobs and len(self._running) < AT_ONCE:
             busy = collections.Counter(key for key, _ in self._running.values())
-            chosen = min(due, key=lambda each: busy[each[1].owner.key])
-            due.remove(chosen)
-            name, store, file = chosen
-            work = asyncio.ensure_future(self._guarded(name, store, file))
+            job = min(jobs, key=lambda each: busy[each[1].owner.key])
+            jobs.remove(job)
+            name, store, file = job
+            work = asyncio.ensure_future(self._run(name, store, file))
             self._running[name] = (store.owner.key, work)
 
-    def _due(self) -> Iterator[tuple[str, acts.Store, acts.File | None]]:
+    def _jobs(self) -> Iterator[tuple[str, acts.Store, acts.File | None]]:
         """What this gateway has to work on: files to be erased, stores without files, new files."""
         now = self._clock()
-        for store in self._stores.known():
-            gone = store.leaving or store.expired(now)
+        for store in self._stores.all_stores():
+            store_leaves = store.leaving or store.expired(now)
             for name, file in list(store.files.items()):
-                if gone or file.detached or (file.status == "in_progress" and self._mine(file)):
+                if (
+                    store_leaves
+                    or file.detached
+                    or (file.status == "in_progress" and self._mine(file))
+                ):
                     yield name, store, file
             if store.leaving and not store.files:
                 yield store.id, store, None
 
     def _mine(self, file: acts.File) -> bool:
-        heard = self._stores.told.get(file.act.attachment, self._monotonic())
-        return file.gateway == self._stores.name or self._monotonic() - heard > TAKEOVER_S
+        heard_at = self._stores.read_at.get(file.act.attachment, self._monotonic())
+        return file.gateway == self._stores.name or self._monotonic() - heard_at > TAKEOVER_S
 
-    async def _guarded(self, name: str, store: acts.Store, file: acts.File | None) -> None:
+    async def _run(self, name: str, store: acts.Store, file: acts.File | None) -> None:
         """Work, and try again later where that may help."""
         try:
             if file is None:
@@ -131,7 +136,7 @@ class Ingestion:
                 await self._make(store, file)
             self._not_before.pop(name, None)
             self._attempts.pop(name, None)
-            await self._stores.caught_up([acts.partition(store.owner)])
+            await self._stores.catch_up([acts.partition(store.owner)])
         except (errors.ApiError, log.AppendFailed, log.LogUnavailable) as error:
             self._attempts[name] += 1
             self._not_before[name] = self._monotonic() + RETRY_S
@@ -151,17 +156,17 @@ class Ingestion:
         try:
             pieces = await self._pieces(file)
             await self._stores.progress(store, file, passages=len(pieces))
-            size = await self._signed(store, file, pieces)
-        except _Failed as error:
+            size = await self._write_with_heartbeat(store, file, pieces)
+        except _FileError as error:
             await self._stores.progress(
                 store, file, status="failed", code=error.code, message=error.message
             )
             return
-        if self._wanted(store, file):
+        if self._in_progress(store, file):
             await self._stores.progress(
                 store, file, status="completed", passages=len(pieces), bytes=size
             )
-        elif not self._completed(store, file):
+        elif not self._is_completed(store, file):
             # It may have been erased before the last passages were written.
             await self._passages.erase(store.id, file.act.attachment, len(pieces))
 
@@ -170,27 +175,29 @@ class Ingestion:
         try:
             data = await self._files.at(file.act.sha256, file.act.place)
         except log.HistoryLost as error:
-            raise _Failed("server_error", "The file was gone before it was read.") from error
+            raise _FileError("server_error", "The file was gone before it was read.") from error
         try:
             text = await asyncio.to_thread(file_text.text_of, file.act.filename, data)
         except UnicodeDecodeError as error:
-            raise _Failed("unsupported_file", "The file is no text in UTF-8.") from error
+            raise _FileError("unsupported_file", "The file is no text in UTF-8.") from error
         pieces = await asyncio.to_thread(file_text.pieces, text, file.act.size, file.act.overlap)
         if not pieces:
-            raise _Failed("invalid_file", "The file holds no text.")
+            raise _FileError("invalid_file", "The file holds no text.")
         if len(pieces) > MAX_PASSAGES:
-            raise _Failed("invalid_file", f"The file has more than {MAX_PASSAGES} chunks.")
+            raise _FileError("invalid_file", f"The file has more than {MAX_PASSAGES} chunks.")
         return pieces
 
-    async def _signed(self, store: acts.Store, file: acts.File, pieces: Sequence[str]) -> int:
+    async def _write_with_heartbeat(
+        self, store: acts.Store, file: acts.File, pieces: Sequence[str]
+    ) -> int:
         """Write what is missing, and say meanwhile that somebody does. Returns like `_write`."""
         work = asyncio.ensure_future(self._write(store, file, pieces))
         try:
             while True:
-                done, _ = await asyncio.wait([work], timeout=SIGN_S)
+                done, _ = await asyncio.wait([work], timeout=HEARTBEAT_S)
                 if done:
                     return work.result()
-                if self._wanted(store, file):
+                if self._in_progress(store, file):
                     await self._stores.progress(store, file, passages=len(pieces))
         finally:
             work.cancel()
@@ -209,9 +216,9 @@ class Ingestion:
             texts = pieces[start : start + embedder.TOGETHER]
             if there.issuperset(range(start, start + len(texts))):
                 continue
-            if not self._wanted(store, file):
+            if not self._in_progress(store, file):
                 break
-            vectors = await self._embedded(file, f"{attachment}:{start}:{attempt}", texts)
+            vectors = await self._embed(file, f"{attachment}:{start}:{attempt}", texts)
             await self._passages.add(
                 [
                     acts.Passage(
@@ -222,30 +229,30 @@ class Ingestion:
             )
         return sum(len(text.encode()) for text in pieces)
 
-    async def _embedded(self, file: acts.File, key: str, texts: Sequence[str]) -> list[bytes]:
+    async def _embed(self, file: acts.File, key: str, texts: Sequence[str]) -> list[bytes]:
         principal = _principal(file.act, self._clock())
         try:
             return await self._embedder.embed(principal, texts, later=key)
         except errors.ApiError as error:
             if error.status >= 500 or error.status in _TEMPORARY:
                 raise
-            raise _Failed("server_error", error.message) from error
+            raise _FileError("server_error", error.message) from error
 
-    def _wanted(self, store: acts.Store, file: acts.File) -> bool:
+    def _in_progress(self, store: acts.Store, file: acts.File) -> bool:
         """Whether a file is in its store still and in progress, as far as this gateway has read."""
         return self._status(store, file) == "in_progress"
 
-    def _completed(self, store: acts.Store, file: acts.File) -> bool:
+    def _is_completed(self, store: acts.Store, file: acts.File) -> bool:
         """Whether another gateway has completed it. Both have written the same passages."""
         return self._status(store, file) == "completed"
 
     def _status(self, store: acts.Store, file: acts.File) -> acts.Status | None:
         """Of a file in its store, as far as this gateway has read; None: it is not there."""
-        now = self._stores.at_once(store.id)
-        found = now.files.get(file.act.attachment) if now is not None else None
-        if now is None or now.leaving or found is None or found.detached:
+        store_now = self._stores.at_once(store.id)
+        file_now = store_now.files.get(file.act.attachment) if store_now is not None else None
+        if store_now is None or store_now.leaving or file_now is None or file_now.detached:
             return None
-        return found.status
+        return file_now.status
 
 
 def _principal(act: acts.Attached, now: float) -> Principal:

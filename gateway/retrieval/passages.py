@@ -50,9 +50,9 @@ class Passages:
         self._stores = stores
         self._reader = reader
         self._writer = writer
-        self._topic = WholeTopic(topics.PASSAGES, reader, offsets, self._take)
+        self._topic = WholeTopic(topics.PASSAGES, reader, offsets, self._on_batch)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "vectors")
-        self._folded: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
 
     async def run(self) -> None:
         """Fold until cancelled."""
@@ -62,7 +62,7 @@ class Passages:
             await self._topic.run(start)
         finally:
             await self._reader.stop()
-            await asyncio.shield(self._asked(self._database.close))
+            await asyncio.shield(self._call(self._database.close))
             self._thread.shutdown(wait=False)
 
     async def add(self, passages: Sequence[acts.Passage]) -> None:
@@ -126,37 +126,37 @@ class Passages:
                 "The vector database is behind the log, or away.", BEHIND_S
             ) from error
 
-    async def _take(self, batch: list[log.Record]) -> None:
-        kept: dict[str, acts.Passage | None] = {}
+    async def _on_batch(self, batch: list[log.Record]) -> None:
+        passages: dict[str, acts.Passage | None] = {}
         for each in batch:
             passage = acts.passage_of(each.key, each.value)
             if passage is not None:
-                kept[passage.key] = passage
+                passages[passage.key] = passage
             elif each.value is None and not each.forged and each.key is not None:
-                kept[each.key.decode(errors="replace")] = None
+                passages[each.key.decode(errors="replace")] = None
             else:
                 telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
-        await self._without_orphans(kept)
+        await self._without_orphans(passages)
         positions = dict(self._reader.positions)
-        if positions != self._folded:
-            rows = [_row(each) for each in kept.values() if each is not None]
-            erased = [key for key, each in kept.items() if each is None]
-            await self._persist(lambda: self._fold(rows, erased, positions))
-        self._folded = positions
+        if positions != self._positions:
+            rows = [_row(each) for each in passages.values() if each is not None]
+            tombstones = [key for key, each in passages.items() if each is None]
+            await self._persist(lambda: self._fold(rows, tombstones, positions))
+        self._positions = positions
 
     def _fold(
         self,
         rows: Sequence[contract.Passage],
-        erased: Sequence[str],
+        tombstones: Sequence[str],
         positions: Mapping[int, int],
     ) -> None:
         self._database.open()  # a server may have been away meanwhile
         try:
-            self._database.fold(rows, erased, positions)
+            self._database.fold(rows, tombstones, positions)
         except contract.Unavailable:
             self._database.check_writes()
             self._fold_alone(rows)
-            self._database.fold((), erased, positions)
+            self._database.fold((), tombstones, positions)
 
     def _fold_alone(self, rows: Sequence[contract.Passage]) -> None:
         """Fold each row alone. Those that are refused, by a database that takes others, are left
@@ -174,20 +174,20 @@ class Passages:
                     reason=str(error),
                 )
 
-    async def _without_orphans(self, kept: dict[str, acts.Passage | None]) -> None:
+    async def _without_orphans(self, passages: dict[str, acts.Passage | None]) -> None:
         """Erase passages of files that are in no store any more: a process wrote them that did not
         know yet, or their erasure was cut short. A file is in the log before its passages are, so
         one that is not known when all was read is gone."""
-        unknown = {key: each for key, each in kept.items() if each and not self._belongs(each)}
+        unknown = {key: each for key, each in passages.items() if each and not self._belongs(each)}
         if not unknown:
             return
         partitions = sorted({acts.partition(each.by) for each in unknown.values()})
         await retry_until(
-            lambda: self._stores.caught_up(partitions), on=log.LogUnavailable, pause_s=log.RETRY_S
+            lambda: self._stores.catch_up(partitions), on=log.LogUnavailable, pause_s=log.RETRY_S
         )
         for key, each in unknown.items():
             if not self._belongs(each):
-                kept[key] = None
+                passages[key] = None
                 with contextlib.suppress(log.AppendFailed):  # whoever reads it next tries again
                     await self._append(each.id, key, None)
 
@@ -195,19 +195,19 @@ class Passages:
         store = self._stores.at_once(passage.id)
         return store is not None and store.owner == passage.by and passage.attachment in store.files
 
-    async def _asked(self, call: Callable[[], T]) -> T:
+    async def _call(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _now(self, call: Callable[[], T]) -> T:
         try:
-            return await self._asked(call)
+            return await self._call(call)
         except contract.Unavailable as error:
             raise errors.unavailable("The vector database does not answer.") from error
 
     async def _persist(self, call: Callable[[], T]) -> T:
         """Call until the database answers."""
         return await retry_until(
-            lambda: self._asked(call), on=contract.Unavailable, pause_s=RETRY_S, failed=_away
+            lambda: self._call(call), on=contract.Unavailable, pause_s=RETRY_S, failed=_away
         )
 
 

@@ -50,13 +50,13 @@ class VectorStores:
         """`incarnation`: the tag of the log."""
         self.name = name
         self.changed = asyncio.Event()
-        self.told: dict[str, float] = {}
+        self.read_at: dict[str, float] = {}
         self._incarnation = incarnation
         self._reader = reader
         self._writer = writer
         self._clock = clock
         self._monotonic = monotonic
-        self._topic = WholeTopic(topics.VECTOR_STORES, reader, offsets, self._take)
+        self._topic = WholeTopic(topics.VECTOR_STORES, reader, offsets, self._on_batch)
         self._stores = acts.Stores()
 
     @property
@@ -71,7 +71,7 @@ class VectorStores:
         finally:
             await self._reader.stop()
 
-    def known(self) -> Iterable[acts.Store]:
+    def all_stores(self) -> Iterable[acts.Store]:
         """All stores as far as they were read, those that are being erased too."""
         return list(self._stores)
 
@@ -79,19 +79,23 @@ class VectorStores:
         """A store as far as it was read, whoever's it is."""
         return self._stores.find(name)
 
-    async def create(self, owner: records.Owner, asked: vector_stores_api.Asked) -> acts.Store:
+    async def create(
+        self, owner: records.Owner, fields: vector_stores_api.StoreFields
+    ) -> acts.Store:
         """A new store without files.
 
         Raises:
             errors.ApiError: 400, the owner has as many as one may have.
             log.LogUnavailable, log.AppendFailed
         """
-        await self.caught_up([acts.partition(owner)])
+        await self.catch_up([acts.partition(owner)])
         if len(self._stores.of(owner)) >= MAX_STORES:
             raise errors.vector_store_full(MAX_STORES, "vector stores")
         address = ids.Address(self._incarnation, acts.partition(owner), 0)
         name = ids.mint(address, os.urandom(ids.RANDOM_BYTES), acts.PREFIX)
-        await self.append(acts.Made(name, owner, int(self._clock())), _changed(name, owner, asked))
+        await self.append(
+            acts.Made(name, owner, int(self._clock())), _change_record(name, owner, fields)
+        )
         return await self.find(name, owner)
 
     async def find(self, name: str, owner: records.Owner) -> acts.Store:
@@ -103,23 +107,23 @@ class VectorStores:
         """
         if acts.named(name) is None:
             raise errors.vector_store_not_found(name)
-        await self.caught_up([acts.partition(owner)])
-        found = self._stores.find(name)
-        if found is None or found.owner != owner or found.leaving:
+        await self.catch_up([acts.partition(owner)])
+        store = self._stores.find(name)
+        if store is None or store.owner != owner or store.leaving:
             raise errors.vector_store_not_found(name)
-        return found
+        return store
 
     async def all_of(self, owner: records.Owner) -> list[acts.Store]:
         """The owner's stores, oldest first. Raises log.LogUnavailable."""
-        await self.caught_up([acts.partition(owner)])
+        await self.catch_up([acts.partition(owner)])
         return self._stores.of(owner)
 
-    async def change(self, store: acts.Store, asked: vector_stores_api.Asked) -> acts.Store:
+    async def change(self, store: acts.Store, fields: vector_stores_api.StoreFields) -> acts.Store:
         """Call it something else. Raises like `create`."""
-        await self.append(_changed(store.id, store.owner, asked, store))
+        await self.append(_change_record(store.id, store.owner, fields, store))
         return await self.find(store.id, store.owner)
 
-    async def used(self, store: acts.Store) -> None:
+    async def record_use(self, store: acts.Store) -> None:
         """Write down that it was used, where that matters. Raises log.AppendFailed."""
         now = int(self._clock())
         if store.days and now - store.used >= USED_EVERY_S:
@@ -166,13 +170,13 @@ class VectorStores:
             batch=batch,
         )
         await self.append(act)
-        now = await self.find(store.id, store.owner)
-        mine = now.files.get(act.attachment)
-        if (mine is None or mine.detached) and upload.id in now.present:
+        current = await self.find(store.id, store.owner)
+        mine = current.files.get(act.attachment)
+        if (mine is None or mine.detached) and upload.id in current.present:
             # Somebody else has added it just before. What was added here is being erased.
             if mine is not None:
-                await self.detach(now, mine)
-            return await self.attach(now, upload, addition, batch)
+                await self.detach(current, mine)
+            return await self.attach(current, upload, addition, batch)
         return mine or acts.File(act, act.attributes)
 
     async def describe(
@@ -180,19 +184,19 @@ class VectorStores:
     ) -> acts.File:
         """Give a file other attributes. Raises like `find`, and log.AppendFailed."""
         await self.append(acts.Described(store.id, store.owner, file.act.attachment, attributes))
-        now = await self.find(store.id, store.owner)
-        return now.files.get(file.act.attachment, file)
+        current = await self.find(store.id, store.owner)
+        return current.files.get(file.act.attachment, file)
 
     async def detach(self, store: acts.Store, file: acts.File) -> None:
         """Take a file out. What it has in the log is erased after this. Raises log.AppendFailed,
         log.LogUnavailable."""
         await self.append(acts.Detached(store.id, store.owner, file.act.attachment))
-        await self.caught_up([acts.partition(store.owner)])
+        await self.catch_up([acts.partition(store.owner)])
 
     async def delete(self, store: acts.Store) -> None:
         """Delete a store with its files. Raises like `detach`."""
         await self.append(acts.Leaving(store.id, store.owner))
-        await self.caught_up([acts.partition(store.owner)])
+        await self.catch_up([acts.partition(store.owner)])
 
     async def progress(self, store: acts.Store, file: acts.File, **now: object) -> None:
         """Say how far the passages of a file are; what is not named stays. Raises
@@ -207,9 +211,9 @@ class VectorStores:
         for key in keys:
             await self._writer.append(topics.VECTOR_STORES, acts.partition(owner), key, None)
 
-    async def append(self, *given: acts.Act) -> None:
+    async def append(self, *changes: acts.Act) -> None:
         """Append acts of one owner, one after the other. Raises log.AppendFailed."""
-        for act in given:
+        for act in changes:
             await self._writer.append(
                 topics.VECTOR_STORES,
                 acts.partition(act.by),
@@ -218,7 +222,7 @@ class VectorStores:
                 telemetry.trace_headers(),
             )
 
-    async def caught_up(self, partitions: Sequence[int]) -> None:
+    async def catch_up(self, partitions: Sequence[int]) -> None:
         """Wait until everything was read that these partitions hold now.
 
         Raises:
@@ -226,36 +230,38 @@ class VectorStores:
         """
         await self._topic.caught_up(partitions)
 
-    async def _take(self, batch: list[log.Record]) -> None:
+    async def _on_batch(self, batch: list[log.Record]) -> None:
         for each in batch:
             act = acts.act_of(each.key, each.value)
             if act is not None:
                 self._stores.apply(act)
                 if isinstance(act, acts.Attached | acts.Progress):
-                    self.told[act.attachment] = self._monotonic()
+                    self.read_at[act.attachment] = self._monotonic()
             elif each.value is None and not each.forged:
                 self._stores.erase(each.key)
-                self.told.pop((each.key or b"").decode(errors="replace").rpartition(":")[2], None)
+                self.read_at.pop(
+                    (each.key or b"").decode(errors="replace").rpartition(":")[2], None
+                )
             else:
                 telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
         if batch:
             self.changed.set()
 
 
-def _changed(
+def _change_record(
     name: str,
     owner: records.Owner,
-    asked: vector_stores_api.Asked,
+    fields: vector_stores_api.StoreFields,
     before: acts.Store | None = None,
 ) -> acts.Changed:
     """What a store is called: as asked, and as before where nothing is said."""
     return acts.Changed(
         name,
         owner,
-        asked.name if asked.name is not None else before.name if before else "",
-        asked.description
-        if asked.description is not None
+        fields.name if fields.name is not None else before.name if before else "",
+        fields.description
+        if fields.description is not None
         else (before.description if before else ""),
-        asked.metadata if asked.metadata is not None else before.metadata if before else {},
-        asked.days if asked.days is not None else before.days if before else 0,
+        fields.metadata if fields.metadata is not None else before.metadata if before else {},
+        fields.days if fields.days is not None else before.days if before else 0,
     )

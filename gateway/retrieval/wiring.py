@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.files import uploads
-from gateway.requests import withdrawals
+from gateway.files.uploads import Uploads
 from gateway.requests.submission import Submission
-from gateway.retrieval import embedder, file_search, ingestion, passages, vector_stores
+from gateway.requests.withdrawals import Withdrawals
+from gateway.retrieval import embedder, file_search, ingestion, vector_stores
+from gateway.retrieval.passages import Passages
 from tailrace import settings
 from tailrace.log import interfaces
 from tailrace.vectors import contract
@@ -23,14 +24,14 @@ class Retrieval:
     """All of it. `parts` run in the background; so does `ingestion`, until a drain begins."""
 
     stores: vector_stores.VectorStores
-    kept: passages.Passages
+    passages: Passages
     embedder: embedder.Embedder
-    searching: file_search.Searching
+    searcher: file_search.Searcher
     ingestion: ingestion.Ingestion
 
     @property
-    def parts(self) -> tuple[vector_stores.VectorStores, passages.Passages]:
-        return self.stores, self.kept
+    def parts(self) -> tuple[vector_stores.VectorStores, Passages]:
+        return self.stores, self.passages
 
 
 def retrieval_of(
@@ -40,8 +41,8 @@ def retrieval_of(
     offsets: interfaces.OffsetQueries,
     writer: interfaces.RecordWriter,
     pools: settings.CurrentPools,
-    uploaded: uploads.Uploads,
-    withdrawn: withdrawals.Withdrawals,
+    uploads: Uploads,
+    withdrawals: Withdrawals,
     submission: Callable[[], Submission],
     clock: Callable[[], float],
 ) -> Retrieval:
@@ -51,12 +52,12 @@ def retrieval_of(
     stores = vector_stores.VectorStores(
         f"{config.name}/{os.urandom(4).hex()}", tag, store_reader, offsets, writer
     )
-    kept = passages.Passages(database, stores, passage_reader, offsets, writer)
-    embed = embedder.Embedder(config.vectors_model, pools, submission, withdrawn)
+    passages = Passages(database, stores, passage_reader, offsets, writer)
+    embed = embedder.Embedder(config.vectors_model, pools, submission, withdrawals)
     return Retrieval(
         stores,
-        kept,
+        passages,
         embed,
-        file_search.Searching(stores, kept, embed, clock),
-        ingestion.Ingestion(stores, kept, uploaded, embed),
+        file_search.Searcher(stores, passages, embed, clock),
+        ingestion.Ingestion(stores, passages, uploads, embed),
     )

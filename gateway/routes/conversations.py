@@ -60,7 +60,7 @@ class ConversationRoutes:
         """`POST /v1/conversations`."""
         owner = await self._owner(request, CredentialScope.CREATE)
         key = request.headers.get("idempotency-key") or None
-        fields = conversations_api.created(await self._body(request, owner), key)
+        fields = conversations_api.parse_create(await self._body(request, owner), key)
         metadata, title = fields.metadata or {}, fields.title or ""
         if key is not None:
             conversation = await log_answers.write(
@@ -80,7 +80,7 @@ class ConversationRoutes:
         limit = limit_of(request.query_params.get("limit"))
         after = request.query_params.get("after")
         try:
-            page = await log_answers.read(self._conversations.listed(owner, after, limit))
+            page = await log_answers.read(self._conversations.list_page(owner, after, limit))
         except reader.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
         rows = [as_json(each) for each in page]
@@ -94,7 +94,7 @@ class ConversationRoutes:
     async def change(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: other metadata; extensions: title, pin, head."""
         conversation, owner = await self._find(request, CredentialScope.CREATE)
-        fields = conversations_api.changed(await self._body(request, owner))
+        fields = conversations_api.parse_update(await self._body(request, owner))
         if fields.head and fields.head not in conversation.nodes:
             raise errors.invalid_value("head", "Invalid 'head': no such node.")
         acts: list[tree.Act] = []
@@ -200,7 +200,7 @@ class ConversationRoutes:
     async def add(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
         conversation, owner = await self._find(request, CredentialScope.CREATE)
-        items = conversations_api.added(await self._body(request, owner))
+        items = conversations_api.parse_items(await self._body(request, owner))
         stored_items = await self._stored_items(items, owner)
         entries = await log_answers.write(self._conversations.add_items(conversation, stored_items))
         rows = [{**item, "id": name} for name, item in entries]

@@ -218,15 +218,15 @@ class CreateRoutes:
                 logprobs=create.sampling.logprobs is not None,
             )
             if len(choice_streams.streams) == 1:  # nothing to be merged
-                return self._body_of(principal, choice_streams.streams[0], body.of)
-            return self._body_of(principal, choice_streams, body.of_choice)
+                return self._body_of(principal, choice_streams.streams[0], body.encode)
+            return self._body_of(principal, choice_streams, body.encode_choice)
         await self._wait_for_end(principal, choice_streams, request)
         whole = chat_completions.completion(choice_streams.finals)
         return encoded_json.EncodedJSON(whole, headers=choice_streams.headers)
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        calls: list[completions_api.Asked] = []
+        calls: list[completions_api.CompletionRequest] = []
 
         def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
             calls.append(completions_api.parse(body, catalog))
@@ -249,14 +249,14 @@ class CreateRoutes:
                 logprobs=create.sampling.logprobs is not None,
                 echo=echo,
             )
-            return self._body_of(principal, choice_streams, body.of_choice)
+            return self._body_of(principal, choice_streams, body.encode_choice)
         await self._wait_for_end(principal, choice_streams, request)
         whole = text_completions.completion(choice_streams.finals, texts, echo=echo)
         return encoded_json.EncodedJSON(whole, headers=choice_streams.headers)
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
-        calls: list[embeddings_api.Asked] = []
+        calls: list[embeddings_api.EmbeddingsRequest] = []
 
         def parse(body: dict[str, Any], catalog: settings.Catalog) -> command.Create:
             calls.append(embeddings_api.parse(body, catalog))
@@ -325,7 +325,7 @@ class CreateRoutes:
             )
             for headers in (choice_streams.headers, choice_streams.streams[0].headers):
                 headers.update(create.headers)
-            return create.submitted, choice_streams
+            return create.without_input, choice_streams
 
         principal, (create, choice_streams) = await self._submit_body(request, parse, submit)
         return principal, create, choice_streams

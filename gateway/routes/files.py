@@ -144,7 +144,7 @@ def _log_errors() -> Iterator[None]:
         raise errors.unavailable("The log cannot be used right now.") from error
 
 
-def _parse(content_type: str, body: bytearray) -> uploads.Uploaded:
+def _parse(content_type: str, body: bytearray) -> uploads.UploadForm:
     form = multipart.parse(content_type, body, uploads.FILE)
     body.clear()
     return uploads.parse(form)

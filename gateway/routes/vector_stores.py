@@ -39,7 +39,7 @@ class VectorStoreRoutes:
         passages: Passages,
         files: uploads.Uploads,
         embed: embedder.Embedder,
-        searcher: file_search.Searching,
+        searcher: file_search.Searcher,
         rates: rate_limits.RateLimiter,
         budget: kept_bytes.KeptBytes,
     ) -> None:
@@ -55,7 +55,7 @@ class VectorStoreRoutes:
     async def create(self, request: Request) -> Response:
         """`POST /v1/vector_stores`."""
         owner = await self._owner(request, CredentialScope.CREATE)
-        fields = vector_stores_api.created(await self._body(request, owner))
+        fields = vector_stores_api.parse_create(await self._body(request, owner))
         additions = [vector_stores_api.Addition(name, {}, fields.chunking) for name in fields.files]
         attachments = [await self._addition(owner, each, "file_ids") for each in additions]
         store = await log_answers.write(self._stores.create(owner, fields))
@@ -76,7 +76,7 @@ class VectorStoreRoutes:
     async def change(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}`."""
         store = await self._find(request, CredentialScope.CREATE)
-        fields = vector_stores_api.changed(await self._body(request, store.owner))
+        fields = vector_stores_api.parse_update(await self._body(request, store.owner))
         return self._store_response(await log_answers.write(self._stores.change(store, fields)))
 
     async def delete(self, request: Request) -> Response:
@@ -127,7 +127,7 @@ class VectorStoreRoutes:
     async def attach(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/files`."""
         store = await self._find(request, CredentialScope.CREATE)
-        request_fields = vector_stores_api.added(await self._body(request, store.owner))
+        request_fields = vector_stores_api.parse_file(await self._body(request, store.owner))
         upload, addition = await self._addition(store.owner, request_fields, "file_id")
         file = await log_answers.write(self._stores.attach(store, upload, addition))
         return JSONResponse(_file(store, file))
@@ -146,7 +146,7 @@ class VectorStoreRoutes:
         """`POST /v1/vector_stores/{id}/files/{file_id}`: other attributes."""
         store = await self._find(request, CredentialScope.CREATE)
         file = _file_of(request, store)
-        attributes = vector_stores_api.described(await self._body(request, store.owner))
+        attributes = vector_stores_api.parse_attributes(await self._body(request, store.owner))
         file_now = await log_answers.write(self._stores.describe(store, file, attributes))
         return JSONResponse(_file(store, file_now))
 
@@ -183,7 +183,7 @@ class VectorStoreRoutes:
     async def attach_batch(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/file_batches`."""
         store = await self._find(request, CredentialScope.CREATE)
-        additions = vector_stores_api.added_together(await self._body(request, store.owner))
+        additions = vector_stores_api.parse_batch(await self._body(request, store.owner))
         attachments = [await self._addition(store.owner, each, "file_ids") for each in additions]
         batch = acts.BATCH_PREFIX + os.urandom(ids.RANDOM_BYTES).hex()
         files = [

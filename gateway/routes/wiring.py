@@ -90,8 +90,8 @@ def table_of(parts: Parts) -> table.Table:
     stores = None
     if retrieval is not None:
         stores = vector_stores.VectorStoreRoutes(
-            *(gate, retrieval.stores, retrieval.kept, parts.uploads),
-            *(retrieval.embedder, retrieval.searching, rates, deliver.kept),
+            *(gate, retrieval.stores, retrieval.passages, parts.uploads),
+            *(retrieval.embedder, retrieval.searcher, rates, deliver.kept),
         )
     return table.Table(
         create=create.CreateRoutes(
@@ -113,7 +113,7 @@ def table_of(parts: Parts) -> table.Table:
         conversations=conversation_routes.ConversationRoutes(
             *(
                 gate,
-                conversations.known,
+                conversations.registry,
                 conversations.items,
                 conversations.turns,
                 conversations.erasure,

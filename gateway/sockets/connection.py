@@ -203,7 +203,7 @@ class Connection:
         try:
             body = json_body.decode(data)
             previous = body.get("previous_response_id")
-            create = auto_model.parsed(body, self._pools.catalog, self._parse)
+            create = auto_model.parse_auto(body, self._pools.catalog, self._parse)
             return await self._submit.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )

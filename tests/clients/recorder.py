@@ -210,9 +210,13 @@ def refused(folder: Path) -> list[str]:
             elif path == "POST /v1/embeddings":
                 embeddings_api.parse(body, POOLS)
             elif path == "POST /v1/conversations":
-                conversations_api.created(body)
+                conversations_api.parse_create(body)
             elif path.startswith("POST /v1/conversations/"):
-                read = conversations_api.added if "items" in body else conversations_api.changed
+                read = (
+                    conversations_api.parse_items
+                    if "items" in body
+                    else conversations_api.parse_update
+                )
                 read(body)
             elif path == "POST /v1/responses" or body.get("type") == "response.create":
                 responses_api.parse(body, POOLS)

@@ -95,7 +95,7 @@ def acts(chance: random.Random, number: int, by: records.Owner) -> list[conversa
 
 def title(chance: random.Random) -> str:
     asked = json_body.decode(json.dumps({"title": texts(chance, 100) or "-"}))
-    return conversations_api.changed(asked).title or ""  # as the gateway takes it
+    return conversations_api.parse_update(asked).title or ""  # as the gateway takes it
 
 
 def item(chance: random.Random) -> dict[str, Any]:

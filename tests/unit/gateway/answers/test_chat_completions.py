@@ -34,7 +34,7 @@ def series(
 
 def chunks(texts: list[str], *, usage: bool = False, **more: Any) -> list[dict[str, Any]]:
     encode = chat_completions.Stream([events.echo(RID, 7, "m")], include_usage=usage)
-    body = b"".join(encode.of(e) for e in series(texts, **more))
+    body = b"".join(encode.encode(e) for e in series(texts, **more))
     return [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
 
 
@@ -79,7 +79,7 @@ def test_a_cancelled_answer_is_no_whole_one_in_either_form() -> None:
     assert chat_completions.completion([final])["choices"][0]["finish_reason"] == "length"
     whole = text_completions.completion([final], ["p"])
     stream = text_completions.Stream([final], ["p"], include_usage=False)
-    shown = b"".join(stream.of_choice((0, event)) for event in made)
+    shown = b"".join(stream.encode_choice((0, event)) for event in made)
     assert whole["choices"][0]["finish_reason"] == "length"
     assert b'"finish_reason":"length"' in shown
     assert b'"finish_reason":"stop"' not in shown
@@ -126,7 +126,7 @@ def test_choices_are_begun_in_order_whichever_speaks_first(order: tuple[int, ...
     choices was faster than the first."""
     stream = chat_completions.Stream([events.echo(RID, 7, "m")] * 3, include_usage=True)
     said = {index: series([f"I am {index}", "."]) for index in order}
-    body = b"".join(stream.of(event, index) for index in order for event in said[index])
+    body = b"".join(stream.encode(event, index) for index in order for event in said[index])
     state = openai_chat.ChatCompletionStreamState()
     for line in body.decode().strip().split("\n\n"):
         chunk = chat.ChatCompletionChunk.model_validate_json(line.removeprefix("data: "))

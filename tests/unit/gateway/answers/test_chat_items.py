@@ -57,7 +57,7 @@ def body_of(*choices: Sequence[events.Event], logprobs: bool = False) -> bytes:
     echoes = [events.echo(RIDS[i], 7, "m") for i in range(len(choices))]
     stream = chat_completions.Stream(echoes, include_usage=True, logprobs=logprobs)
     return b"".join(
-        stream.of(choice[turn], index)
+        stream.encode(choice[turn], index)
         for turn in range(max(map(len, choices)))
         for index, choice in enumerate(choices)
         if turn < len(choice)

@@ -17,7 +17,7 @@ from tests.support.gateway_parts import CATALOG
 from tests.unit.gateway.answers.test_chat_items import RIDS, series
 
 
-def parse(body: dict[str, Any]) -> completions_api.Asked:
+def parse(body: dict[str, Any]) -> completions_api.CompletionRequest:
     return completions_api.parse(body, CATALOG)
 
 
@@ -76,7 +76,9 @@ def test_the_stream_and_the_whole_answer_say_the_same(echo: bool) -> None:
     stream = text_completions.Stream(
         echoes, ["p", "qq"], include_usage=True, logprobs=not echo, echo=echo
     )
-    body = b"".join(stream.of_choice((i, event)) for i, each in enumerate(made) for event in each)
+    body = b"".join(
+        stream.encode_choice((i, event)) for i, each in enumerate(made) for event in each
+    )
     # As the client makes them: its type of a whole answer knows no finish_reason of null.
     found = [Completion.construct(**chunk) for chunk in chunks(body)]
     finals = [each[-1].response for each in made]

@@ -53,7 +53,7 @@ class Sharing:
     async def said(self, link: share_tokens.Link) -> list[tuple[str, str]]:
         page = await self.links.read(link, 0)
         assert page.next is None
-        return [(each["role"], each["text"]) for each in page.said]
+        return [(each["role"], each["text"]) for each in page.items]
 
 
 @contextlib.asynccontextmanager
@@ -82,16 +82,16 @@ async def test_it_shows_the_path_that_was_chosen_and_nothing_that_came_later(
             *(("user", "one"), ("assistant", "first")),
             *(("user", "two"), ("assistant", "second")),
         ]
-        assert await made.said(link) == dialogue
+        assert await made.items(link) == dialogue
         await made.turn("three", "third")
         await made.parts.conversations.append(
             conversations.Chosen(made.name, OWNER, first),
             conversations.Changed(made.name, OWNER, title="named later"),
         )
-        assert await made.said(link) == dialogue
+        assert await made.items(link) == dialogue
         assert (await made.links.read(link, 0)).share.title == ""
         await made.parts.operations.delete(second, OWNER)
-        assert await made.said(link) == dialogue[:2]
+        assert await made.items(link) == dialogue[:2]
 
 
 async def test_it_shows_texts_of_users_and_assistants_alone(archive: reader.Reader) -> None:
@@ -120,7 +120,7 @@ async def test_it_shows_texts_of_users_and_assistants_alone(archive: reader.Read
             {"type": "reasoning", "summary": [], "content": [], "encrypted_content": "secret"},
         )
         page = await made.links.read(await made.share(), 0)
-        assert page.said == [
+        assert page.items == [
             {"role": "user", "text": "and now?"},
             {"role": "assistant", "text": "shown"},
             {"role": "user", "text": "look\nat both", "images": 2},
@@ -145,8 +145,8 @@ async def test_an_image_of_a_turn_is_counted_and_not_looked_up(
 
         monkeypatch.setattr(made.parts.files, "whole", looked_up)
         page = await made.links.read(await made.share(), 0)
-        assert page.said[0] == {"role": "user", "text": "look", "images": 1}
-        assert "base64" not in str(page.said)
+        assert page.items[0] == {"role": "user", "text": "look", "images": 1}
+        assert "base64" not in str(page.items)
 
 
 async def test_a_text_that_continues_the_one_before_says_so(archive: reader.Reader) -> None:
@@ -161,7 +161,7 @@ async def test_a_text_that_continues_the_one_before_says_so(archive: reader.Read
         await ended(made.parts, stream.rid)
         await made.turn("two", "second")
         page = await made.links.read(await made.share(), 0)
-        assert [(each["text"], "continues" in each) for each in page.said] == [
+        assert [(each["text"], "continues" in each) for each in page.items] == [
             *(("one", False), ("Once upon", False), (" a time", True)),
             *(("two", False), ("second", False)),
         ]
@@ -175,7 +175,7 @@ async def test_an_item_that_was_removed_is_not_shown(archive: reader.Reader) -> 
         question, _ = await made.parts.items.of_node(found, found.path()[0])
         await made.parts.conversations.remove_item(found, question["id"])
         page = await made.links.read(link, 0)
-        assert page.said == [{"role": "assistant", "text": "first"}]
+        assert page.items == [{"role": "assistant", "text": "first"}]
 
 
 async def test_one_that_ended_is_told_as_one_that_never_was(archive: reader.Reader) -> None:
@@ -183,7 +183,7 @@ async def test_one_that_ended_is_told_as_one_that_never_was(archive: reader.Read
         await made.turn("one", "first")
         link = await made.share(60)
         made.now += 59
-        assert await made.said(link)
+        assert await made.items(link)
         made.now += 1
         await nothing(made, link)
         made.now -= 1
@@ -246,12 +246,12 @@ async def test_a_long_conversation_comes_in_pages(
         pages, at = [], 0
         while True:
             page = await made.links.read(link, at)
-            pages.append([each["text"][:1] for each in page.said])
+            pages.append([each["text"][:1] for each in page.items])
             if page.next is None:
                 break
             at = page.next
         assert pages == [["0", "1"], ["x"], ["3", "4"]]
-        assert (await made.links.read(link, 5)).said == []
+        assert (await made.links.read(link, 5)).items == []
         assert (await made.links.read(link, 999_999)).next is None
 
 

@@ -23,14 +23,14 @@ def hit(text: str, name: str = "a.txt", **attributes: str) -> passage_prompt.Hit
 
 def prompted(
     *hits: passage_prompt.Hit, context: int = 1_000_000, **body: Any
-) -> passage_prompt.Prompted:
+) -> passage_prompt.PassagePrompt:
     catalog = settings.Catalog((Pool("p", ("m",), context, 100),))
     create = responses_api.parse({"input": "why?", "tools": [TOOL], **body}, catalog, searches=True)
     assert create.search is not None
-    return passage_prompt.prompted(create, create.search, create.input, ["why?"], hits)
+    return passage_prompt.with_passages(create, create.search, create.input, ["why?"], hits)
 
 
-def names(found: passage_prompt.Prompted) -> list[str]:
+def names(found: passage_prompt.PassagePrompt) -> list[str]:
     return [source.name for source in found.search.sources]
 
 

@@ -61,7 +61,7 @@ class Place:
         purpose: str = "user_data",
         lives_s: int = 5_000,
     ) -> records.Upload:
-        given = parsed.Uploaded(name, purpose, "text/plain", data, lives_s)
+        given = parsed.UploadForm(name, purpose, "text/plain", data, lives_s)
         return await self.index.add(owner, given, key)
 
     def written(self) -> list[records.Upload]:

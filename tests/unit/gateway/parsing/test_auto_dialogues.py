@@ -54,7 +54,7 @@ def beat(**more: Any) -> dict[str, Any]:
 def create(text: str = "hi", key: str | None = None, **fields: Any) -> command.Create:
     """A parsed `POST /v1/responses` for `auto`. `key`: of its header."""
     body = {"model": "auto", "input": text, **fields}
-    made = auto_model.parsed(body, OFFERED, responses_api.parse)
+    made = auto_model.parse_auto(body, OFFERED, responses_api.parse)
     return command.with_key(made, key, body)
 
 
@@ -97,8 +97,8 @@ async def test_a_short_turn_of_a_long_dialogue_is_a_long_one(known: str) -> None
         assert last(parts) == ("s", "default")
         recall = {}
         if known == "by the connection":
-            assert isinstance(first.remembered, ResponseMemory)
-            recall = {first.rid: first.remembered}
+            assert isinstance(first.memory, ResponseMemory)
+            recall = {first.rid: first.memory}
         parts.redis.away = known == "by the log"
         second = create("and?", previous_response_id=first.rid)
         await answered(parts, second, "so", recall)
@@ -200,7 +200,7 @@ async def test_a_dialogue_that_is_too_long_for_every_rule_is_not_written() -> No
     async with running() as parts:
         first = await answered(parts, create("hi"), LONG)
         body = {"model": "auto", "input": "and?", "previous_response_id": first.rid}
-        made = auto_model.parsed(body, rules, responses_api.parse)
+        made = auto_model.parse_auto(body, rules, responses_api.parse)
         with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(made, ALICE)
         assert (error.value.status, error.value.param) == (400, "model")

@@ -30,7 +30,7 @@ BEFORE: dict[str, Any] = {"previous_response_id": "resp_x"}
 
 
 def parsed(offered: catalog.Catalog = OFFERED, **body: Any) -> command.Create:
-    return auto_model.parsed({"model": "auto", **body}, offered, responses_api.parse)
+    return auto_model.parse_auto({"model": "auto", **body}, offered, responses_api.parse)
 
 
 def said(characters: int) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ def test_only_a_body_that_something_comes_before_waits_for_it() -> None:
 def test_a_key_stands_for_the_body_whichever_model_answers() -> None:
     parse = functools.partial(responses_api.parse, websocket=True)
     body = {"model": "auto", "input": "z", "idempotency_key": "k", **BEFORE}
-    create = auto_model.parsed(body, OFFERED, parse)
+    create = auto_model.parse_auto(body, OFFERED, parse)
     assert create.pending is not None
     digests = {each.body_digest for each in create.pending.candidates()}
     assert {create.body_digest, *digests} == {command.body_digest(body)}

@@ -38,17 +38,17 @@ class TestConversation:
         [
             ("conv_1", None),
             ({"id": "conv_1"}, None),
-            ({"id": "conv_1", "parent": "resp_1"}, command.Behind("resp_1")),
-            ({"id": "conv_1", "parent": None}, command.Behind(None)),
+            ({"id": "conv_1", "parent": "resp_1"}, command.Parent("resp_1")),
+            ({"id": "conv_1", "parent": None}, command.Parent(None)),
         ],
     )
     def test_a_turn_follows_the_head_or_the_node_that_is_named(
-        self, named: Any, behind: command.Behind | None
+        self, named: Any, behind: command.Parent | None
     ) -> None:
         create = responses({"conversation": named})
-        assert (create.conversation, create.behind) == ("conv_1", behind)
+        assert (create.conversation, create.parent) == ("conv_1", behind)
         counted = responses_api.parse_count({"input": "hi", "conversation": named}, POOLS)
-        assert counted.behind == behind
+        assert counted.parent == behind
 
     def test_behind_a_node_no_input_is_needed(self) -> None:
         body = {"conversation": {"id": "conv_1", "parent": "resp_1"}}

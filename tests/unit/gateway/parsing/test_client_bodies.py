@@ -119,7 +119,7 @@ class TestResponses:
         assert create.tools.hosted == ("file_search", "code_interpreter")
         assert create.tools.choice == records.ToolChoice("required", ("get_time",))
         assert (create.sampling.logprobs, create.tools.max_calls) == (2, 4)
-        assert [type(item) for item in conversation.unresolved(create.turn)] == [
+        assert [type(item) for item in conversation.to_resolve(create.turn)] == [
             conversation.Reasoning
         ]
 
@@ -292,7 +292,7 @@ def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
             del body["type"]
         create = responses(body)
     hosted = [t["type"] for t in body.get("tools", []) if t["type"] == "web_search"]
-    assert len(create.tools.shown) == len(body.get("tools", []))
+    assert len(create.tools.echo) == len(body.get("tools", []))
     assert list(create.tools.hosted) == hosted
     assert (create.format is not None) == _asks_for_a_format(body)
 
@@ -315,8 +315,8 @@ def test_a_text_that_clients_were_seen_to_complete_is_read(seen: dict[str, Any])
 def test_items_that_clients_were_seen_to_keep_are_read(seen: dict[str, Any]) -> None:
     given = seen["body"]["items"]
     assert seen["body"].keys() == {"items"}
-    for was, item in zip(given, conversations_api.added(seen["body"]), strict=True):
-        now = conversation.shown(item)
+    for was, item in zip(given, conversations_api.parse_items(seen["body"]), strict=True):
+        now = conversation.as_json(item)
         assert now["type"] == was.get("type", "message")
         assert was.keys() - now.keys() <= {"id"}
 

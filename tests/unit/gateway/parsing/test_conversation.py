@@ -137,7 +137,7 @@ class TestUnresolved:
                 ]
             }
         )
-        assert [type(item).__name__ for item in conversation.unresolved(create.turn)] == [
+        assert [type(item).__name__ for item in conversation.to_resolve(create.turn)] == [
             "Reference",
             "Reference",
             "Reasoning",

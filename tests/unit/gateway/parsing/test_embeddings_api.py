@@ -14,7 +14,7 @@ from tests.unit.gateway.parsing.asked import POOLS
 LONGEST = POOLS.pools[0].max_model_len
 
 
-def parse(body: dict[str, Any]) -> embeddings_api.Asked:
+def parse(body: dict[str, Any]) -> embeddings_api.EmbeddingsRequest:
     return embeddings_api.parse(body, POOLS)
 
 

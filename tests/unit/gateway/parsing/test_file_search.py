@@ -50,7 +50,7 @@ def test_all_that_it_may_ask_for() -> None:
     assert (search.queries, search.limit, search.least) == (("why?",), 7, 0.25)
     assert search.filter is not None
     assert (search.filter({"topic": "tax"}), search.filter({})) == (True, False)
-    assert create.tools.shown == (tool,)
+    assert create.tools.echo == (tool,)
     assert (create.tools.prompt, create.tools.hosted, create.headers) == ((), (), {})
 
 
@@ -118,7 +118,7 @@ def test_a_choice_says_whether_it_is_searched(
 ) -> None:
     create = searching({"tools": tools, "tool_choice": choice})
     assert (create.search is not None, create.tools.choice) == (searches, model)
-    assert create.tools.choice_shown == ("auto" if choice is None else choice)
+    assert create.tools.choice_echo == ("auto" if choice is None else choice)
 
 
 @pytest.mark.parametrize("choice", [CHOICE, allowed("required", CHOICE)], ids=str)

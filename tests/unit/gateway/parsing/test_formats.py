@@ -40,7 +40,7 @@ def test_both_apis_ask_for_the_same_schema() -> None:
     assert (
         first.engine == second.engine == {"type": "json_schema", "schema": SCHEMA, "strict": True}
     )
-    assert first.shown == {
+    assert first.echo == {
         "type": "json_schema",
         "name": "n",
         "description": None,
@@ -48,7 +48,7 @@ def test_both_apis_ask_for_the_same_schema() -> None:
         "strict": True,
     }
     assert (first.param, second.param) == ("text.format", "response_format")
-    assert responses(of_responses()).echo == {"text": {"format": first.shown}}
+    assert responses(of_responses()).echo == {"text": {"format": first.echo}}
 
 
 def test_text_is_no_format() -> None:

@@ -56,7 +56,7 @@ class TestTools:
                 },
             },
         )
-        assert found.shown[0] == {**WEATHER, "description": None, "strict": True}
+        assert found.echo[0] == {**WEATHER, "description": None, "strict": True}
         assert found.choice == records.ToolChoice("auto")
 
     def test_both_apis_make_the_same_of_a_tool(self) -> None:
@@ -88,13 +88,13 @@ class TestTools:
         loose = {**WEATHER, "parameters": LOOSE}
         found = responses({"tools": [loose, {**loose, "name": "b", "parameters": CITY}]}).tools
         assert [tool["function"]["strict"] for tool in found.prompt] == [False, True]
-        assert [tool["strict"] for tool in found.shown] == [False, True]
+        assert [tool["strict"] for tool in found.echo] == [False, True]
         assert chat({"tools": [of_chat(loose)]}).tools.prompt[0] == found.prompt[0]
 
     def test_a_namespace_is_flattened_and_shown_whole(self) -> None:
         found = responses({"tools": [CRM]}).tools
         assert [t["function"]["name"] for t in found.prompt] == ["crm__get"]
-        assert found.shown[0]["tools"][0]["name"] == "get"
+        assert found.echo[0]["tools"][0]["name"] == "get"
         assert found.hosted == ()
 
     def test_hosted_tools_are_left_out_named_and_shown_without_their_credentials(self) -> None:
@@ -110,7 +110,7 @@ class TestTools:
         ).tools
         assert len(found.prompt) == 1
         assert found.hosted == ("web_search", "mcp", "web_search_2025_08_26")
-        assert found.shown[0] == SEARCH
+        assert found.echo[0] == SEARCH
         assert responses({"tools": [SEARCH, WEATHER]}).headers == {
             "x-tailrace-tools-left-out": "web_search"
         }

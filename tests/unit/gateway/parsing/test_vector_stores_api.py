@@ -77,7 +77,7 @@ def test_a_filter_is_refused_by_its_part(filter_: Any, param: str) -> None:
 
 
 def test_a_store() -> None:
-    asked = vector_stores_api.created(
+    asked = vector_stores_api.parse_create(
         {
             "name": "n",
             "metadata": {"a": "b"},
@@ -88,14 +88,14 @@ def test_a_store() -> None:
     )
     assert (asked.name, asked.metadata, asked.days) == ("n", {"a": "b"}, 3)
     assert (asked.files, asked.chunking) == (("f", "g"), Chunking(200, 50, True))
-    assert vector_stores_api.changed({"expires_after": None}).days == 0
-    assert vector_stores_api.changed({"name": "m"}).days is None
+    assert vector_stores_api.parse_update({"expires_after": None}).days == 0
+    assert vector_stores_api.parse_update({"name": "m"}).days is None
 
 
 def test_files_of_a_batch() -> None:
-    together = vector_stores_api.added_together({"file_ids": ["f", "g"], "attributes": {"a": 1}})
+    together = vector_stores_api.parse_batch({"file_ids": ["f", "g"], "attributes": {"a": 1}})
     assert [(each.file, each.attributes) for each in together] == [("f", {"a": 1}), ("g", {"a": 1})]
-    apart = vector_stores_api.added_together(
+    apart = vector_stores_api.parse_batch(
         {"files": [{"file_id": "f", "chunking_strategy": STATIC}, {"file_id": "g"}]}
     )
     assert [each.chunking.size for each in apart] == [200, 800]
@@ -117,33 +117,41 @@ def sized(size: Any, overlap: Any) -> dict[str, Any]:
 @cases.each(
     ("parse", "body", "param"),
     [
-        (vector_stores_api.created, {"name": 5}, "name"),
-        (vector_stores_api.created, {"name": "x" * 257}, "name"),
-        (vector_stores_api.created, {"other": 5}, "other"),
-        (vector_stores_api.created, {"file_ids": ["x"] * 501}, "file_ids"),
-        (vector_stores_api.created, {"expires_after": {"days": 3}}, "expires_after.anchor"),
+        (vector_stores_api.parse_create, {"name": 5}, "name"),
+        (vector_stores_api.parse_create, {"name": "x" * 257}, "name"),
+        (vector_stores_api.parse_create, {"other": 5}, "other"),
+        (vector_stores_api.parse_create, {"file_ids": ["x"] * 501}, "file_ids"),
+        (vector_stores_api.parse_create, {"expires_after": {"days": 3}}, "expires_after.anchor"),
         (
-            vector_stores_api.created,
+            vector_stores_api.parse_create,
             {"expires_after": {"anchor": "last_active_at", "days": 366}},
             "expires_after.days",
         ),
-        (vector_stores_api.added, {}, "file_id"),
-        (vector_stores_api.added, {"file_id": "f", "attributes": {"a": []}}, "attributes.a"),
+        (vector_stores_api.parse_file, {}, "file_id"),
+        (vector_stores_api.parse_file, {"file_id": "f", "attributes": {"a": []}}, "attributes.a"),
         (
-            vector_stores_api.added,
+            vector_stores_api.parse_file,
             {"file_id": "f", "attributes": {str(n): 1 for n in range(17)}},
             "attributes",
         ),
-        (vector_stores_api.added, sized(99, 0), "chunking_strategy.static.max_chunk_size_tokens"),
         (
-            vector_stores_api.added,
+            vector_stores_api.parse_file,
+            sized(99, 0),
+            "chunking_strategy.static.max_chunk_size_tokens",
+        ),
+        (
+            vector_stores_api.parse_file,
             sized(4_001, 0),
             "chunking_strategy.static.max_chunk_size_tokens",
         ),
-        (vector_stores_api.added, sized(100, 51), "chunking_strategy.static.chunk_overlap_tokens"),
-        (vector_stores_api.added_together, {}, "file_ids"),
-        (vector_stores_api.added_together, {"files": [], "file_ids": ["f"]}, "file_ids"),
-        (vector_stores_api.added_together, {"files": [{"file_id": "f"}] * 2}, "files"),
+        (
+            vector_stores_api.parse_file,
+            sized(100, 51),
+            "chunking_strategy.static.chunk_overlap_tokens",
+        ),
+        (vector_stores_api.parse_batch, {}, "file_ids"),
+        (vector_stores_api.parse_batch, {"files": [], "file_ids": ["f"]}, "file_ids"),
+        (vector_stores_api.parse_batch, {"files": [{"file_id": "f"}] * 2}, "files"),
         (vector_stores_api.search, {}, "query"),
         (vector_stores_api.search, {"query": []}, "query"),
         (vector_stores_api.search, {"query": " "}, "query"),

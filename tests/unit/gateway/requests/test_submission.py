@@ -414,7 +414,7 @@ async def test_a_connections_memory_continues_a_response_that_is_not_stored() ->
         with await parts.submission.submit(create("one", store=False), ALICE) as first:
             parts.answer(first.rid, "two")
             await gateway_parts.all_events(first)
-            memory = first.remembered
+            memory = first.memory
         assert isinstance(memory, ResponseMemory)
         again = create("three", previous_response_id=first.rid)
         with await parts.submission.submit(again, ALICE, {first.rid: memory}.get) as second:

@@ -84,16 +84,16 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
         ],
     }
     well = stream_of([[event(final=answer)]], request=request)
-    assert well.remembered is None, "it has not ended"
+    assert well.memory is None, "it has not ended"
     await well.next_events()
-    assert well.remembered is not None
-    assert (well.remembered.rid, context.unpack(well.remembered.state)) == (
+    assert well.memory is not None
+    assert (well.memory.rid, context.unpack(well.remembered.state)) == (
         "resp_1",
         [*asked, {"role": "assistant", "content": "ho"}],
     )
     failed = stream_of([[event(final={"status": "failed", "output": []})]], request=request)
     await failed.next_events()
-    assert failed.remembered is None
+    assert failed.memory is None
     followed = stream_of([[event(final=answer)]])
     await followed.next_events()
-    assert followed.remembered is None, "a reader that only follows does not know the request"
+    assert followed.memory is None, "a reader that only follows does not know the request"

@@ -171,9 +171,9 @@ class Found:
 
     async def prompted(
         self, create: command.Create, asked: FileSearch, messages: Any, _: Principal
-    ) -> passage_prompt.Prompted:
+    ) -> passage_prompt.PassagePrompt:
         hit = passage_prompt.Hit("file-1", "a.md", 1.0, LAKES, {})
-        return passage_prompt.prompted(create, asked, messages, ["q"], [hit])
+        return passage_prompt.with_passages(create, asked, messages, ["q"], [hit])
 
 
 @pytest.mark.parametrize("cached", [True, False])

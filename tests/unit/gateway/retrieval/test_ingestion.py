@@ -123,11 +123,11 @@ class Gateway:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def store(self, owner: records.Owner = ALICE) -> acts.Store:
-        asked = vector_stores_api.Asked("", None, None, None)
+        asked = vector_stores_api.StoreFields("", None, None, None)
         return await self.stores.create(owner, asked)
 
     async def attach(self, store: acts.Store, data: bytes = TEXT) -> acts.File:
-        given = parsed.Uploaded("a.txt", "user_data", "text/plain", data, 5_000)
+        given = parsed.UploadForm("a.txt", "user_data", "text/plain", data, 5_000)
         upload = await self.uploads.add(store.owner, given)
         addition = vector_stores_api.Addition(upload.id, {}, CUT)
         return await self.stores.attach(store, upload, addition)
@@ -185,7 +185,7 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
         first.embedder.go.clear()  # in one of its batches
         await log_contract.until(lambda: len(first.embedder.asked) >= 2, 5)
         await first.kill()
-        await second.stores.caught_up([acts.partition(ALICE)])
+        await second.stores.catch_up([acts.partition(ALICE)])
         assert second.embedder.asked == []
         done = len(left(broker, topics.PASSAGES))
         second.monotonic += ingestion.TAKEOVER_S + 1
@@ -235,7 +235,7 @@ async def test_a_gateway_says_that_it_works_on_a_file(
         for _ in range(5):
             # Each sign is heard before the time is over.
             await broker_grows(broker)
-            await second.stores.caught_up([acts.partition(ALICE)])
+            await second.stores.catch_up([acts.partition(ALICE)])
             second.monotonic += ingestion.TAKEOVER_S - 1
         assert second.embedder.asked == []
         first.embedder.go.set()
@@ -260,7 +260,7 @@ async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_o
     one, two = Gateway(broker), Gateway(broker, "g2")
     async with running(one, two):
         store = await one.store()
-        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        given = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
         upload = await one.uploads.add(ALICE, given, "k")
         asked = vector_stores_api.Addition(upload.id, {"n": 1}, CUT)
         partition = acts.partition(ALICE)
@@ -282,7 +282,7 @@ async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_o
         await one.until_status(store, first, "completed")
         await log_contract.until(lambda: left(broker, topics.VECTOR_STORES)[added()[1]] is None, 5)
         for each in (one, two):
-            await each.stores.caught_up([partition])
+            await each.stores.catch_up([partition])
         assert {key.split(":")[0] for key, _ in [*one.embedder.asked, *two.embedder.asked]} == {
             first.act.attachment
         }
@@ -298,7 +298,7 @@ async def test_a_file_is_added_again_while_it_is_in_progress_and_after_a_failure
     async with running(one):
         one.embedder.go.clear()
         store = await one.store()
-        given = parsed.Uploaded("a.txt", "user_data", "text/plain", b"words", 5_000)
+        given = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
         upload = await one.uploads.add(ALICE, given, "k")
         asked = vector_stores_api.Addition(upload.id, {}, CUT)
 
@@ -396,7 +396,7 @@ async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wro
             await log_contract.until(lambda: len(first.database.rows) == len(given), 5)
             keys = acts.keys_of_file(store.id, file.act.attachment)
             await second.stores.erase(ALICE, keys)
-            await first.stores.caught_up([acts.partition(ALICE)])
+            await first.stores.catch_up([acts.partition(ALICE)])
 
         monkeypatch.setattr(first.passages, "add", erased_meanwhile)
         await first.attach(store)
@@ -424,8 +424,8 @@ async def test_an_erasure_that_was_cut_short_goes_on(broker: memory_log.MemoryLo
         await idle.passages.erase(store.id, file.act.attachment, 100)
     other = Gateway(broker, "g3", database=first.database)
     async with running(other):
-        await other.stores.caught_up([acts.partition(ALICE)])
-        await log_contract.until(lambda: not list(other.stores.known()), 5)
+        await other.stores.catch_up([acts.partition(ALICE)])
+        await log_contract.until(lambda: not list(other.stores.all_stores()), 5)
         assert set(left(broker, topics.PASSAGES).values()) == {None}
         assert set(left(broker, topics.VECTOR_STORES).values()) == {None}
         await log_contract.until(lambda: not first.database.rows, 5)
@@ -434,7 +434,7 @@ async def test_an_erasure_that_was_cut_short_goes_on(broker: memory_log.MemoryLo
 async def test_an_expired_store_loses_its_files(broker: memory_log.MemoryLog) -> None:
     one = Gateway(broker)
     async with running(one):
-        asked = vector_stores_api.Asked("", None, None, 1)
+        asked = vector_stores_api.StoreFields("", None, None, 1)
         store = await one.stores.create(ALICE, asked)
         file = await one.attach(store, b"words")
         await one.until_status(store, file, "completed")
