@@ -13,7 +13,9 @@ reader sees the same text as without the takeover. How ids become text and marks
 
 from __future__ import annotations
 
+import array
 import enum
+import math
 from collections.abc import Collection, Sequence
 
 from tailrace.protocol import fold, records
@@ -154,9 +156,11 @@ class Generation:
 
         Raises:
             ParserFailed: what came before stays.
-            BadOutput: log probabilities or vectors are missing.
+            BadOutput: log probabilities or vectors are missing, or a vector has no direction.
         """
         self._vectors.extend(vectors)
+        if not all(map(_finite, vectors)):
+            raise BadOutput("a vector with NaN or infinity")  # JSON has no word for them
         if finish is not None and len(self._vectors) != self._wanted_vectors:
             raise BadOutput(f"{len(self._vectors)} vectors for {self._wanted_vectors} inputs")
         if self._logprobs and len(logprobs) != len(ids):
@@ -249,3 +253,8 @@ class Generation:
 def _characters(lp: records.Lp) -> int:
     likely = sum(len(each.token) + len(each.raw) for each in lp.top)
     return likely + len(lp.token) + len(lp.raw)
+
+
+def _finite(vector: bytes) -> bool:
+    """Whether all its float32 values are finite. As doubles their sum cannot overflow."""
+    return math.isfinite(sum(array.array("f", vector)))

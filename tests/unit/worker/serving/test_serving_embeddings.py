@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from typing import Any
 
 import pytest
@@ -196,16 +198,28 @@ def test_an_engine_that_gives_too_few_vectors_is_not_believed() -> None:
     made = generation.Generation(
         rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
     )
-    made.push((), None, vectors=(b"1",))
+    made.push((), None, vectors=(b"1234",))
     with pytest.raises(generation.BadOutput):
         made.push((), "stop")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_vector_without_a_direction_is_not_believed(value: float) -> None:
+    """A client would have got null, which no SDK expects, and a vector store a row that no search
+    finds."""
+    made = generation.Generation(
+        rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
+    )
+    made.push((), None, vectors=(struct.pack("<2f", 3e38, 3e38),))
+    with pytest.raises(generation.BadOutput):
+        made.push((), "stop", vectors=(struct.pack("<2f", 1.0, value),))
 
 
 def test_vectors_of_an_attempt_that_failed_are_not_written() -> None:
     made = generation.Generation(
         rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
     )
-    made.push((), None, vectors=(b"1",))
+    made.push((), None, vectors=(b"1234",))
     made.close("failed")
     assert made.end(records.Usage()).vectors == ()
 
