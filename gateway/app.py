@@ -76,14 +76,14 @@ from tailrace.web import (
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What a gateway reaches over the network.
+    """The network clients of a gateway.
 
     Attributes:
-        redis_cache: holds what may be evicted; None: `redis` does.
+        redis_cache: holds data that may be evicted; None: `redis` does.
         delivery: reads the log for the delivery.
         key_offsets, key_replays: read the request topics for the index of idempotency keys.
         uploads: tails `llm.uploads`.
-        vectors: the vector database, and what tails `llm.vector_stores` and `llm.passages`; None:
+        vectors: the vector database, and the tails of `llm.vector_stores` and `llm.passages`; None:
             this deployment has none.
     """
 
@@ -155,7 +155,7 @@ class Gateway:
         clock: Callable[[], float] = time.time,
         later: credential_timer.Later = credential_timer.on_loop,
     ) -> None:
-        """`clock`, in seconds since the epoch, and `later`: for credentials and their end."""
+        """`clock`, in seconds since the epoch, and `later`: for credentials and their expiry."""
         self._config = config
         self._group: asyncio.TaskGroup | None = None
         self.draining = drain.Draining()
@@ -357,7 +357,7 @@ class Gateway:
         if self._group is None:
             work.close()
             return
-        # RuntimeError: the group is closing. The process ends, and the log has what matters.
+        # RuntimeError: the group is closing. The process ends, and the log has all that matters.
         with contextlib.suppress(RuntimeError):
             self._group.create_task(_guarded(work))
 
@@ -419,7 +419,7 @@ class Gateway:
                     preferred=list(self.delivery.preferred),
                 )
                 await stop.wait()
-                for task in ingesting:  # others go on with it, and no drain waits for it
+                for task in ingesting:  # another gateway continues it, and no drain waits for it
                     task.cancel()
                     await asyncio.wait([task])
                 await self._drain(hurry)
@@ -442,8 +442,9 @@ class Gateway:
             telemetry.log(telemetry.Action.SERVICE_STOPPED)
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Turn readiness off and give load balancers a moment to notice; then refuse new requests;
-        then give running responses a bounded time; then send all clients elsewhere."""
+        """Turn readiness off and give load balancers time to notice; then refuse new requests; then
+        give running responses a bounded time; then close all sockets, so that clients reconnect
+        elsewhere."""
         telemetry.log(
             telemetry.Action.DRAIN_STARTED,
             sockets=len(self.sockets),

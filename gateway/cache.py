@@ -1,7 +1,7 @@
-"""Redis as the gateway uses it: a cache that may be away at any moment.
+"""Redis as the gateway uses it: a cache that may be down at any moment.
 
-Without Redis every call answers what an empty cache would answer. `tailrace.store.redis_store`
-bounds how long a call waits for a Redis that hangs.
+Without Redis every call returns what an empty cache returns. `tailrace.store.redis_store` bounds
+how long a call waits for a Redis that hangs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cache:
     """The kinds of keys that the gateway uses. No method raises `StoreUnavailable`."""
 
     def __init__(self, redis: RedisStore, evictable: RedisStore | None = None) -> None:
-        """`evictable` holds what may be thrown away for want of memory; without it `redis` does."""
+        """`evictable` holds data that may be evicted; without it `redis` does."""
         evictable = evictable or redis
         self._sessions = sessions.Sessions(evictable)
         self._idempotency_keys = idempotency.IdempotencyKeys(redis)
@@ -58,7 +58,7 @@ class Cache:
     async def claim_key(self, principal: str, key: str, rid: str, ttl_s: float) -> str:
         """Return the response id that owns the key: `rid`, or that of an earlier request.
 
-        Without Redis the answer is always `rid`; the log then decides (`idempotency_index`).
+        Without Redis it is always `rid`; the log then decides (`idempotency_index`).
         """
         return await self._call(self._idempotency_keys.claim_key(principal, key, rid, ttl_s), rid)
 
@@ -68,14 +68,15 @@ class Cache:
     async def prefix_tokens(
         self, pool: str, chain: Sequence[str], incarnations: Iterable[str]
     ) -> dict[str, int]:
-        """Tokens of a prompt that these workers hold, by incarnation. `chain` is longest last."""
+        """Cached tokens of a prompt at these workers, by incarnation. `chain`: digests, longest
+        last."""
         nothing: dict[str, int] = {}
         tokens_by_name = await self._call(self._prefixes.held(pool, chain), nothing)
         names = {prefixes.name_of(each): each for each in incarnations} if tokens_by_name else {}
         return {names[name]: tokens for name, tokens in tokens_by_name.items() if name in names}
 
     async def has_answer(self, pool: str, digest: str, most: int) -> bool:
-        """Whether there is an answer of less than `most` tokens to requests with this digest."""
+        """Whether there is a cached answer of less than `most` tokens for this digest."""
         nothing: answers.Answer | None = None
         answer = await self._call(self._answers.find(pool, digest), nothing)
         return answer is not None and len(answer.ids) < most
@@ -86,7 +87,7 @@ class Cache:
         return await self._call(self._workers.list_workers(pool), nothing)
 
     async def publish_breaker(self, pool: str, entry: breakers.Open) -> bool:
-        """Tell the other gateways of an open breaker. Returns whether Redis took it."""
+        """Publish an open breaker for the other gateways. Returns whether Redis stored it."""
         return await self._call(_done(self._breakers.tell(pool, entry)), False)
 
     async def open_breakers(self) -> Mapping[str, breakers.Open]:
@@ -95,7 +96,7 @@ class Cache:
         return await self._call(self._breakers.listed(), nothing)
 
     async def publish_returned(self, pool: str, revision: str, entry: canaries.Returned) -> None:
-        """Tell the other gateways of a revision that gets no new requests."""
+        """Publish a revision that gets no new requests."""
         await self._call(self._canaries.tell(pool, revision, entry), None)
 
     async def returned_revisions(self) -> Mapping[tuple[str, str], canaries.Returned]:
@@ -111,7 +112,7 @@ class Cache:
         await self._call(self._running.tell(gateway, counts), None)
 
     async def running_elsewhere(self, gateway: str) -> Counter[str]:
-        """What other gateways run, by digest of the principal."""
+        """Running responses at other gateways, by digest of the principal."""
         return await self._call(self._running.elsewhere(gateway), Counter[str]())
 
     async def consume_tokens(

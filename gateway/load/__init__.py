@@ -1,12 +1,12 @@
-"""Load: whether a request is taken, by which pool, and where it goes.
+"""Load: whether a request is accepted, by which pool, and on which partition.
 
-Everything here is decided by numbers that are a moment old: heartbeats of workers in Redis, token
-buckets, counts of what runs. A wrong number costs time, never an answer, because the log decides
-what becomes of a request. Most files are pure; the others refresh one set of numbers each.
+All decisions here use numbers that are a moment old: heartbeats of workers in Redis, token buckets,
+counts of running responses. A wrong number costs time, never an answer, because the log decides the
+outcome of a request. Most files are pure; the others refresh one set of numbers each.
 
-    admission          whether a request is taken at all; pure
+    admission          whether a request is accepted at all; pure
     rate_limits        token buckets of principals in Redis, and local_buckets while Redis is away
-    principal_counts   what each principal runs at other gateways
+    principal_counts   running responses of each principal at other gateways
     worker_registry    the heartbeats, as last read
      pool_workers      placement's view of them; pure
     backlog            how long a request would wait; pure
@@ -19,6 +19,6 @@ what becomes of a request. Most files are pure; the others refresh one set of nu
     placement          the partition of a request; pure
     hedging            responses whose first token is late, which a second worker may warm
 
-In: a command, heartbeats, limits. Out: a pool, a partition, or the error that refuses. No file here
-writes to the log or reads from it.
+In: a command, heartbeats, limits. Out: a pool, a partition, or an error that refuses. No file here
+reads or writes the log.
 """

@@ -1,7 +1,7 @@
-"""Admission control: whether a request is taken, before anything is written (pure).
+"""Admission control: whether a request is accepted, before anything is written (pure).
 
-A request that is taken is answered. A refusal says when to come back: 429 when this caller or all
-callers together ask too much, 503 when a part is away or this process drains.
+An accepted request is answered. A refusal says when to retry: 429 when this caller or all callers
+together send too much, 503 when a dependency is down or this process drains.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CHARS_PER_TOKEN_GUESS: Final = 4
 RETRY_DRAINING_S: Final = 1.0
 RETRY_CROWDED_S: Final = 1.0
 BATCH_SHARE: Final = 0.7  # batch is refused earlier: the rest is for interactive requests
-# A wait is an estimate. Of requests that were taken up to the deadline itself one in four expired
-# in the queue, and after the load its length kept new requests waiting for two deadlines.
+# A wait is an estimate. With requests accepted up to the deadline itself, one in four expired in
+# the queue, and after the load new requests waited for two deadlines.
 SURE: Final = 0.6  # of the deadline
 
 
@@ -28,13 +28,14 @@ K = TypeVar("K")
 
 
 def cost(create: command.Create) -> float:
-    """Return the tokens that a request may use: its prompt, estimated, and its longest answer. The
-    conversation that it continues is not known yet."""
+    """Return the tokens that a request may use: its estimated prompt and its longest answer. The
+    conversation that it continues is unknown at this point."""
     return _cost(create.characters, create.input, create.sampling, create.generate)
 
 
 def cost_of(request: records.Request) -> float:
-    """Return the same for a whole request, with its conversation, or with what a fork copies."""
+    """Return the same for a request record, with its conversation, or with the tokens that a fork
+    copies."""
     characters = conversation.characters(request.messages)
     if request.fork is not None:
         characters += request.fork.at * CHARS_PER_TOKEN_GUESS + len(request.fork.replace)
@@ -57,8 +58,7 @@ class Running:
 
     Attributes:
         _at: rid -> (principal key, partition).
-        _by_principal, _by_partition: counts of `_at`, kept beside it because every request asks for
-            them.
+        _by_principal, _by_partition: counts of `_at`, stored because every request reads them.
     """
 
     _at: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Running:
         return self._by_principal[principal]
 
     def busy(self, least: int) -> dict[str, int]:
-        """Principals with at least so many, and how many they have."""
+        """The counts of principals with at least `least` responses."""
         return {name: count for name, count in self._by_principal.items() if count >= least}
 
     def on(self, partition: int) -> int:
@@ -98,7 +98,7 @@ def _less(counts: Counter[K], key: K) -> None:
 
 
 def too_late(wait_s: float, deadline_s: float) -> bool:
-    """Whether a request that would wait so long is refused."""
+    """Whether a request with this estimated wait is refused."""
     return wait_s > SURE * deadline_s
 
 
@@ -117,11 +117,11 @@ def check(
     """Return the reason to refuse a request, or None.
 
     Args:
-        refusing: this process drains and no longer takes requests.
+        refusing: this process drains and accepts no requests.
         writable: the log can be appended to.
-        wait_s: seconds until it would start. While that is not known, it may wait in the log.
+        wait_s: estimated seconds until it starts; None: unknown, and it may wait in the log.
         elsewhere: responses of the principal at other gateways.
-        drawn: a random number from 0 to 1, so that those refused do not all come back at once.
+        luck: a random number from 0 to 1, so that refused clients do not all retry at once.
     """
     if refusing:
         return errors.unavailable(
@@ -129,7 +129,7 @@ def check(
         )
     if not writable:
         return errors.unavailable("The log cannot be written right now.")
-    others = create.choices - 1  # each choice takes a place, and all are refused or none
+    others = create.choices - 1  # each choice counts, and all are refused or none
     if running.count(principal) + elsewhere + others >= limits.responses_per_principal:
         return errors.rate_limit_exceeded(RETRY_CROWDED_S)
     bound = limits.responses * (BATCH_SHARE if create.priority == "batch" else 1.0)

@@ -1,9 +1,9 @@
-"""How long a request would wait, by the heartbeats of its pool's workers (pure).
+"""Estimates how long a request waits, from the heartbeats of its pool's workers (pure).
 
-The backlog of a pool is the work that its workers have not done yet, in tokens that their engines
-will make: what runs, and what waits of each class, read or not (`worker.queue.workload`). Workers
-also publish how long a new request of each principal would wait (`worker.queue.waits`). Heartbeats
-are read once per refresh, and a request costs a few look-ups.
+The backlog of a pool is the open work of its workers, in tokens that their engines will generate:
+running responses, and queued requests of each class, read or not (`worker.queue.workload`). Workers
+also publish the estimated wait of a new request of each principal (`worker.queue.waits`).
+Heartbeats are read once per refresh, and a request costs a few look-ups.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _Counts = dict[tuple[str, int], Counter[str]]
 
 @dataclass(slots=True)
 class Placements:
-    """The requests that this gateway has placed since the last two refreshes: heartbeats may not
-    count them yet.
+    """The requests that this gateway placed since the last two refreshes. Heartbeats may not count
+    them yet.
 
     Attributes:
-        _recent, _before: their number by principal, of each worker and class, since the last
-            refresh and between the last two.
+        _recent, _before: their number by principal, for each worker and class: since the last
+            refresh, and between the last two.
     """
 
     _recent: _Counts = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Placements:
         self._recent.setdefault((incarnation, rank), Counter())[principal] += 1
 
     def remove(self, incarnation: str, principal: str, rank: int) -> None:
-        """One is not written after all."""
+        """Remove one that is not written."""
         for period in (self._recent, self._before):
             counts = period.get((incarnation, rank))
             if counts is not None and counts[principal]:
@@ -55,11 +55,12 @@ class Placements:
         self._recent, self._before = {}, self._recent
 
     def number(self, incarnation: str, rank: int) -> int:
-        """How many there are of a class and better ones."""
+        """The number of a class and better ones."""
         return sum(counts.total() for counts in self._counts(incarnation, rank))
 
     def turns(self, incarnation: str, principal: str, rank: int) -> int:
-        """How many of them go before a new one: those of its principal, and one of each other."""
+        """The number that starts before a new request: those of its principal, and one of each
+        other."""
         counts = Counter[str]()
         for each in self._counts(incarnation, rank):
             counts.update(each)
@@ -75,18 +76,18 @@ class Placements:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a ready worker's heartbeat says.
+    """The heartbeat of a ready worker.
 
     Attributes:
-        partitions: that it takes requests from.
+        partitions: its request partitions.
         capacity, running, queued: numbers of requests.
-        running_tokens: left of what runs.
-        pausable, pausable_tokens: the part of these that makes way for interactive requests.
-        waiting: tokens of what waits, by class.
-        rate: tokens per second while requests wait; 0 while it is not known.
-        known: seconds that a new request of each class would wait, by digest of a principal or
+        running_tokens: tokens that running responses will still generate.
+        pausable, pausable_tokens: the part of these that interactive requests may pause.
+        waiting: tokens of queued requests, by class.
+        rate: tokens per second while requests wait; 0: unknown.
+        waits_by_name: estimated seconds of a new request of each class, by digest of a principal or
             tenant.
-        others: the same of any other principal; empty while it is not known.
+        others: the same for any other principal; empty: unknown.
     """
 
     incarnation: str
@@ -104,11 +105,11 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """Places in its engine that nothing waits for."""
+        """Engine slots that no request waits for."""
         return 0 if self.queued else int(max(0.0, self.capacity - self.running))
 
     def wait_s(self, names: Sequence[str], rank: int) -> float | None:
-        """Seconds until a new request of a class begins; None while it is not known. `names`: the
+        """Estimated seconds until a new request of a class starts; None: unknown. `names`: the
         digests of its principal and its tenant."""
         for name in names:
             if (waits := self.waits_by_name.get(name)) is not None:
@@ -126,12 +127,12 @@ class Backlog:
     """The work ahead of one pool.
 
     Attributes:
-        running: tokens left of what runs.
+        running: tokens that running responses will still generate.
         waiting: tokens of what waits, by class.
-        rate: tokens per second while requests wait; 0 while it is not known.
-        each: tokens of one request; 0 while it is not known.
+        rate: tokens per second while requests wait; 0: unknown.
+        each: tokens of one request; 0: unknown.
         ready: the ready workers.
-        placements: what their heartbeats may not count.
+        placements: requests that their heartbeats may not count.
     """
 
     running: float = 0.0
@@ -147,16 +148,16 @@ class Backlog:
         return any(self.waiting)
 
     def serving(self, partition: int) -> list[Worker]:
-        """The ready workers that take requests from a partition."""
+        """The ready workers of a request partition."""
         return [worker for worker in self.ready if partition in worker.partitions]
 
     def wait_s(
         self, priority: topics.PriorityClass, principal: str, partition: int | None = None
     ) -> float | None:
-        """Seconds until a new request would start; None while unknown.
+        """Estimated seconds until a new request starts; None: unknown.
 
         Args:
-            partition: to which it goes. None: to the worker where it starts first.
+            partition: its partition. None: the worker where it starts first.
         """
         workers = self.ready if partition is None else self.serving(partition) or self.ready
         waits = [self.wait_at(worker, priority, principal) for worker in workers]
@@ -168,13 +169,13 @@ class Backlog:
     def wait_at(
         self, worker: Worker, priority: topics.PriorityClass, principal: str
     ) -> float | None:
-        """The same at one of the ready workers."""
+        """The same for one of the ready workers."""
         rank = topics.CLASSES.index(priority)
         wait_s = worker.wait_s(_names(principal), rank)
         more = self.placements.turns(worker.incarnation, principal, rank) - worker.free
         if wait_s is None or more <= 0 or not worker.rate:
             return wait_s
-        # As many as are made in that time may have started in it, which heartbeats do not say yet.
+        # In this time other requests may have started, which heartbeats do not show yet.
         uncounted_s = BUSY_UNCOUNTED_S if self.busy else UNCOUNTED_S
         return wait_s + max(0.0, more * self.each / worker.rate - uncounted_s)
 
@@ -188,13 +189,13 @@ def _names(principal: str) -> tuple[str, str]:
 def from_heartbeats(
     beats: Sequence[Mapping[str, Any]], placements: Placements | None = None
 ) -> Backlog:
-    """The backlog by heartbeats."""
+    """The backlog from heartbeats."""
     waiting = [0.0] * len(topics.CLASSES)
     for beat in beats:
         for rank, tokens in enumerate(_waiting(beat)):
             waiting[rank] += tokens
     ready = [beat for beat in beats if beat.get("state") == "ready"]
-    # A worker that nothing has waited for yet is as quick as the others.
+    # A worker without a measured rate gets the mean of the others.
     rates = [rate for beat in ready if (rate := _figure(beat, "drain_rate"))]
     usual = sum(rates) / len(rates) if rates else 0.0
     sizes = [each for beat in ready if (each := _figure(beat, "request_tokens"))]
@@ -229,7 +230,7 @@ def _worker(beat: Mapping[str, Any], usual: float) -> Worker:
 
 
 def partitions_of(beat: Mapping[str, Any]) -> tuple[int, ...]:
-    """The partitions that a worker says it takes requests from."""
+    """The request partitions of a worker, from its heartbeat."""
     return tuple(p for p in _list(beat, "partitions") if type(p) is int)
 
 

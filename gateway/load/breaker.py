@@ -25,7 +25,7 @@ MOST_OPEN_S: Final = 120.0
 JITTER: Final = 0.2  # so that gateways do not probe at one moment
 PROBES: Final = 2
 PASSES: Final = 2
-PROBE_S: Final = 60.0  # a probe of which nothing was heard for so long leaves its place
+PROBE_S: Final = 60.0  # a probe without an outcome for this long is dropped
 
 
 class State(enum.Enum):
@@ -38,16 +38,16 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Breaker:
-    """One pool's.
+    """The breaker of one pool.
 
     Attributes:
-        opened: how often it opened in a row.
-        reason: why it opened last.
+        openings: how often it opened in a row.
+        reason: the reason of its last opening.
         _outcomes: when requests ended or failed, and whether they failed.
-        _state: OPEN also when its time is over: `state` tells.
+        _state: may be OPEN after its time is over; `state` corrects that.
         _until: when its time is over.
-        _probes: when requests were let through half-open that nothing was heard of.
-        _passed: successes since it was half open.
+        _probes: start times of half-open probes without an outcome.
+        _successes: successes since it became half open.
     """
 
     openings: int = 0
@@ -69,7 +69,7 @@ class Breaker:
         return max(0.0, self._until - now) if self.state(now) is State.OPEN else 0.0
 
     def admits(self, now: float) -> bool:
-        """Whether a request may go to the pool. A half-open breaker gives it one of its places."""
+        """Whether a request may go to the pool. In the half-open state it becomes a probe."""
         state = self.state(now)
         if state is not State.HALF_OPEN:
             return state is State.CLOSED
@@ -81,8 +81,8 @@ class Breaker:
         return True
 
     def record(self, failure: str, now: float, luck: float) -> bool:
-        """A request of the pool went well, or failed for this reason. Returns whether it opened the
-        breaker. While it is open, nothing counts: those requests are older."""
+        """Record a success, or a failure with its reason. Returns whether it opened the breaker.
+        Outcomes are ignored while it is open: those requests are older."""
         match self.state(now):
             case State.OPEN:
                 return False
@@ -106,12 +106,12 @@ class Breaker:
         return self._open(failure, now, luck)
 
     def release(self) -> None:
-        """A request of the pool ended without saying anything of it."""
+        """A request ended without evidence about the pool; its probe is dropped."""
         if self._state is State.HALF_OPEN and self._probes:
             self._probes.popleft()
 
     def adopt(self, openings: int, reason: str, for_s: float, now: float) -> None:
-        """Another gateway's is open for `for_s` more."""
+        """Adopt the open breaker of another gateway, for `for_s` seconds."""
         self.openings, self.reason = max(self.openings, openings), reason
         self._state, self._until = State.OPEN, now + min(for_s, MOST_OPEN_S)
 

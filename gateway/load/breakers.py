@@ -1,7 +1,7 @@
-"""The breakers of all pools, as this gateway knows them and as it tells the others.
+"""The circuit breakers of all pools, shared with the other gateways.
 
-Without Redis each gateway has its own. That no worker of a pool is ready is no secret of one
-gateway, so it is not told: each sees it in the heartbeats.
+Without Redis each gateway has its own. A pool without a ready worker is not published, because each
+gateway sees that in the heartbeats.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Breakers:
     """One breaker for each pool.
 
     Attributes:
-        _breakers: by pool. Those of pools that vanished stay: their requests may run.
-        _away: pools without a ready worker when they were last looked at.
-        _untold: breakers that opened here, and of which Redis does not know yet.
-        _shown: the state of each pool as metric and log lines have it.
+        _breakers: by pool. Those of removed pools stay: their requests may still run.
+        _away: pools without a ready worker at the last check.
+        _unpublished: pools whose breaker opened here and is not in Redis yet.
+        _last_states: the state of each pool in the metric and the log.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Breakers:
         clock: Callable[[], float] = time.monotonic,
         luck: Callable[[], float] = random.random,
     ) -> None:
-        """`name` tells this gateway from the others."""
+        """`name`: identifies this gateway."""
         self._pools = pools
         self._workers = workers
         self._cache = cache
@@ -58,13 +58,13 @@ class Breakers:
         self._last_states: dict[str, State] = {}
 
     async def run(self) -> None:
-        """Tell and read until cancelled."""
+        """Publish and read until cancelled."""
         while True:
             await self.exchange()
             await asyncio.sleep(REFRESH_S)
 
     async def exchange(self) -> None:
-        """Tell what opened here, and adopt what opened elsewhere."""
+        """Publish breakers that opened here, and adopt those that opened elsewhere."""
         for pool in sorted(self._unpublished):
             own = self._breakers[pool]
             entry = store.Open(self._name, own.openings, own.reason, own.wait_s(self._clock()))
@@ -93,7 +93,7 @@ class Breakers:
         return state
 
     def admits(self, pool: str) -> bool:
-        """Whether a request may go to the pool now. It counts as sent."""
+        """Whether a request may go to the pool now. True counts as a request sent."""
         return self.state(pool) is not State.OPEN and self._breakers[pool].admits(self._clock())
 
     def wait_s(self, pool: str) -> float:
@@ -104,13 +104,13 @@ class Breakers:
         return max(wait_s, NO_WORKER_RETRY_S) if pool in self._away else wait_s
 
     def reason(self, pool: str) -> str:
-        """Why it does not get every request; empty if it does."""
+        """Why the pool does not get every request; empty if it does."""
         if self.state(pool) is State.CLOSED:
             return ""
         return NO_WORKER if pool in self._away else self._breakers[pool].reason or NO_WORKER
 
     def record(self, pool: str, failure: str = "") -> None:
-        """A request of the pool went well, or failed for this reason."""
+        """Record a success of the pool, or a failure with its reason."""
         if failure:
             telemetry.POOL_FAILURES.labels(pool=pool, reason=failure).inc()
         if self._breakers[pool].record(failure, self._clock(), self._luck()):
@@ -118,7 +118,7 @@ class Breakers:
         self.state(pool)
 
     def release(self, pool: str) -> None:
-        """A request of the pool ended without saying anything of it."""
+        """A request of the pool ended without evidence about it."""
         self._breakers[pool].release()
 
     def report(self) -> dict[str, Any]:

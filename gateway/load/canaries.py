@@ -1,7 +1,7 @@
-"""The shares of the model revisions of each pool, and the return of a new one that is worse.
+"""The shares of model revisions of each pool, and the rollback of a new revision that is worse.
 
-Each gateway judges by the responses that it submitted, and tells the others through Redis. Without
-Redis each judges by itself. A pool without `canary` is not looked at.
+Each gateway judges by the responses that it submitted, and publishes its verdict in Redis. Without
+Redis each judges for itself. A pool without `canary` is ignored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tailrace.settings.shapes import Pool
 from tailrace.store import canaries as store
 
 REFRESH_S: Final = 0.5
-MAX_OUT: Final = 100  # revisions that get nothing, of all pools; more are not adopted
-PUBLISH_S: Final = 5.0  # what is known is told again, because Redis may have been emptied
+MAX_OUT: Final = 100  # returned revisions of all pools; more are not adopted
+PUBLISH_S: Final = 5.0  # verdicts are published again, because Redis may have lost them
 
 
 @dataclass(frozen=True, slots=True)
 class _Out:
-    """Why a revision gets nothing, until when (monotonic seconds), and by which terms."""
+    """Why a revision gets no requests, until when (monotonic seconds), and under which terms."""
 
     terms: str
     reason: str
@@ -37,10 +37,10 @@ class Canaries:
     """The revisions of all pools.
 
     Attributes:
-        _records: what was seen of each revision, by pool.
-        _out: revisions that get nothing, by pool and revision.
-        _told_at: when they were last told (monotonic seconds).
-        _shown: pools that the metric has.
+        _records: outcomes of each revision, by pool.
+        _out: returned revisions, by pool and revision.
+        _published_at: when they were last published (monotonic seconds).
+        _metric_pools: pools in the metric.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Canaries:
         self._metric_pools: set[str] = set()
 
     async def run(self) -> None:
-        """Tell and read until cancelled."""
+        """Publish and read until cancelled."""
         while True:
             await self.exchange()
             await asyncio.sleep(REFRESH_S)
 
     async def exchange(self) -> None:
-        """Adopt what others judged, tell what is known here, and try again what is due."""
+        """Adopt the verdicts of others, publish those of this gateway, and drop expired ones."""
         pools = [pool for pool in self._pools.catalog.pools if pool.canary is not None]
         self._forget()
         if pools:
@@ -78,7 +78,7 @@ class Canaries:
                 if pool is None or skip:
                     continue
                 if entry.terms == revisions.terms(pool):
-                    # What is not tried again by itself is told for a day at a time.
+                    # A verdict without an end is published for a day at a time.
                     for_s = entry.for_s if pool.canary_bounds.retry_s else math.inf
                     self._return(pool, revision, entry.reason, now + for_s)
             if self._out and now - self._published_at >= PUBLISH_S:
@@ -92,7 +92,7 @@ class Canaries:
     def partitions(
         self, name: str, scope: str, messages: Sequence[Mapping[str, Any]]
     ) -> frozenset[int]:
-        """The partitions for a new request, by the weights; empty: any."""
+        """The partitions for a new request, by the shares; empty: any."""
         pool = self._pool(name)
         if pool is None or not messages:
             return frozenset()
@@ -101,24 +101,24 @@ class Canaries:
         return next((each.partitions for each in candidates if each.name == revision), frozenset())
 
     def reports_revision(self, name: str) -> bool:
-        """Whether responses of the pool tell their revision."""
+        """Whether responses of the pool report their revision."""
         return self._pool(name) is not None
 
     def on_first_token(self, name: str, revision: str, seconds: float) -> None:
-        """The first token of a response came."""
+        """Record the first token of a response."""
         if (record := self._record(name, revision)) is not None:
             record.add_first_token(self._clock(), seconds)
             self._judge(name)
 
     def on_end(self, name: str, revision: str, *, failed: bool) -> None:
-        """A response ended, or does not go on."""
+        """Record the end of a response, or that it stalled."""
         if (record := self._record(name, revision)) is not None:
             record.add_outcome(self._clock(), failed=failed)
             self._judge(name)
 
     def report(self) -> dict[str, Any]:
-        """For `/ready`: the share of each revision of the pools that weigh them, and for one that
-        gets nothing why, and seconds until it is tried again (null: never by itself)."""
+        """For `/ready`: the share of each revision of pools with `canary`; for a returned one the
+        reason, and seconds until it is tried again (null: never automatically)."""
         self._forget()
         return {
             pool.name: {name: self._state(pool.name, name, part) for name, part in parts.items()}
@@ -137,7 +137,7 @@ class Canaries:
         return state
 
     def _pool(self, name: str) -> Pool | None:
-        """The pool, if it weighs revisions."""
+        """The pool, if it has shares of revisions."""
         pool = self._pools.catalog.pool(name)
         return pool if pool is not None and pool.canary is not None else None
 
@@ -148,7 +148,7 @@ class Canaries:
         return candidates, revisions.shares(pool.canary, candidates, out)
 
     def _record(self, name: str, revision: str) -> revisions.Record | None:
-        """What was seen of a revision; None where its pool does not weigh any."""
+        """The record of a revision; None if its pool has no shares."""
         if self._pool(name) is None or not revision:
             return None
         standing = {
@@ -159,7 +159,7 @@ class Canaries:
         return records.setdefault(revision, revisions.Record())
 
     def _judge(self, name: str) -> None:
-        """Give the newest revision back if it is worse than the others that get requests."""
+        """Return the newest revision if it is worse than the others that get requests."""
         pool = self._pool(name)
         assert pool is not None
         self._forget()
@@ -183,7 +183,7 @@ class Canaries:
         )
 
     def _forget(self) -> None:
-        """Try again what is due, and what was judged by other terms."""
+        """Drop verdicts that have expired or belong to other terms."""
         now = self._clock()
         for (name, revision), out in list(self._out.items()):
             pool = self._pool(name)

@@ -1,7 +1,7 @@
 """Responses whose first token is late: another worker of the pool may start on them too (log rule
 §26; docs/design/hedging.md).
 
-`Pace` decides and is pure. `Hedges` looks at what was submitted here, and offers what is late.
+`Pace` decides and is pure. `Hedges` checks the responses submitted here, and offers late ones.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from tailrace.protocol import fold, records, topics
 from tailrace.store.offers import Late
 
 CHECK_S: Final = 0.1
-PART: Final = 0.95  # of first tokens that are not late
+PART: Final = 0.95  # this part of first tokens is not late
 LEAST: Final = 20  # fewer first tokens say nothing
 MOST: Final = 200  # the newest ones count
 WINDOW_S: Final = 300.0  # and none older
-FLOOR_S: Final = 0.1  # an earlier one is never late, and no worker that has it for less
+FLOOR_S: Final = (
+    0.1  # an earlier token is never late; nor is a worker within this time of its claim
+)
 MAX_BUDGET: Final = 5.0  # hedges at once, after a time without any
 
 
 @dataclass(slots=True)
 class Pace:
-    """How soon one pool's first tokens come, how long its prompts are, and how many hedges are
-    allowed (pure). Times are monotonic seconds.
+    """Times to first token of one pool, lengths of its prompts, and the budget for hedges (pure).
+    Times are monotonic seconds.
 
     Attributes:
-        _seconds: when first tokens came, and how long after their requests.
-        _lengths: of prompts, in characters.
-        _saved: hedges that may be made now. Each request adds the pool's share, so there are never
-            more hedges than that share of the requests.
+        _seconds: when first tokens came, and their seconds since the request.
+        _lengths: lengths of prompts, in characters.
+        _budget: hedges that may be made now. Each request adds the pool's share, so hedges never
+            exceed that share of the requests.
     """
 
     _seconds: collections.deque[tuple[float, float]] = field(
@@ -49,21 +51,21 @@ class Pace:
     _budget: float = 0.0
 
     def add_request(self, share: float, characters: int) -> None:
-        """A request came, with a prompt of this length."""
+        """Count a request with a prompt of this length."""
         self._budget = min(MAX_BUDGET, self._budget + share)
         self._lengths.append(characters)
 
     def is_long(self, characters: int) -> bool:
-        """Whether a prompt is longer than nearly all others. Its first token comes late at any
-        worker, and a second one would be as busy with it, so that others wait there too."""
+        """Whether a prompt is longer than nearly all others. Its first token is late at any worker,
+        and on a second worker it would delay other requests."""
         return bool(self._lengths) and characters > _most_of(self._lengths)
 
     def add_first_token(self, now: float, seconds: float) -> None:
-        """A first token came, so long after its request."""
+        """Add the time to first token of a request."""
         self._seconds.append((now, seconds))
 
     def late_after_s(self, now: float) -> float:
-        """A first token that takes longer is late. Infinite while too little was seen."""
+        """A first token after more seconds than this is late. Infinite without enough samples."""
         while self._seconds and self._seconds[0][0] < now - WINDOW_S:
             self._seconds.popleft()
         if len(self._seconds) < LEAST:
@@ -71,7 +73,7 @@ class Pace:
         return max(FLOOR_S, _most_of(seconds for _, seconds in self._seconds))
 
     def spend(self) -> bool:
-        """Take one hedge from what is saved. Returns whether there was one."""
+        """Spend one hedge of the budget. Returns whether there was one."""
         if self._budget < 1.0 - 1e-9:  # twenty times 0.05 is a little less
             return False
         self._budget -= 1.0
@@ -85,9 +87,9 @@ class _Pending:
     Attributes:
         sent_at: when its request was in the log (monotonic seconds).
         characters: length of its prompt.
-        claimed_at: when it was first seen to have an owner; 0 before.
-        offered: it was offered, or never will be.
-        late_after_s: after how long it was late, if it was offered; else infinite.
+        claimed_at: when it was first seen with an owner; 0 before.
+        offered: it was offered, or never is.
+        late_after_s: the limit at its offer; infinite without an offer.
     """
 
     subscription: delivery.Subscription
@@ -100,10 +102,10 @@ class _Pending:
 
 
 class Hedges:
-    """Offers what is late; `run` is its one task.
+    """Offers late responses to other workers; `run` is its only task.
 
     Attributes:
-        _pending: by response id; only of pools that hedge.
+        _pending: by response id; only in pools that hedge.
         _paces: by pool.
     """
 
@@ -121,7 +123,7 @@ class Hedges:
         self._paces: collections.defaultdict[str, Pace] = collections.defaultdict(Pace)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await self.check()
             await asyncio.sleep(CHECK_S)
@@ -134,7 +136,7 @@ class Hedges:
         priority: topics.PriorityClass,
         partition: int,
     ) -> None:
-        """A request was submitted here."""
+        """Watch a request that was submitted here."""
         share = self._share(pool)
         plain = request.generate and request.embed is None and request.fork is None
         if share and plain and priority == "interactive":
@@ -144,23 +146,23 @@ class Hedges:
             self._pending[request.rid] = pending
 
     def on_first_token(self, rid: str) -> None:
-        """The first token of a response came."""
+        """Record the first token of a response."""
         pending = self._pending.pop(rid, None)
         if pending is not None:
             now = self._clock()
-            # What a hedge made of it must not say what is late: every hedge comes a little after
-            # that, so it would rise with each one.
+            # A hedged time must not move the limit: each hedge comes a little after the limit,
+            # which would rise with every hedge.
             seconds = min(now - pending.sent_at, pending.late_after_s)
             self._paces[topics.pool_of(pending.subscription.state.topic)].add_first_token(
                 now, seconds
             )
 
     def on_end(self, rid: str) -> None:
-        """Nobody here follows the response any more."""
+        """Forget a response that is no longer followed here."""
         self._pending.pop(rid, None)
 
     async def check(self) -> None:
-        """Offer what is late."""
+        """Offer the late responses."""
         now = self._clock()
         late_after_s: dict[str, float] = {}
         for rid, pending in list(self._pending.items()):
@@ -197,6 +199,6 @@ class Hedges:
 
 
 def _most_of(values: Iterable[float]) -> float:
-    """What 95 of 100 of the values do not exceed."""
+    """The 95th percentile."""
     ordered = sorted(values)
     return ordered[math.ceil(PART * len(ordered)) - 1]

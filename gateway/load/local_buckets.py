@@ -1,7 +1,7 @@
-"""Token buckets of this process alone, for the time in which Redis is away.
+"""Token buckets of this process alone, used while Redis is down.
 
-All gateways together must not allow much more than Redis would. So a bucket here has a share of the
-rate and of the burst.
+All gateways together must not allow much more than Redis would. So a local bucket has a share of
+the rate and of the burst.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from tailrace.store.limits import Consumed
 
 SHARE: Final = 0.25
-MAX_BUCKETS: Final = 10_000  # those used longest ago are forgotten, which fills them
+MAX_BUCKETS: Final = 10_000  # the least recently used are dropped, which refills them
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """`tokens` were left at `at`, in seconds."""
+    """`tokens` remained at time `at`, in seconds."""
 
     tokens: float
     at: float
@@ -34,8 +34,8 @@ class LocalBuckets:
     def consume(
         self, principal: str, kind: str, cost: float, rate: float, burst: float, now: float
     ) -> Consumed:
-        """Take `cost` tokens from a bucket with a share of `rate` per second and of `burst`. A cost
-        above that burst empties a full bucket. `now` in seconds of a clock that never goes back."""
+        """Consume `cost` tokens of a bucket with a share of `rate` per second and of `burst`. A
+        cost above that burst empties a full bucket. `now`: seconds of a monotonic clock."""
         rate, burst = rate * self._share, max(1.0, burst * self._share)
         cost = min(cost, burst)
         bucket = self._buckets.pop((principal, kind), None) or _Bucket(burst, now)

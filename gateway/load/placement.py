@@ -1,16 +1,16 @@
 """Which partition a new response gets (pure; docs/design/placement.md).
 
-A partition decides the worker. `place` goes by what the workers tell: the one whose engine holds
-most of the prompt, else the one that had the conversation before, else the one where it begins
-first, or the least loaded one. The load bound is the one of consistent hashing with bounded loads:
-no worker may have more than its fair share times a constant, whatever it holds. Where requests
-wait, the load is the wait: equal queues move at unequal speed when one worker has more long
-answers.
+A partition decides the worker. `place` uses the workers' heartbeats: it prefers the worker whose
+engine caches most of the prompt, then the one that had the conversation before, then the one where
+the response starts first, or the least loaded one. The load bound is that of consistent hashing
+with bounded loads: no worker may have more than its fair share times a constant, whatever it
+caches. Where requests wait, the load is the wait: equal queues move at unequal speed when one
+worker has more long answers.
 
-`choose` goes by what this gateway knows alone, while nothing is told. A conversation keeps its
-partition, and a new one takes the least loaded preferred partition, with the same bound on
-partitions. One that no ready worker takes requests from is left out while there is another: its
-worker drains or died, and the request would wait until the group has assigned it again.
+`choose` works without heartbeats, from this gateway's own counts. A conversation keeps its
+partition, and a new one gets the least loaded preferred partition, with the same bound. A partition
+without a ready worker is skipped if there is another one: its worker drains or crashed, and a
+request would wait for the next rebalance.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gateway.load.pool_workers import PoolWorker
 
 PREFERRED_PARTITIONS: Final = 4
 LOAD_FACTOR: Final = 1.25
-# Below this many responses on a partition, or at a worker that has places left, a warm prefix is
-# worth more than evenness.
+# Below this many responses on a partition, or at a worker with free slots, a cached prefix is worth
+# more than an even load.
 FLOOR: Final = 8
-# Cached tokens count by so many: fewer are computed sooner than a place is found.
+# Cached tokens count in units of this size: computing fewer is faster than placing for them.
 WORTH_TOKENS: Final = 64
 MAX_DIGESTS: Final = 64
 
 
 def preferred_partitions(partitions: int, offset: int) -> list[int]:
-    """A gateway's preferred partitions, evenly spaced from `offset` on.
+    """A gateway's preferred partitions, evenly spaced, starting at `offset`.
 
     Workers own contiguous ranges, so evenly spaced partitions reach all workers.
     """
@@ -46,11 +46,11 @@ def preferred_partitions(partitions: int, offset: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a response goes.
+    """The place of a response.
 
     Attributes:
-        cached: prompt tokens that the worker's engine is said to hold.
-        outcome: whether a worker that holds most of the prompt was taken.
+        cached: prompt tokens that the worker's engine caches, as published.
+        outcome: whether the worker with the longest cached prefix was chosen.
     """
 
     partition: int
@@ -74,9 +74,9 @@ def place(
     Args:
         workers: at least one.
         preferred: the gateway's preferred partitions.
-        running: responses of this gateway that run on a partition.
-        cached: tokens of the prompt that workers hold, by incarnation.
-        each: tokens that a response makes.
+        running: returns the number of this gateway's responses on a partition.
+        cached: cached tokens of the prompt, by incarnation.
+        each: tokens of one response.
         sticky: the partition of the previous response.
         turn: any number that differs from call to call.
     """
@@ -116,7 +116,7 @@ def place(
     if sticky is not None and sticky in worker.partitions:
         partition = sticky
     else:
-        turns = turn // len(workers)  # each worker gets every so many turns
+        turns = turn // len(workers)  # each worker gets one of `len(workers)` turns
         partition = min(own, key=lambda p: (running(p), (own.index(p) - turns) % len(own)))
     return Place(partition, worker.incarnation, cached.get(worker.incarnation, 0), outcome)
 
@@ -135,11 +135,11 @@ def choose(
     Args:
         preferred: the gateway's preferred partitions.
         partitions: partition count of the log.
-        load: responses running on a partition, as far as this gateway knows.
+        load: returns the number of responses on a partition that this gateway knows.
         sticky: the partition of the previous response.
         turn: any number that differs from call to call. It breaks ties between equally loaded
             partitions.
-        served: partitions from which a ready worker takes requests; empty while nothing is known.
+        served: partitions with a ready worker; empty: unknown.
     """
     usable = [p for p in range(partitions) if p in served] or range(partitions)
     preferred = [p for p in preferred if p in usable] or usable
@@ -153,15 +153,15 @@ def choose(
 
 
 def _bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
-    """How many responses one of these partitions may have, the new one included."""
+    """The most responses that one of these partitions may have, the new one included."""
     return max(FLOOR, math.ceil(LOAD_FACTOR * (sum(map(load, candidates)) + 1) / len(candidates)))
 
 
 def partition_of_key(principal: str, key: str, partitions: int) -> int:
     """The partition of a request with an idempotency key.
 
-    It is a hash of principal and key, so that after a loss of Redis one partition tells whether the
-    request is there (log rule §10).
+    It is a hash of principal and key, so that after a loss of Redis one partition shows whether the
+    request exists (log rule §10).
     """
     digest = hashlib.blake2b(msgspec.json.encode([principal, key]), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
@@ -170,8 +170,8 @@ def partition_of_key(principal: str, key: str, partitions: int) -> int:
 def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[str]:
     """A chain of digests, one per message, each over all messages up to its own.
 
-    The longest `MAX_DIGESTS` are kept, longest last. `scope` (`Owner.cache_scope`) is
-    part of each digest: no user may learn from placement or timing what others have asked.
+    Returns the longest `MAX_DIGESTS`, longest last. `scope` (`Owner.cache_scope`) is part of each
+    digest, so that no user learns from placement or timing what others have sent.
     """
     state = hashlib.blake2b(msgspec.json.encode([scope, model]), digest_size=16).digest()
     chain = []
@@ -185,7 +185,7 @@ def prefix(scope: str, model: str, messages: Sequence[dict[str, Any]]) -> list[s
 
 
 def _content(content: Any) -> Any:
-    """A message's content, with images by their digests only, wherever their files are."""
+    """A message's content, with images as digests only."""
     if isinstance(content, str):
         return content
     return [{k: v for k, v in part.items() if k not in ("data", "file")} for part in content]

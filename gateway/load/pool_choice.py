@@ -1,4 +1,4 @@
-"""Which pool a request goes to (docs/design/fallback.md)."""
+"""Chooses the pool of a request (docs/design/fallback.md)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ UNAVAILABLE_S: Final = 1.0
 
 
 def allowed(request: records.Request) -> bool:
-    """Whether another model may answer: not a fork, which has ids of its source's model; not
-    embeddings, which are of one space; not biases, which name ids; not a warm-up."""
+    """Whether another model may answer. Not a fork, embeddings or logit biases, because they depend
+    on the model's token ids or vector space; and not a warm-up."""
     parts = request.fork, request.embed
     return request.generate and parts == (None, None) and not request.sampling.logit_bias
 
 
 def fits(create: command.Create, request: records.Request, primary: Pool, pool: Pool) -> bool:
-    """Whether the pool takes the class, and the request may fit the model's length, by estimate.
-    What may leave older messages out leaves out as many wherever it is continued, so the length
-    must not be less."""
+    """Whether the pool accepts the class, and the request fits the model's length, by estimate. A
+    truncated prompt must leave out the same messages on each pool, so the length must not be
+    less."""
     if create.priority not in pool.classes:
         return False
     if request.truncate:
@@ -46,8 +46,8 @@ class Routes:
         wait_s: Callable[[str, command.Create, str], float | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`wait_s`: gives the seconds until a pool would start a request of a principal; None while
-        that is not known. `draw`: gives a random number from 0 to 1."""
+        """`wait_s`: returns the estimated seconds until a pool starts a request of a principal;
+        None: unknown. `draw`: returns a random number from 0 to 1."""
         self._pools = pools
         self._breakers = breakers
         self._workers = workers
@@ -55,8 +55,8 @@ class Routes:
         self.draw = draw
 
     def reuses_answers(self, create: command.Create) -> bool:
-        """Whether the pool that was asked may answer by a former answer, which its workers are
-        there to give."""
+        """Whether the requested pool may answer with a cached answer, and its workers are
+        available."""
         pool = self._pools.catalog.pool(create.pool)
         plain = create.generate and create.fork is None and create.embed is None
         return (
@@ -69,9 +69,8 @@ class Routes:
         )
 
     def wait_s(self, create: command.Create, principal: str) -> float | None:
-        """Seconds until a request would start, as far as that decides whether it is refused before
-        anything else is known of it: None where another pool, or a former answer, may answer it.
-        `principal`: as of `choose`."""
+        """Estimated seconds until a request starts, for an early refusal. None if another pool or a
+        cached answer may serve it. `principal`: like in `choose`."""
         name = create.pool
         chain = self._pools.catalog.chain(name)
         elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
@@ -80,8 +79,8 @@ class Routes:
         return None if self.reuses_answers(create) else self._wait_s(name, create, principal)
 
     def shorten(self, create: command.Create, principal: str) -> command.Create:
-        """The request, with a shorter answer where its pool is too busy for the whole one.
-        `principal`: as of `choose`."""
+        """The request, with a shorter answer if its pool is too busy for the whole one.
+        `principal`: like in `choose`."""
         chain = self._pools.catalog.chain(create.pool)
         rule = chain[0].shorter_when_busy if chain else None
         if rule is None or not shortening.allowed(create, rule):
@@ -95,7 +94,7 @@ class Routes:
         return self._breakers.state(name) is breaker.State.OPEN
 
     def others(self, create: command.Create, request: records.Request) -> list[str]:
-        """The pools that may answer in place of the one that was asked, by what is asked."""
+        """The pools that may answer instead of the requested one, by the request's contents."""
         chain = self._pools.catalog.chain(create.pool)
         if len(chain) < 2 or not allowed(request):
             return []
@@ -103,14 +102,14 @@ class Routes:
         return [pool.name for pool in others if fits(create, request, primary, pool)]
 
     def choose(self, create: command.Create, request: records.Request, principal: str) -> str:
-        """The pool that a request goes to. A pool without `fallback` takes what it always took.
+        """The pool that a request goes to. A pool without `fallback` gets all its requests.
 
         Args:
-            principal: key of the one who asks.
+            principal: the key of the principal.
 
         Raises:
-            errors.ApiError: 429, every pool that can answer would start it after its deadline; 503,
-                none can answer.
+            errors.ApiError: 429, every pool that can answer starts it after its deadline; 503, none
+                can answer.
         """
         chain = self._pools.catalog.chain(create.pool)
         deadline_s = create.deadline_ms / 1000
@@ -154,7 +153,8 @@ class Routes:
         create: command.Create | None = None,
         principal: str = "",
     ) -> str | None:
-        """The first of `others` that can answer; None if none can. `create`: also in time."""
+        """The first of `others` that can answer; None if none can. With `create` it must also start
+        in time."""
         for name in others:
             suits = stands_in(self._workers.standing(name), request)
             in_time = create is None or self._late_s(name, create, principal) is None
@@ -166,12 +166,12 @@ class Routes:
         return errors.deadline_not_met(wait_s, deadline_s, self.draw())
 
     def _able(self, name: str, request: records.Request) -> bool:
-        """Whether it can answer, though perhaps not in time."""
+        """Whether the pool can answer, perhaps too late."""
         suits = stands_in(self._workers.standing(name), request)
         return suits and not self._broken(name)
 
     def _late_s(self, name: str, create: command.Create, principal: str) -> float | None:
-        """Seconds until the pool would start it, where that is after its deadline; else None."""
+        """Estimated seconds until the pool starts it, if that is after its deadline; else None."""
         if not create.generate:
             return None
         wait_s = self._wait_s(name, create, principal)
@@ -180,8 +180,8 @@ class Routes:
 
 
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:
-    """Whether all ready workers of a pool say that they answer for the model, and all can do what
-    the request needs: whichever of them has its partition has to."""
+    """Whether all ready workers of a pool answer for the model and have the request's features. All
+    must, because any of them may own its partition."""
     needs = {need.feature for need in features.needed(request)}
     fields = {row.name for row in engine_fields.used(request)}
     return bool(workers) and all(

@@ -1,8 +1,9 @@
-"""The workers of a pool as placement sees them: which partitions they have, and how loaded they are
-(pure; docs/design/placement.md, Prefix affinity).
+"""The workers of a pool for placement: their partitions and their load (pure;
+docs/design/placement.md, Prefix affinity).
 
-Their heartbeats tell of the requests of all gateways. What this one has placed since then is added.
-What waits behind a request's class, or makes way for it, is no load to it.
+Heartbeats count the requests of all gateways. The requests that this gateway placed since then are
+added. Queued requests of a worse class, and responses that the request may pause, are no load for
+it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ class PoolWorker:
     """One ready worker.
 
     Attributes:
-        partitions: that it takes requests from, and that may be chosen.
-        capacity: responses that its engine runs at once.
-        requests: that run or wait there.
-        load: tokens that its engine will make for them.
-        waits: whether one of them waits for a place in the engine.
-        wait_s: seconds until a request that is placed there now would begin; 0 where not all
-            workers have told that.
+        partitions: its request partitions that may be chosen.
+        capacity: concurrent responses of its engine.
+        requests: number of running and waiting requests.
+        load: tokens that its engine will generate for them.
+        waits: whether one of them waits for an engine slot.
+        wait_s: estimated seconds until a request placed there now starts; 0 if a worker's wait is
+            unknown.
     """
 
     incarnation: str
@@ -45,13 +46,13 @@ def candidates(
     principal: str,
     each: float,
 ) -> list[PoolWorker]:
-    """The ready workers with a partition that may be chosen, as a request finds them.
+    """The ready workers with a partition that may be chosen, as one request sees them.
 
     Args:
         work: of the pool.
         among: those partitions.
         priority, principal: of the request.
-        each: tokens that a request makes.
+        each: tokens of one request.
     """
     workers, rank = [], topics.CLASSES.index(priority)
     for worker in work.ready:
@@ -60,7 +61,7 @@ def candidates(
             continue
         count = work.placements.number(worker.incarnation, rank)
         waiting, all_waiting = sum(worker.waiting[: rank + 1]), sum(worker.waiting)
-        # Heartbeats do not tell the number of those that wait by class.
+        # Heartbeats do not have the number of queued requests by class.
         queued = worker.queued * (waiting / all_waiting if all_waiting else 1.0)
         running, load = worker.running, worker.running_tokens
         if priority == "interactive":

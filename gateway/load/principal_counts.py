@@ -1,7 +1,7 @@
-"""How many responses each principal runs at other gateways, so that the cap holds for all together.
+"""Counts of each principal's responses at other gateways, so that the limit covers all gateways.
 
-Told and read once a second, and only of principals that run many: nothing is added to a request.
-Without Redis each gateway knows its own, and the cap holds per gateway.
+They are published and read once a second, for principals with many responses only, so a request
+costs nothing. Without Redis the limit holds per gateway.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from gateway.load import admission
 from tailrace.store.redis_store import digest
 
 REFRESH_S: Final = 1.0
-MANY: Final = 16  # fewer responses of one principal are not told
+MANY: Final = 16  # fewer responses of one principal are not published
 
 
 class PrincipalCounts:
     """The counts of the other gateways.
 
     Attributes:
-        _elsewhere: by digest of the principal; empty while Redis is away.
+        _elsewhere: by digest of the principal; empty while Redis is down.
     """
 
     def __init__(self, cache: Cache, running: admission.Running, name: str) -> None:
-        """`name` tells this gateway from the others."""
+        """`name`: identifies this gateway."""
         self._cache = cache
         self._running = running
         self._name = name
         self._elsewhere = Counter[str]()
 
     async def run(self) -> None:
-        """Tell and read until cancelled."""
+        """Publish and read until cancelled."""
         published = False
         while True:
             busy = self._running.busy(MANY)

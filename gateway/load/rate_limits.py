@@ -1,7 +1,7 @@
 """Rates per principal: token buckets in Redis, shared by all gateways.
 
-Tokens are charged before a request is written, by an estimate of its whole prompt and its longest
-answer, and settled when the response has ended, by what it used.
+Tokens are charged before a request is written, by an estimate of its prompt and its longest answer.
+The charge is settled by the actual usage when the response has ended.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Kind = Literal["requests", "tokens"]
 
 @dataclass(slots=True)
 class Charge:
-    """What a request was charged.
+    """The charge of a request.
 
     Attributes:
-        tokens: taken from the bucket of tokens.
+        tokens: consumed from the bucket of tokens.
         headers: `x-ratelimit-*` for the answer.
     """
 
@@ -39,7 +39,7 @@ class Charge:
 class RateLimiter:
     """Charges requests and tokens to their principal's buckets.
 
-    Without Redis the buckets of this process count, with a share of each rate.
+    Without Redis the buckets of this process apply, with a share of each rate.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RateLimiter:
         return charge
 
     async def charge_request(self, principal: str) -> Charge:
-        """Charge one request, of which nothing is known yet. Raises like `charge`."""
+        """Charge one request without its tokens. Raises like `charge`."""
         bounds, charge = self._limits, Charge(principal)
         if bounds.requests_rate:
             consumption = await self._consume(
@@ -81,7 +81,7 @@ class RateLimiter:
         """Bring the charge up to `tokens`, the estimate of the whole request.
 
         Raises:
-            errors.ApiError: 429; what was charged before stays charged.
+            errors.ApiError: 429; earlier charges stay.
         """
         bounds = self._limits
         more = min(tokens, bounds.tokens_burst) - charge.tokens
@@ -94,8 +94,8 @@ class RateLimiter:
         charge.tokens += more
 
     def settle(self, principal: str, charged: float, used: float) -> None:
-        """A response was charged so many tokens and used so many: give back, or take more. Best
-        effort: Redis may be away."""
+        """Refund or charge the difference between `charged` and `used` tokens. Best effort: Redis
+        may be down."""
         bounds = self._limits
         if bounds.tokens_rate and used != charged:
             self._spawn(

@@ -1,4 +1,4 @@
-"""Which model revision of a pool a new request goes to, and whether the newest one is worse than
+"""Chooses the model revision of a new request, and judges whether the newest revision is worse than
 the others (pure; docs/design/revisions.md)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NAME: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A model revision of a pool. `age_s`: seconds since the first of its ready workers began.
+    """A model revision of a pool. `age_s`: seconds since the first of its ready workers started.
     `partitions`: those of its ready workers."""
 
     name: str
@@ -48,18 +48,17 @@ def from_heartbeats(beats: Sequence[Mapping[str, Any]]) -> list[Revision]:
 
 
 def shares(canary: Canary, revisions: Sequence[Revision], out: Collection[str]) -> dict[str, float]:
-    """The part of new requests of each revision, the newest one first; all 0 where none may have
-    any.
+    """The share of new requests of each revision, the newest first; all 0 if none may get requests.
 
     Args:
         canary: the newest one's percentage, or the weight of each revision.
-        revisions: as of `of`.
-        out: revisions that get nothing.
+        revisions: from `from_heartbeats`.
+        out: revisions that get no requests.
     """
     if isinstance(canary, Mapping):
         weights = {each.name: canary.get(each.name, 0.0) for each in revisions}
     else:
-        # The others share the rest by the partitions that they have.
+        # The others share the rest in proportion to their partitions.
         newest, rest = revisions[:1], revisions[1:]
         partition_count = sum(len(each.partitions) for each in rest if each.name not in out) or 1
         weights = {each.name: canary if rest else 100.0 for each in newest}
@@ -72,8 +71,8 @@ def shares(canary: Canary, revisions: Sequence[Revision], out: Collection[str]) 
 
 
 def pick(parts: Mapping[str, float], point: float) -> str | None:
-    """The revision at `point` (from 0 up to 1); None where all parts are 0. A larger part of the
-    first revision moves only those points to it that it gains."""
+    """The revision at `point` (from 0 up to 1); None if all parts are 0. A larger part of the first
+    revision changes only the points that it gains."""
     last = None
     for name, part in parts.items():
         if part > 0:
@@ -85,8 +84,8 @@ def pick(parts: Mapping[str, float], point: float) -> str | None:
 
 
 def point_of(scope: str, messages: Sequence[Mapping[str, Any]]) -> float:
-    """From 0 up to 1, by the first user message, so it is one number for a whole conversation.
-    `scope`: `Owner.cache_scope`."""
+    """A number from 0 up to 1, from the first user message, so that it is the same for a whole
+    conversation. `scope`: `Owner.cache_scope`."""
     content = next((m["content"] for m in messages if m["role"] == "user"), None)
     digest = hashlib.blake2b(msgspec.json.encode([scope, content]), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48
@@ -94,11 +93,11 @@ def point_of(scope: str, messages: Sequence[Mapping[str, Any]]) -> float:
 
 @dataclass(slots=True)
 class Record:
-    """What a gateway saw of one revision.
+    """The outcomes of one revision at this gateway.
 
     Attributes:
-        _ended: when responses ended (monotonic seconds), and whether they failed.
-        _first: when first tokens came, and after how many seconds.
+        _outcomes: when responses ended (monotonic seconds), and whether they failed.
+        _first_tokens: when first tokens came, and their seconds since the request.
     """
 
     _outcomes: collections.deque[tuple[float, bool]] = field(
@@ -109,25 +108,25 @@ class Record:
     )
 
     def add_outcome(self, now: float, *, failed: bool) -> None:
-        """A response ended."""
+        """Add the end of a response."""
         self._outcomes.append((now, failed))
 
     def add_first_token(self, now: float, seconds: float) -> None:
-        """A first token came."""
+        """Add a first token."""
         self._first_tokens.append((now, seconds))
 
     def failures(self, now: float) -> list[bool]:
-        """Of each response that ended lately, whether it failed."""
+        """Whether it failed, for each response that ended recently."""
         return [failed for at, failed in self._outcomes if at > now - WINDOW_S]
 
     def first_tokens(self, now: float) -> list[float]:
-        """Seconds until the first token, of those that came lately."""
+        """Seconds until the first token, for recent ones."""
         return [seconds for at, seconds in self._first_tokens if at > now - WINDOW_S]
 
 
 def worse(pool: Pool, newest: Record, others: Sequence[Record], now: float) -> str:
     """Why the newest revision is worse than the others: `errors`, `first_token`; empty: it is not,
-    or too little is known."""
+    or the samples are too few."""
     bounds = pool.canary_bounds
     failures = newest.failures(now)
     before = [each for other in others for each in other.failures(now)]
@@ -145,6 +144,7 @@ def worse(pool: Pool, newest: Record, others: Sequence[Record], now: float) -> s
 
 
 def terms(pool: Pool) -> str:
-    """Names the members by which revisions are weighed and judged: a judgement holds for these."""
+    """A digest of the settings by which revisions are weighed and judged. A verdict is valid for
+    these."""
     members = [pool.canary, msgspec.structs.astuple(pool.canary_bounds)]
     return hashlib.blake2b(msgspec.json.encode(members), digest_size=8).hexdigest()

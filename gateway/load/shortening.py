@@ -1,5 +1,5 @@
-"""Shorter answers while a pool is busy, the first thing that gives way
-(pure; docs/design/backlog.md)."""
+"""Shorter answers while a pool is busy: the first step of load shedding (pure;
+docs/design/backlog.md)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from tailrace.settings.shapes import ShorterWhenBusy
 
 
 def allowed(create: command.Create, rule: ShorterWhenBusy) -> bool:
-    """Whether an answer may be shorter than it was asked for: only such as can be continued. A call
-    or a format that is cut is of no use to anybody; of a fork only its source says whether it has
-    them."""
+    """Whether an answer may be shorter than requested: only if it can be continued. An incomplete
+    call or format is useless; whether a fork has them is known from its source only."""
     whole = not create.degrade or create.whole or not create.generate
     special = create.embed is not None or create.fork is not None or create.raw
     if whole or special or create.format is not None or create.tools.prompt:

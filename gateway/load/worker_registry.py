@@ -1,6 +1,6 @@
-"""The workers' heartbeats in Redis, as the gateway last read them.
+"""The workers' heartbeats, as last read from Redis.
 
-They are a hint for admission and for people. A request is taken without them.
+They are a hint for admission and for operators. A request is accepted without them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from gateway.load import backlog
 from tailrace import settings
 
 REFRESH_S: Final = 1.0
-BUSY_REFRESH_S: Final = 0.25  # of pools in which requests wait: their workers tell more often, too
-# A Redis that was emptied a moment ago tells of no worker until their next heartbeats.
+BUSY_REFRESH_S: Final = (
+    0.25  # of pools with waiting requests: their workers send heartbeats more often, too
+)
+# After a loss of Redis there are no workers until their next heartbeats.
 ABSENT_S: Final = 2.0
-# A worker that was not heard of for so long, which is three heartbeats, is taken for lost, although
-# its last one is still valid. If Redis answered: it may not have taken heartbeats either.
+# A worker without a heartbeat for this long (three heartbeats) counts as lost, although its last
+# one is still valid. Only if Redis answered all the time: otherwise it may have refused heartbeats.
 SILENT_S: Final = 3.0
-# How long what was known of the work ahead counts while Redis tells nothing. Afterwards requests
-# are taken as if nothing was ahead, and wait in the log.
+# How long the last known backlog is used while Redis has no heartbeats. Afterwards requests are
+# accepted as if the backlog were empty, and wait in the log.
 BACKLOG_S: Final = 10.0
 
 Beat = Mapping[str, Any]
@@ -51,8 +53,8 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def served_partitions(workers: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """The partitions whose requests a ready worker takes now. Empty while nothing is known: without
-    heartbeats, while workers load, in the middle of a rebalance."""
+    """The partitions with a ready worker. Empty while unknown: without heartbeats, while workers
+    load, during a rebalance."""
     return frozenset(
         p
         for worker in workers
@@ -65,13 +67,14 @@ class WorkerRegistry:
     """Reads the heartbeats of all pools once a second, and four times while requests wait.
 
     Attributes:
-        _known: the last heartbeats by pool; empty while Redis is away.
-        _standing: the last heartbeats of ready workers by pool. They stay while Redis is away.
-        _told_at: when Redis told of a ready worker last, by pool (monotonic seconds).
-        _absent_since: pools without a ready worker, and since when (monotonic seconds). None while
-            Redis is away.
-        _unanswered_at: when Redis did not answer last, by pool (monotonic seconds).
-        _backlogs, _served: what follows from the last heartbeats, by pool. Every request needs it.
+        _heartbeats: the last heartbeats by pool; empty while Redis is down.
+        _standing: the last heartbeats of ready workers by pool. They stay while Redis is down.
+        _ready_at: when Redis last had a ready worker, by pool (monotonic seconds).
+        _absent_since: pools without a ready worker, and since when (monotonic seconds). Empty while
+            Redis is down.
+        _silent_at: when Redis last did not answer, by pool (monotonic seconds).
+        _backlogs, _partitions: computed from the last heartbeats, by pool. Every request reads
+            them.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class WorkerRegistry:
             await asyncio.sleep(BUSY_REFRESH_S if busy else REFRESH_S)
 
     def note(self, pool: str, beats: list[dict[str, Any]] | None) -> None:
-        """What Redis says of a pool; None: it does not answer."""
+        """Store the heartbeats of a pool; None: Redis did not answer."""
         self._heartbeats[pool] = beats or []
         now = self._clock()
         if beats is None:
@@ -123,7 +126,7 @@ class WorkerRegistry:
         elif self.absent(pool):
             self._standing.pop(pool, None)
         self._partitions[pool] = served_partitions(beats or [])
-        # That Redis is away, or was emptied, does not mean no backlog.
+        # A Redis that is down or was emptied does not mean an empty backlog.
         current: Sequence[Beat] = beats or []
         if not current and now - self._ready_at.get(pool, -math.inf) < BACKLOG_S:
             current = self.standing(pool)
@@ -132,12 +135,12 @@ class WorkerRegistry:
         self._backlogs[pool] = backlog.from_heartbeats(current, placements)
 
     def absent(self, pool: str) -> bool:
-        """Whether it is known that no worker of the pool is ready."""
+        """Whether the pool certainly has no ready worker."""
         since = self._absent_since.get(pool)
         return since is not None and self._clock() - since >= ABSENT_S
 
     def standing(self, pool: str) -> Sequence[Beat]:
-        """The ready workers of a pool, as they were last known."""
+        """The last known ready workers of a pool."""
         return self._standing.get(pool, ())
 
     def workers(self, pool: str) -> list[dict[str, Any]]:

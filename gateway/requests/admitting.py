@@ -1,4 +1,4 @@
-"""Asked, and routed: whether a request is taken, with how long an answer, and by which pool."""
+"""Admission of a request, the length of its answer, and the choice of its pool."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Recall = Callable[[str], ResponseMemory | None]
 
 @dataclass(slots=True)
 class Intake:
-    """Whether this process takes requests.
+    """Whether this process accepts requests.
 
     Attributes:
-        leaving: it is on its way out. It is not ready, but takes requests until load balancers have
-            noticed.
-        refusing: no new requests are taken any more.
+        leaving: the drain has begun. The process is not ready, but accepts requests until load
+            balancers have noticed.
+        refusing: no new requests are accepted.
     """
 
     leaving: bool = False
@@ -58,7 +58,11 @@ class Admitting:
     def receive(
         self, create: command.Create, principal: Principal, recall: Recall
     ) -> stages.Arrival:
-        """Raises ApiError, if the request is refused."""
+        """The admitted request.
+
+        Raises:
+            errors.ApiError: the request is refused.
+        """
         since = time.monotonic()
         self.admit(create, principal)
         if create.pending is None:
@@ -67,9 +71,14 @@ class Admitting:
         return stages.Arrival(create, principal, access.owner_of(principal), memory, since)
 
     def admit(self, create: command.Create, principal: Principal) -> None:
-        """Raises ApiError, if it is refused."""
+        """Check the limits and the state of this process.
+
+        Raises:
+            errors.ApiError: the request is refused.
+        """
         if create.pending is not None:
-            # Asked again once the pool is chosen: of what this one may be, nothing is refused yet.
+            # `admit` runs again once the model is chosen, so nothing of this candidate's is refused
+            # yet.
             create = dataclasses.replace(create, priority="interactive", generate=False)
         refusal = admission.check(
             create,
@@ -93,7 +102,11 @@ class Admitting:
         return self._routes.shorten(create, principal.key)
 
     async def route(self, draft: stages.Draft) -> stages.Destination:
-        """Raises ApiError, if no pool takes it now."""
+        """The pool that answers, and the topic of the record.
+
+        Raises:
+            errors.ApiError: no pool accepts the request now.
+        """
         create = draft.decision.create
         pool = await self._pool(create, draft.request, draft.decision.placement.arrival.principal)
         # One topic decides which request of a key is the first.
@@ -104,8 +117,11 @@ class Admitting:
     async def _pool(
         self, create: command.Create, request: records.Request, principal: Principal
     ) -> str:
-        """The pool that a request goes to. Raises ApiError, unless a former answer needs no place
-        in any."""
+        """The pool that a request goes to.
+
+        Raises:
+            errors.ApiError: no pool accepts it, and no cached answer serves it.
+        """
         try:
             return self._routes.choose(create, request, principal.key)
         except errors.ApiError as error:
@@ -115,7 +131,7 @@ class Admitting:
             raise
 
     async def _has_answer(self, create: command.Create, request: records.Request) -> bool:
-        """Whether the pool's workers have a former answer, which needs no place in an engine."""
+        """Whether the pool's workers have a cached answer, which needs no engine slot."""
         return self._routes.reuses_answers(create) and await self._builder.has_answer(
             create, request
         )

@@ -1,4 +1,4 @@
-"""Appended: a request in the log, once for each key, in its place of a conversation."""
+"""Appends a request to the log, once for each key, at its place in the conversation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tailrace import log, telemetry
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, records, topics
 
-# For a turn's request, where the broker's time is not known yet: with room for a wrong clock.
+# Append deadline of a turn's request while the broker's time is unknown. It allows for a wrong
+# clock.
 TURN_WITHIN_MS: Final = 30_000
 
 
@@ -42,12 +43,12 @@ class Appending:
     async def append(
         self, destination: stages.Destination, deadline: asyncio.Timeout
     ) -> stages.LogEntry | response_stream.ResponseStream:
-        """A request that is in the log; or the stream of an earlier one with the same key.
-        `preparing` ends with the append, which has a deadline of its own.
+        """The request in the log, or the stream of an earlier request with the same key. The append
+        has a deadline of its own, so it disables `deadline`.
 
         Raises:
-            errors.ApiError: `outcome_unknown`: it may be in the log, and is withdrawn; others:
-                nothing was written.
+            errors.ApiError: `outcome_unknown`: the request may be in the log, and is withdrawn;
+                others: nothing was written.
             log.LogUnavailable, busy.Busy
         """
         request = destination.draft.request
@@ -70,7 +71,7 @@ class Appending:
         key, request = self._key(destination), destination.draft.request
         is_first = None
         if key is not None and request.store:
-            # The next try finds it by its key, so it may run, and is paid once.
+            # The next attempt finds it by its key. So it may run, and is charged once.
             attempt = idempotency.KeyedRequest(request, key)
             is_first = functools.partial(self._keys.is_first, attempt)
         self._withdrawals.begin(request, unless=is_first)
@@ -85,7 +86,7 @@ class Appending:
 
         async def append() -> tuple[delivery.Subscription, int]:
             nonlocal own_place
-            # A cancelled append would not say what became of the record.
+            # A cancelled append does not report whether the record is in the log.
             deadline.reschedule(None)
             if place is None:
                 return await self._writer.append(request, topic, draft.partition)
@@ -117,15 +118,15 @@ class Appending:
         return self._earlier.key(decision.create, decision.placement.arrival.principal)
 
     async def _release_turn(self, place: turns.Place, rid: str, first: str | None = None) -> None:
-        """Give the place of a turn back. Without this a branch that is withdrawn, because `first`
-        has its key, would stay the head."""
+        """Release the place of a turn. Otherwise a branch that is withdrawn because `first` has its
+        key stays the head."""
         with contextlib.suppress(log.LogUnavailable):
             await self._turns.release(place, rid, first)
 
     async def _append_turn(
         self, place: turns.Place, request: records.Request, topic: str, partition: int
     ) -> tuple[delivery.Subscription, int]:
-        """Take the place of a turn, then append its request."""
+        """Acquire the place of a turn, then append its request."""
         until = self._writer.append_by() or int(time.time() * 1000) + TURN_WITHIN_MS
         request = msgspec.structs.replace(request, append_by=until)
         acquired = False
@@ -138,6 +139,6 @@ class Appending:
         try:
             return await self._writer.append(request, topic, partition, acquire)
         except log.NotAppended:
-            if acquired:  # else the next turn would wait until the time is over
+            if acquired:  # otherwise the next turn waits until `until`
                 await self._release_turn(place, request.rid)
             raise

@@ -1,4 +1,5 @@
-"""A turn that is to follow one that runs still: refuse it, have it wait, or end the other."""
+"""What to do with a turn whose predecessor is still running: refuse it, queue it, or cancel the
+predecessor."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ _AFTER_ANY_EVENT: Final = 2**53
 
 
 class BusyTurns:
-    """Waits for turns, or interrupts them.
+    """Waits for running turns, or cancels them.
 
     Attributes:
-        _waiting: how many requests wait, by principal.
-        _lines: by conversation and what they are to follow there: those that wait have their turn
-            as they came.
+        _waiting: number of waiting requests, by principal.
+        _lines: locks by conversation and predecessor. Requests that wait for the same predecessor
+            start in the order of their arrival.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class BusyTurns:
 
     @contextlib.asynccontextmanager
     async def line(self, create: command.Create) -> AsyncIterator[None]:
-        """Inside of it, this request is the first of those that queue for one conversation, or
-        behind one node of it."""
+        """Hold the head of the queue for one conversation, or for one node of it, while the block
+        runs."""
         if create.conversation is None or create.if_busy != "queue":
             yield
             return
@@ -63,11 +64,12 @@ class BusyTurns:
     async def wait(
         self, turn: busy.Busy, if_busy: shapes.IfBusy, principal: Principal, give_up: float
     ) -> None:
-        """Return when the turn that is to be followed has ended. `give_up`: seconds of the
+        """Return when the predecessor has ended. `give_up`: the deadline, in seconds of the
         monotonic clock.
 
         Raises:
-            errors.ApiError: it runs still, `how` says to refuse, or the log does not answer.
+            errors.ApiError: it is still running at the deadline, `if_busy` says to refuse, or the
+                log does not answer.
         """
         try:
             async with asyncio.timeout(give_up - time.monotonic()):
@@ -80,10 +82,10 @@ class BusyTurns:
             raise errors.unavailable("The log cannot be read right now.") from error
 
     async def over(self, turn: busy.Busy, if_busy: shapes.IfBusy, owner: records.Owner) -> None:
-        """Return when the turn has ended, or is not there after all.
+        """Return when the predecessor has ended, or does not exist.
 
         Raises:
-            errors.ApiError: `how` says to refuse; or too many wait for this principal.
+            errors.ApiError: `if_busy` says to refuse, or too many requests of this principal wait.
             log.HistoryLost, log.LogUnavailable
             TimeoutError: it runs for too long.
         """

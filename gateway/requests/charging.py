@@ -1,4 +1,4 @@
-"""What a request takes before it is in the log, given back unless it gets there."""
+"""What a request holds before it is in the log. It is released unless the append succeeds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gateway.requests import stages
 
 
 class Bill:
-    """The charge of one request, and what else it has to give back.
+    """The charge of one request, and everything else to undo if the request fails.
 
-    The charge begins with the bill, so that it reaches Redis together with the first look-ups of
-    the stages. Use it as a context: what was taken is given back at its end, unless `stands` was
+    The charge starts in the constructor, so that it reaches Redis together with the first look-ups
+    of the stages. Use it as a context manager: it undoes everything at the end, unless `commit` was
     called.
     """
 
@@ -26,21 +26,21 @@ class Bill:
         self._undo = contextlib.ExitStack()
 
     async def check(self) -> None:
-        """Return once the rates allow the request. Raises ApiError: 429."""
+        """Wait until the rate limiter accepts the request. Raises ApiError: 429."""
         await self._charging
 
     async def charge(self) -> rate_limits.Charge:
-        """The charge, from now on given back with the rest. Raises ApiError: 429."""
+        """The charge. It is undone with the rest. Raises ApiError: 429."""
         charge = await self._charging
         self._undo.callback(lambda: self._rates.settle(charge.principal, charge.tokens, 0.0))
         return charge
 
     def undo(self, call: Callable[[], None]) -> None:
-        """Call this at the end, unless the request stands."""
+        """Register a call that undoes something, unless `commit` is called."""
         self._undo.callback(call)
 
     def commit(self) -> None:
-        """The request is in the log: nothing is given back."""
+        """The request is in the log: nothing is undone."""
         self._undo.pop_all()
 
     def __enter__(self) -> Self:
@@ -52,6 +52,6 @@ class Bill:
 
 
 def consume_exception(task: asyncio.Future[Any]) -> None:
-    """Mark the task's exception as seen: another failure may come first and be raised instead."""
+    """Mark the task's exception as retrieved, because another failure may be raised instead."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""A request for several answers: one response for each, all of them or none, followed as one."""
+"""A request for several answers: one response for each, submitted all or none, followed as one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from gateway.responses import response_stream
 from tailrace.auth.principal import Principal
 from tailrace.protocol import events, records
 
-WITHDRAWAL_S: Final = 5.0  # how long a client is kept waiting until nothing of its request runs
+WITHDRAWAL_S: Final = 5.0  # a failed request waits at most this long for its withdrawals
 _SEEDS: Final = 2**64
 _SEED_LEAST: Final = -(2**63)
 
 
 def nth(create: command.Create, index: int, among: int) -> command.Create:
-    """What choice number `index` asks for by itself. Its number is part of its idempotency key, so
-    that a repeated request finds each of its choices. `among`: its number among the choices of its
-    prompt. That is part of its seed, so that they differ and other prompts change nothing (as in
-    vLLM's server)."""
+    """The request for choice number `index` alone.
+
+    Its number is part of its idempotency key, so that a repeated request finds each of its choices.
+    `among` is its number among the choices of its prompt. It is added to the seed, so that these
+    choices differ and other prompts change nothing (as in vLLM's server).
+    """
     if not index:
         return create
     sampling, key = create.sampling, create.idempotency_key
@@ -46,20 +48,24 @@ def nth(create: command.Create, index: int, among: int) -> command.Create:
 def requests(
     create: command.Create, prompts: Sequence[command.Create] = ()
 ) -> list[command.Create]:
-    """What the choices of a request ask for. `prompts`: where it has several, `create` with each of
-    them; the choices of the first come first."""
+    """One request for each choice.
+
+    Args:
+        prompts: `create` with each prompt, if there are several. The choices of the first prompt
+            come first.
+    """
     count = create.choices // max(1, len(prompts))
     each = [prompt for prompt in prompts or (create,) for _ in range(count)]
     return [nth(request, index, index % count) for index, request in enumerate(each)]
 
 
 class Choices:
-    """The streams of all choices: a context manager, and a source of (index, event).
+    """The streams of all choices: a context manager and a source of (index, event).
 
     Attributes:
         streams: one for each choice.
         rid: of the first choice.
-        _waiting: for the next events of each choice that has not ended.
+        _waiting: the tasks that wait for the next events of each running choice.
     """
 
     def __init__(self, streams: Sequence[response_stream.ResponseStream]) -> None:
@@ -80,7 +86,7 @@ class Choices:
 
     @property
     def headers(self) -> dict[str, str]:
-        """For the answer; as of `ResponseStream`."""
+        """Headers of the answer, like `ResponseStream.headers`."""
         every = ", ".join(stream.rid for stream in self.streams)
         return {**self.streams[0].headers, "x-tailrace-response-id": every}
 
@@ -97,7 +103,7 @@ class Choices:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to be shown: all have ended, or one has failed."""
+        """Whether no event follows: all choices have ended, or one has failed."""
         finals = [stream.final for stream in self.streams]
         failed = any(final is not None and final["status"] == "failed" for final in finals)
         return failed or None not in finals
@@ -117,7 +123,7 @@ class Choices:
         return [(index, event) for index, task in arrived.items() for event in task.result()]
 
     async def to_end(self) -> None:
-        """Take all events. Raises like `next_events`."""
+        """Read all events. Raises like `next_events`."""
         await asyncio.gather(*(stream.to_end() for stream in self.streams))
 
     def keepalive(self) -> None:
@@ -128,7 +134,7 @@ class Choices:
                 return
 
     def release(self) -> None:
-        """Let go of all streams; idempotent."""
+        """Release all streams; idempotent."""
         for task in self._waiting.values():
             task.cancel()
         self._waiting = {}
@@ -142,8 +148,11 @@ async def submit(
     requests: Sequence[command.Create],
     principal: Principal,
 ) -> Choices:
-    """Take all choices of a request into the log, or none: where one is refused or not written, the
-    others are withdrawn before the client is told. `asked`: one for each choice (`split`).
+    """Submit all choices of a request, or none: if one is refused or not written, the others are
+    withdrawn before the client gets the error.
+
+    Args:
+        requests: one for each choice (`requests`).
 
     Raises:
         errors.ApiError: like `Submission.submit`.
@@ -154,7 +163,7 @@ async def submit(
     try:
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     except asyncio.CancelledError:
-        # Those under way are cancelled; those that were taken are let go of.
+        # Pending submissions are cancelled; the streams of finished ones are released.
         for task in tasks:
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().release()
@@ -164,7 +173,7 @@ async def submit(
     if not failures:
         return Choices(streams)
     for stream in streams:
-        # One that an idempotency key led to is another request's.
+        # A stream found by its idempotency key belongs to another request.
         request = records.decode_request(stream.request) if stream.submitted_here else None
         if request is not None:
             withdrawals.begin(request)

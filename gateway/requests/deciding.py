@@ -1,4 +1,4 @@
-"""Placed, and decided: what comes before a request, and which model it is for."""
+"""The place of a request in its conversation, and its model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.auth.principal import Principal
 
 
 class Deciding:
-    """Places requests in conversations and decides their model."""
+    """Places requests in conversations and chooses their model."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Deciding:
         self._turns = places
 
     async def place(self, arrival: stages.Arrival) -> stages.Placement:
-        """Raises like `turns.Turns.following`."""
+        """The place of the request in its conversation. Raises like `turns.Turns.after`."""
         create = arrival.create
         if create.conversation is None:
             return stages.Placement(arrival)
@@ -36,8 +36,12 @@ class Deciding:
         return stages.Placement(arrival, place if create.generate else None, before)
 
     async def decide(self, placement: stages.Placement) -> stages.Decision:
-        """Raises like `RequestBuilder.before`; ApiError: no model may be chosen, or its pool
-        refuses the request."""
+        """The request for one model.
+
+        Raises:
+            errors.ApiError: no rule fits, or the model's pool refuses the request. Others like
+                `RequestBuilder.before`.
+        """
         arrival, pending = placement.arrival, placement.arrival.create.pending
         if pending is None:
             return stages.Decision(placement, arrival.create)
@@ -56,7 +60,7 @@ class Deciding:
     ) -> command.Create:
         """The request for the model that the rules of `auto` choose for this dialogue."""
         messages = context.last_turns(before.messages)
-        # Another model reads the body again, which takes long for a large one.
+        # Another model parses the body again, which is slow for a large body.
         concrete = await asyncio.to_thread(pending.decide, messages)
         concrete = dataclasses.replace(
             concrete, idempotency_key=create.idempotency_key, body_digest=create.body_digest

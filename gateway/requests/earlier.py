@@ -1,4 +1,4 @@
-"""Earlier requests with the same idempotency key, as a submission looks for them."""
+"""Finds earlier requests with the same idempotency key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.web import access
 
 
 class EarlierRequests:
-    """Finds them."""
+    """Looks up the topics that may hold an earlier request."""
 
     def __init__(
         self, keys: idempotency.Idempotency, builder: request_builder.RequestBuilder
@@ -26,8 +26,10 @@ class EarlierRequests:
     async def find(
         self, create: command.Create, principal: Principal, excluding: command.Create | None = None
     ) -> response_stream.ResponseStream | None:
-        """The stream of a request with the same key, where the turn that is to be followed may be
-        just that one. It may be in the topic of each pool that may be chosen, `but` for this one's.
+        """The stream of a request with the same key, if there is one.
+
+        It may be in the topic of each pool that may be chosen; `excluding` leaves out the topic of
+        that request. A turn that seems busy may be this very request.
 
         Raises:
             errors.ApiError: 503, the log does not answer.
@@ -53,15 +55,15 @@ class EarlierRequests:
     async def before_building(
         self, decision: stages.Decision
     ) -> response_stream.ResponseStream | None:
-        """Like `of`, where what would be built depends on more than the key stands for."""
+        """Like `find`, for requests whose record depends on more than the key covers."""
         arrival = decision.placement.arrival
         if arrival.create.pending is not None and arrival.create.conversation is not None:
-            # A former try found a shorter conversation, without its own turn.
+            # An earlier attempt saw a shorter conversation, without its own turn.
             stream = await self.find(arrival.create, arrival.principal, excluding=decision.create)
             if stream is not None:
                 return stream
         if decision.create.search is not None:
-            # What its files hold now is no part of what a key stands for.
+            # The key does not cover the present content of the files.
             return await self.find(decision.create, arrival.principal)
         return None
 

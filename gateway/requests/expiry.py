@@ -1,7 +1,7 @@
-"""Requests that no worker claims end all the same, some time after their deadline (log rule §29).
+"""Ends requests that no worker claims, some time after their deadline (log rule §29).
 
-A worker ends them as soon as the deadline has passed. But there may be none: nobody serves the
-pool, or the log has lost the request, or no worker can read it.
+A worker ends such a request as soon as its deadline has passed. But there may be no worker for the
+pool, the log may have lost the request, or no worker can decode it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tailrace import log, telemetry
 from tailrace.delivery import delivery, hub
 
 CHECK_S: Final = 5.0
-GRACE_S: Final = 30.0  # behind the deadline, for the workers
-# A client may ask seldom; what is seen again within this time is still the same wait.
+GRACE_S: Final = 30.0  # after the deadline, for the workers
+# A client may poll rarely. A request that is seen again within this time keeps its deadline.
 MEMORY_S: Final = 3_600.0
 AT_ONCE: Final = 64  # appends under way
 
 
 class Expiry:
-    """Ends requests that this gateway has seen waiting for too long; `run` is its one task.
+    """Ends requests that have waited for too long; `run` is its only task.
 
     Attributes:
-        _due: when they are ended, by response id (monotonic seconds). Counted from when this
-            gateway first saw them, so never too early.
+        _deadlines: when a request is ended, by response id (monotonic seconds). It counts from when
+            this gateway first saw the request, so it is never too early.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Expiry:
         self._deadlines: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await self.check()
             await asyncio.sleep(CHECK_S)
 
     async def check(self) -> None:
-        """End what is due."""
+        """End the requests whose deadline has passed."""
         now = self._clock()
         expired = []
         for stream in self._delivery.unclaimed():
@@ -61,7 +61,7 @@ class Expiry:
         self._deadlines = {rid: at for rid, at in self._deadlines.items() if now < at + MEMORY_S}
 
     async def _end(self, stream: hub.Stream) -> None:
-        """What fails is tried again at the next look."""
+        """A failure is retried at the next check."""
         if stream.owner is None or stream.series is None:
             return
         try:

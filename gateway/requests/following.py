@@ -1,4 +1,4 @@
-"""What follows an append: the stream of the response, and who watches for its way elsewhere."""
+"""After the append: opens the response's stream and starts the watchers of its pool."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _INGRESS_SECONDS = telemetry.STAGE_SECONDS.labels(stage="ingress")
 
 
 class Following:
-    """Begins to follow responses.
+    """Opens streams and starts the watchers.
 
     Attributes:
-        rerouting: watches the responses submitted here.
-        hedges: watches for their first tokens.
+        rerouting: sends responses to other pools.
+        hedges: offers responses whose first token is late.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Following:
         )
 
     def _watch(self, entry: stages.LogEntry) -> None:
-        """Watch a response whose request is in the topic of `home`; `pool` is to answer it."""
+        """Start the watchers. The request is in the topic of `home`, and `pool` answers it."""
         destination = entry.destination
         home, pool = destination.home, destination.pool
         create, request = destination.draft.decision.create, destination.draft.request
@@ -86,7 +86,7 @@ class Following:
             at=home,
             others=others,
             requested_pool=create.pool,
-            # Older readers would show the text of another model in the item of the one before.
+            # Older readers show the text of another model in the item of the model before.
             continuers=list(others) if self._builder.records_version > records.VERSION else [],
             priority=create.priority,
             partition=partition,

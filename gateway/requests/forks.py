@@ -1,4 +1,4 @@
-"""The source of a fork, as the new request record is made of it."""
+"""The source of a fork, and what the new request record copies from it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import errors, events, file_search, fold, history, records, truncation
 
-# A worker finds younger ones in the log: answers stay for an hour longer than this, and a request
-# that waits for longer than ten minutes is not served.
+# A worker finds younger sources in the log: answers stay there one hour longer than this, and a
+# request that waits for more than ten minutes is not served.
 SURELY_LOGGED_S: Final = 24 * 3_600
-# Members of the echo that say what the prompt was made of.
+# Members of the echo that describe the prompt.
 _OF_THE_PROMPT: Final = (
     "instructions",
     "previous_response_id",
@@ -29,9 +29,9 @@ _OF_THE_PROMPT: Final = (
 
 
 class Source(NamedTuple):
-    """The request of the response that is forked, with the messages that its prompt was made of;
-    and the fork, which has the source's ids if workers may not find them in the log. `dropped`: how
-    many messages of the request the prompt lacks."""
+    """The request of the source, with the messages of its prompt; and the fork. The fork carries
+    the source's token ids if workers may not find them in the log. `dropped`: number of messages
+    that the prompt lacks."""
 
     request: records.Request
     fork: records.Fork
@@ -49,7 +49,7 @@ async def source(
 
     Raises:
         errors.ApiError: it is unknown, another owner's, deleted or not stored; it has fewer tokens;
-            it is of another model, or of two.
+            another model, or two models, answered it.
         log.LogUnavailable
     """
     try:
@@ -98,7 +98,7 @@ def _beginning(archive_copy: history.History, at: int) -> records.ForkSource:
 
 
 def prompt(request: records.Request) -> dict[str, Any]:
-    """The members of a source's record that make the prompt, and say what it was made of."""
+    """The members of a source's record that the prompt is built from."""
     return {
         name: getattr(request, name)
         for name in (
@@ -118,7 +118,7 @@ def prompt(request: records.Request) -> dict[str, Any]:
 
 
 def echo(fork_source: Source) -> dict[str, Any]:
-    """The members of the Response object that a fork has of its source, and its own."""
+    """The members of the Response object that a fork copies from its source, and `fork`."""
     source_echo, fork = fork_source.request.echo, fork_source.fork
     members: dict[str, Any] = {
         name: source_echo[name] for name in _OF_THE_PROMPT if name in source_echo

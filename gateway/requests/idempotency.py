@@ -1,9 +1,9 @@
 """One response per idempotency key (log rule §10).
 
-Redis maps (principal, key) to the first response and answers fast, but may have forgotten. The log
-decides: of two requests with one key the first in the log stands, and the other is withdrawn. A
-request that was withdrawn leaves its key to the next one. A key stands for one request: another
-body with it is refused, by the digests in the request records.
+Redis maps (principal, key) to the first response and answers fast, but may lose entries. The log
+decides: of two requests with one key the first one in the log is valid, and the other one is
+withdrawn. A withdrawn request frees its key. A key identifies one request: the same key with
+another body is refused, by the digests in the request records.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A client's key, and what asks with it.
+    """A client's key, and where its request goes.
 
     Attributes:
         key: as the client sent it.
         digest: as the log holds it.
-        body_digest: of what the client asks for.
-        partition: where (principal, key) leads.
+        body_digest: digest of the request's body.
+        partition: the hash of (principal, key).
     """
 
     owner: records.Owner
@@ -71,7 +71,7 @@ class KeyedRequest:
 
 
 class _OtherBody(Exception):
-    """The response `rid` has this key and was asked for with another body."""
+    """The response `rid` has this key and another body."""
 
     def __init__(self, rid: str) -> None:
         super().__init__(rid)
@@ -79,11 +79,11 @@ class _OtherBody(Exception):
 
 
 class Idempotency:
-    """Appends a request unless a request with the same key is there.
+    """Appends a request, unless the log has one with the same key.
 
     Attributes:
-        _pending: rid -> whether its request got into the log, for submissions under way. A retry
-            with the same key waits for it.
+        _pending: rid -> whether its request reached the log, for pending submissions. A retry with
+            the same key waits for it.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Idempotency:
     async def append_once(
         self, attempt: KeyedRequest, append: Append
     ) -> delivery.Subscription | response_stream.ResponseStream:
-        """Call `append`, unless there is an earlier request with this key.
+        """Call `append`, unless the log has an earlier request with this key.
 
         Returns:
             The subscription that `append` returned, or the stream of the earlier response.
@@ -119,8 +119,8 @@ class Idempotency:
         Raises:
             errors.ApiError: 409, the earlier request had another body. Nothing runs for this one.
             log.LogUnavailable: nothing was appended.
-            log.AppendFailed: like `append`; also when it is in the log, and it cannot be said
-                whether another request is ahead of it.
+            log.AppendFailed: like `append`; also when the request is in the log, but whether
+                another one precedes it is unknown.
         """
         try:
             return await self._append_once(attempt, append)
@@ -128,7 +128,7 @@ class Idempotency:
             raise errors.idempotency_key_reused() from error
 
     async def is_first(self, attempt: KeyedRequest) -> bool:
-        """Whether the log has this request, and no other one with its key ahead of it that stands.
+        """Whether the log has this request, and no valid one with its key before it.
 
         Raises:
             log.LogUnavailable
@@ -146,7 +146,7 @@ class Idempotency:
         return False
 
     async def find(self, key: Key) -> response_stream.ResponseStream | None:
-        """The stream of a request with this key that the log has, if there is one.
+        """The stream of the logged request with this key, if there is one.
 
         Raises:
             errors.ApiError: 409, it had another body.
@@ -192,7 +192,7 @@ class Idempotency:
     @contextlib.contextmanager
     def _submitting(self, rid: str) -> Iterator[asyncio.Future[bool]]:
         """Hold the rid from before it becomes visible in Redis until the append has succeeded or
-        failed. In between a look-up in the log would not find it."""
+        failed. In between, a look-up in the log does not find it."""
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pending[rid] = outcome
         try:
@@ -210,9 +210,9 @@ class Idempotency:
             stream = await self._attach(key, first)
             if stream is not None:
                 return stream
-            # Its submission failed or died before the append, so the key is free again.
+            # Its submission failed before the append, so the key is free again.
             await self._remap(attempt, first, attempt.rid)
-        # The key is new to Redis, which may have lost it or never been told.
+        # The key is new to Redis, which may have lost it or never got it.
         for rid in await self._response_ids(key, end=-1):
             try:
                 stream = await self._attach(key, rid, logged=True)
@@ -231,10 +231,10 @@ class Idempotency:
     async def _ahead_in_log(
         self, attempt: KeyedRequest, end: int
     ) -> response_stream.ResponseStream | None:
-        """The stream of a request with this key that got into the log just before this one.
+        """The stream of a request with this key that precedes this one in the log.
 
         Args:
-            end: offset after this request's record; -1 when it is not known.
+            end: offset after this request's record; -1: unknown.
         """
         for rid in await self._response_ids(attempt.key, end):
             if rid == attempt.rid:
@@ -249,8 +249,8 @@ class Idempotency:
         return await self._index.rids(key.pool, key.priority, key.partition, index_key, end)
 
     async def _withdraw(self, attempt: KeyedRequest, first: str) -> None:
-        """Withdraw this request, because `first` came before it. Returns when its CANCEL is in the
-        log, or soon; the withdrawal goes on."""
+        """Withdraw this request, because `first` precedes it. Return when its CANCEL is in the log,
+        or after `STAND_DOWN_S`; the withdrawal continues in the background."""
         self._withdrawals.begin(attempt.request)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STAND_DOWN_S):
@@ -258,7 +258,7 @@ class Idempotency:
         await self._remap(attempt, attempt.rid, first)
 
     async def _remap(self, attempt: KeyedRequest, old: str, new: str) -> None:
-        """Have the cache say `new` where it says `old`."""
+        """Replace `old` by `new` in the cache."""
         key = attempt.key
         await self._cache.release_key(key.principal, key.key, old)
         await self._cache.claim_key(key.principal, key.key, new, KEY_TTL_S)
@@ -266,14 +266,13 @@ class Idempotency:
     async def _attach(
         self, key: Key, rid: str, *, logged: bool = False
     ) -> response_stream.ResponseStream | None:
-        """The stream of the earlier response `rid`, or None when it cannot be followed or was
-        withdrawn.
+        """The stream of the earlier response `rid`; None if it cannot be followed or was withdrawn.
 
         Args:
-            logged: its request is known to be in the log.
+            logged: its request is in the log.
 
         Raises:
-            _OtherBody: it was asked for with another body.
+            _OtherBody: it has another body.
         """
         pending = self._pending.get(rid)
         if pending is not None and not await asyncio.shield(pending) and not logged:
@@ -293,7 +292,7 @@ class Idempotency:
             return None
 
     async def _follow(self, key: Key, rid: str) -> response_stream.ResponseStream:
-        # Before the stream is opened: one that is let go of can end its response.
+        # This check precedes the open: releasing a stream can end its response.
         digest = await self._operations.body_digest(rid, key.owner)
         if digest is not None and digest != key.body_digest:
             raise _OtherBody(rid)

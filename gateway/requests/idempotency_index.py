@@ -1,9 +1,9 @@
-"""Which responses an idempotency key stands for, by the log alone (log rule §10).
+"""The responses of an idempotency key, from the log alone (log rule §10).
 
-With a key, the partition is a hash of (principal, key). So the order of one request partition says
-which request came first, and all gateways agree. A gateway reads a partition once, from where
-unfinished requests begin or `RECENT` records back, whichever is earlier. From then on it reads only
-what is new.
+With a key, the partition is a hash of (principal, key). So the order in one request partition tells
+which request was first, and all gateways agree. A gateway reads a partition once, from the first
+unfinished request or `RECENT` records back, whichever is earlier. From then on it reads only new
+records.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tailrace import log
 from tailrace.log import interfaces
 from tailrace.protocol import commits, records, topics
 
-# Finished requests to look back at. A retry comes within seconds or minutes of the first try.
+# Finished requests to read back. A retry follows the first attempt within seconds or minutes.
 RECENT: Final = 1_000
-# What all partitions may take; above it the oldest keys are forgotten. Each partition may keep what
-# a look back brings, however many partitions there are.
+# Bound on the memory of all partitions. Above it the oldest keys are dropped. Each partition may
+# keep `RECENT` keys in any case.
 MAX_BYTES: Final = 16 << 20
 RID_BYTES: Final = 350  # measured: a key with one response
-MAX_RIDS: Final = 16  # per key, of requests that raced; the first one stands
+MAX_RIDS: Final = 16  # per key, of requests that raced; the first one is valid
 _FIELD: Final = b'"idempotency_key"'  # nearly every request has none, and need not be decoded
 
 Key = tuple[records.Owner, str]
 
 
 def _digest(key: Key) -> bytes:
-    """A key in a form of fixed size: names may be long, and there are thousands of keys."""
+    """A key in a fixed size: names may be long, and there are thousands of keys."""
     owner, client_key = key
     return hashlib.blake2b(f"{owner.key}|{client_key}".encode(), digest_size=16).digest()
 
@@ -39,11 +39,14 @@ def _digest(key: Key) -> bytes:
 @dataclass(slots=True)
 class _Partition:
     """
+
+
+
     Attributes:
-        position: next offset to be read; -1 before the first look.
+        position: next offset to read; -1 before the first read.
         rids: responses by digest of a key, in log order, each once; both bounded.
-        kept: number of responses in `rids`.
-        reading: one look at a time, so that each record is folded once.
+        count: number of responses in `rids`.
+        lock: one read at a time, so that each record is folded once.
     """
 
     position: int = -1
@@ -52,7 +55,7 @@ class _Partition:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def add(self, record: log.Record, limit: int) -> None:
-        """Note what the record says, and forget the oldest keys above `most` responses."""
+        """Add the record, and drop the oldest keys above `limit` responses."""
         self.position = record.offset + 1
         if record.value is None or _FIELD not in record.value:
             return
@@ -71,7 +74,7 @@ class _Partition:
 
 
 class IdempotencyIndex:
-    """Folds the request partitions that keys lead to."""
+    """Folds the request partitions of keys."""
 
     def __init__(self, offsets: interfaces.OffsetQueries, replays: interfaces.RangeReader) -> None:
         self._offsets = offsets
@@ -81,8 +84,8 @@ class IdempotencyIndex:
     async def rids(
         self, pool: str, priority: topics.PriorityClass, partition: int, key: Key, end: int = -1
     ) -> list[str]:
-        """Responses of `key`, oldest first, by everything below `end` (-1: below the end the log
-        has now).
+        """Responses of `key`, oldest first, from all records below `end` (-1: the log's present
+        end).
 
         Raises:
             log.LogUnavailable
@@ -94,7 +97,7 @@ class IdempotencyIndex:
                 end = (await self._offsets.ends(topic, [partition]))[partition]
             try:
                 await self._read(state, pool, topic, partition, end)
-            except log.HistoryLost as error:  # retention passed the place that was just looked up
+            except log.HistoryLost as error:  # retention passed the offset in between
                 state.position = -1
                 raise log.LogUnavailable(str(error)) from error
             return list(state.rids.get(_digest(key), ()))
@@ -118,7 +121,7 @@ class IdempotencyIndex:
                     state.add(record, limit)
 
     async def _start(self, pool: str, topic: str, partition: int, end: int) -> int:
-        """Finished requests lie below the commit, so whatever still runs is seen."""
+        """Finished requests lie below the committed offset, so this covers every running one."""
         begin = (await self._offsets.beginnings(topic, [partition]))[partition]
         committed = (await self._offsets.committed(topics.group(pool))).get((topic, partition))
         return max(begin, min(commits.finished_below(committed), end - RECENT))

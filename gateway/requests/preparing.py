@@ -1,4 +1,4 @@
-"""Built: the request record, charged, counted, its files written, its principal still welcome."""
+"""Builds the request record, charges it, counts its prompt and writes its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.auth.principal import Principal
 
 
 class Preparing:
-    """Makes request records that may be appended."""
+    """Builds request records that may be appended."""
 
     def __init__(
         self,
@@ -30,8 +30,12 @@ class Preparing:
         self._permit = permit
 
     async def build(self, decision: stages.Decision, bill: charging.Bill) -> stages.Draft:
-        """Raises like `RequestBuilder.build`; ApiError: the rates refuse it, its prompt is too
-        long, or its credential was revoked."""
+        """The record, charged to its principal.
+
+        Raises:
+            errors.ApiError: the rate limiter refuses it, its prompt is too long, or its credential
+                was revoked. Others like `RequestBuilder.build`.
+        """
         create, placement = decision.create, decision.placement
         arrival = placement.arrival
         request, partition = await self._builder.build(
@@ -43,12 +47,15 @@ class Preparing:
             await self._rates.charge_tokens(charge, admission.cost_of(request))
         await self._counts.check(create, request)
         request = await self._files.apart(request)
-        self._permit(arrival.principal)  # what came before may have taken seconds
+        self._permit(arrival.principal)  # the steps before may have taken seconds
         return stages.Draft(decision, request, partition, charge)
 
     async def count_tokens(self, decision: stages.Decision) -> int | None:
-        """How many tokens the prompt is; None where a worker has to say. Raises like `build`, and
-        ApiError: it is too long."""
+        """The number of tokens of the prompt; None where a worker has to count.
+
+        Raises:
+            errors.ApiError: the prompt is too long. Others like `build`.
+        """
         create, arrival = decision.create, decision.placement.arrival
         if not self.can_count(create.pool):
             return None

@@ -1,4 +1,4 @@
-"""From a checked command to the request record: history, partition, id, static part."""
+"""Builds a request record from a checked command: history, partition, id, echo."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestBuilder:
     """Builds request records.
 
     Attributes:
-        _turn: counts placements, so that equally loaded partitions take turns.
+        _turn: counts placements, so that equally loaded partitions alternate.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class RequestBuilder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`records_version`: the newest that may be written. `seal_keys`: None to seal nothing.
-        `searching`: None where there are no vector stores. `canary`: None to weigh no revisions.
-        `affinity`: go by what workers hold."""
+        `search`: None where there are no vector stores. `canaries`: None without shares of
+        revisions. `affinity`: whether placement uses the workers' prefix caches."""
         self._delivery = deliver
         self._cache = cache
         self._running = running
@@ -79,7 +79,7 @@ class RequestBuilder:
         principal: Principal,
         memory: ResponseMemory | None = None,
     ) -> context.History:
-        """What comes before a request of no conversation. Raises like `build`."""
+        """The history of a request outside conversations. Raises like `build`."""
         owner = access.owner_of(principal)
         return await self._resolver.resolve(create.previous, owner, memory)
 
@@ -93,15 +93,15 @@ class RequestBuilder:
         """The request record and its partition.
 
         Args:
-            remembered: the connection's memory of the previous response.
-            before: what comes before it, where it is known: of a turn of a conversation, always.
+            memory: the connection's memory of the previous response.
+            before: its history, if known; always set for a turn of a conversation.
 
         Raises:
-            errors.ApiError: the previous response cannot be continued, the response to be forked
-                is not there or has fewer tokens, there is no input, an item of it cannot be
-                resolved, calls and outputs of tools do not belong together, files cannot be
-                searched, or the deployment does not have what is asked for.
-            busy.Busy: the previous response runs still.
+            errors.ApiError: the previous response cannot be continued, the fork's source does not
+                exist or has fewer tokens, there is no input, an item of it cannot be resolved,
+                calls and outputs of tools do not match, files cannot be searched, or the deployment
+                lacks a feature.
+            busy.Busy: the previous response is still running.
             log.LogUnavailable
         """
         owner = access.owner_of(principal)
@@ -112,7 +112,7 @@ class RequestBuilder:
         history = before or await self._resolver.resolve(create.previous, owner, memory)
         with_references = await self._references.resolve(create, owner)
         past = context.last_turns(history.messages)
-        # A warm-up is no answer: what follows it without an input answers what it was given.
+        # A warm-up is not an answer: a request without input after it answers the warm-up's input.
         continues = None if create.turn else context.is_open(past)
         if continues is False and create.generate and create.previous is not None:
             raise errors.invalid_value("previous_response_id", _NO_TEXT.format(create.previous))
@@ -171,7 +171,7 @@ class RequestBuilder:
     async def _embeddings(
         self, create: command.Create, principal: Principal, owner: records.Owner
     ) -> tuple[records.Request, int]:
-        """Like `build`. The request has no messages, and nobody continues it."""
+        """Like `build`. The request has no messages and cannot be continued."""
         request = records.Request(
             rid="",
             owner=owner,
@@ -197,8 +197,8 @@ class RequestBuilder:
         principal: Principal,
         owner: records.Owner,
     ) -> tuple[records.Request, int]:
-        """Like `build`. The prompt is that of the source's record, so that this record is whole by
-        itself; everything else is as the client says now."""
+        """Like `build`. The prompt is copied from the source's record, so that this record is
+        complete; all else is as the client says now."""
         fork_source = await forks.source(self._delivery, fork, create.model, owner, self._clock())
         source = fork_source.request
         if source.format is not None:
@@ -238,18 +238,18 @@ class RequestBuilder:
 
     def continues(self, pool: str) -> bool:
         """Whether answers of a pool can be continued by their text."""
-        if self._records_version < records.VERSION_2:  # older readers would show what says so
+        if self._records_version < records.VERSION_2:  # older readers show the marker
             return False
         return requirements.continues(self._workers.workers(pool))
 
     def _continuable(self, create: command.Create, request: records.Request) -> records.Request:
-        """The request, whose echo says if an answer that is cut short can be continued."""
+        """The request. Its echo tells whether an incomplete answer can be continued."""
         if not continuable(request) or not self.continues(create.pool):
             return request
         return msgspec.structs.replace(request, echo={**request.echo, events.CONTINUE: True})
 
     def _extension(self, create: command.Create) -> dict[str, Any]:
-        """Members of version 2, where they are used: a plain request keeps its bytes."""
+        """Members of version 2, if used: a plain request keeps its bytes."""
         members: dict[str, Any] = {}
         if create.tools.prompt:
             members = {
@@ -276,10 +276,10 @@ class RequestBuilder:
         request: records.Request,
         messages: Sequence[dict[str, Any]] = (),
     ) -> int:
-        """The partition of a request that has no id yet, at a worker that can do it.
+        """The partition of a request without an id, at a worker that has the features it needs.
 
         Raises:
-            errors.ApiError: no worker can.
+            errors.ApiError: no worker has them.
         """
         key_partition, workers = None, self._workers.workers(create.pool)
         if create.idempotency_key is not None:
@@ -305,7 +305,7 @@ class RequestBuilder:
         messages: Sequence[dict[str, Any]],
         among: frozenset[int],
     ) -> int:
-        """`among`: partitions of workers that can do it."""
+        """`among`: partitions of capable workers."""
         if self._canaries is not None:
             scope = access.owner_of(principal).cache_scope
             revision_partitions = self._canaries.partitions(create.pool, scope, messages)
@@ -334,7 +334,7 @@ class RequestBuilder:
         sticky: int | None,
         among: frozenset[int],
     ) -> placement.Place | None:
-        """The place by what workers tell; None while they tell nothing."""
+        """The place by the workers' heartbeats; None without heartbeats."""
         if not self._affinity:
             return None
         pool, tokens = create.pool, dict[str, int]()
@@ -362,20 +362,21 @@ class RequestBuilder:
     def count_placement(
         self, pool: str, partition: int, create: command.Create, principal: Principal
     ) -> None:
-        """Count a request that goes to a partition until the pool's workers may tell of it."""
+        """Count a request for a partition until the heartbeats of the pool's workers may include
+        it."""
         work, rank = self._workers.backlog(pool), topics.CLASSES.index(create.priority)
         for worker in work.serving(partition):
             work.placements.add(worker.incarnation, principal.key, rank)
 
     def discard(self, partition: int, create: command.Create, principal: Principal) -> None:
-        """What was built for a partition is not written after all."""
+        """Undo `count_placement`: the request is not written."""
         work, rank = self._workers.backlog(create.pool), topics.CLASSES.index(create.priority)
         for worker in work.serving(partition):
             work.placements.remove(worker.incarnation, principal.key, rank)
 
     def wait_s(self, pool: str, create: command.Create, principal: str) -> float | None:
-        """Seconds until a pool would start a request of a principal, by its key; None while that is
-        not known."""
+        """Estimated seconds until a pool starts a request of a principal, by its key; None:
+        unknown."""
         key = create.idempotency_key
         partition = (
             None if key is None else placement.partition_of_key(principal, key, self._partitions)
@@ -383,7 +384,7 @@ class RequestBuilder:
         return self._workers.backlog(pool).wait_s(create.priority, principal, partition)
 
     async def has_answer(self, create: command.Create, request: records.Request) -> bool:
-        """Whether the pool has a former answer to this request (log rule §24)."""
+        """Whether the pool has a cached answer to this request (log rule §24)."""
         digest = equal_requests.digest(request)
         most = request.sampling.max_tokens
         return digest is not None and await self._cache.has_answer(create.pool, digest, most)
@@ -426,13 +427,12 @@ class RequestBuilder:
 
 
 def continuable(request: records.Request) -> bool:
-    """Whether the text of an answer can be continued: text under a format is no text alone, and
-    nothing continues what is not a message."""
+    """Whether the text of an answer can be continued: not under a format, and only a message."""
     return request.generate and request.format is None and not request.raw
 
 
 def _check_continuation(create: command.Create) -> None:
-    """Check that an answer may go on with text. Raises ApiError: 400 naming the field."""
+    """Check that an answer may be continued with text. Raises ApiError: 400 naming the field."""
     if create.format is not None:
         raise errors.invalid_value(
             create.format.param, "The text of an answer is not continued under a format."
@@ -444,5 +444,5 @@ def _check_continuation(create: command.Create) -> None:
 
 
 def key_digest(key: str | None) -> str | None:
-    """A client's key as the log holds it. The key itself may be private."""
+    """A client's key in the form of the log: a digest, because the key may be private."""
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key is not None else None

@@ -1,4 +1,4 @@
-"""Requests into the log."""
+"""Appends requests to the log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tailrace.log import interfaces
 from tailrace.protocol import errors, records
 from tailrace.protocol.broker_clock import BrokerClock
 
-# The rest of a Kafka record is for key, headers and the batch around it.
+# The rest of a Kafka record is for the key, the headers and the batch.
 MAX_BODY_BYTES: Final = records.MAX_RECORD_BYTES - 65_536
-# Deadline of one append. There are two, so an answer comes about 10 s after the request.
+# Deadline of one append. There are two appends, so a client waits for 10 s at most.
 APPEND_DEADLINE_S: Final = 5.0
-# What the broker appends later does not count. It is no later than the answer that a client gets.
+# A record that the broker appends later is ignored. The client has its answer by then.
 APPEND_WITHIN_MS: Final = 10_000
 
 
@@ -26,8 +26,9 @@ class RequestWriter:
     """Appends request records and subscribes to their responses.
 
     Attributes:
-        _clock: bound on the broker's time, by its acknowledgements.
-        _times: when the broker took requests, by response id, until somebody asks (`taken_at`).
+        _clock: bound on the broker's time, from its acknowledgements.
+        _times: the broker's time of appended requests, by response id, until `append_time_ms` reads
+            it.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class RequestWriter:
 
     @property
     def ready(self) -> bool:
-        """Whether a request can be appended and its response be read now."""
+        """Whether a request can be appended and its response read now."""
         return self._writer.connected and self._delivery.ready
 
     @property
     def responsive(self) -> bool:
-        """Whether `ready`, and the broker answers: questions in time, appends not overdue."""
+        """Whether `ready`, and the broker answers queries and appends in time."""
         return self.ready and self._delivery.answered and not self._writer.stalled
 
     async def append(
@@ -65,8 +66,8 @@ class RequestWriter:
         It becomes visible when the append succeeds, and is forgotten when it fails.
 
         Args:
-            first: what is to be done in between: it may tell others of the response, who then look
-                it up. What it raises is raised here, and nothing is appended.
+            first: called after the registration and before the append, for example to publish the
+                response's id. Its exceptions are raised, and nothing is appended.
 
         Returns:
             A subscription to the response, and the offset after the request record. The offset is
@@ -74,9 +75,9 @@ class RequestWriter:
             had already taken.
 
         Raises:
-            errors.ApiError: the record is too large, or too much is kept for its owner.
+            errors.ApiError: the record is too large, or too many bytes are held for its owner.
             log.NotAppended: the request is not in the log and never will be.
-            log.AppendFailed: it may be in the log, or get there until `append_by`.
+            log.AppendFailed: it may be in the log, or reach it until `append_by`.
         """
         request = msgspec.structs.replace(request, append_by=request.append_by or self.append_by())
         value = records.encode(request)
@@ -102,13 +103,12 @@ class RequestWriter:
         await self._writer.append(topic, partition, reroute.rid, value, telemetry.trace_headers())
 
     def append_time_ms(self, rid: str) -> int:
-        """The broker's time, in ms, of a request that was appended here; 0 if it is not known. It
-        is told once."""
+        """The broker's time, in ms, of a request appended here; 0: unknown. It is returned once."""
         return self._times.pop(rid, 0)
 
     def append_by(self) -> int:
-        """The broker's time, in ms, after which a request that is appended now does not count; 0
-        before the first acknowledgement: the broker's time is not known."""
+        """The broker's time, in ms, after which a request appended now is ignored; 0 before the
+        first acknowledgement, while the broker's time is unknown."""
         if not self._clock.settled:
             return 0
         return int(self._clock.now_ms(self._monotonic())) + APPEND_WITHIN_MS
@@ -116,13 +116,13 @@ class RequestWriter:
     async def _append_or_find(
         self, request: records.Request, topic: str, partition: int, value: bytes
     ) -> int:
-        """The offset of the record; -1 when it is in the log at an offset that is not known."""
+        """The offset of the record; -1: it is in the log at an unknown offset."""
         try:
             return await self._append_twice(request, topic, partition, value)
         except log.NotAppended:
             raise
         except log.AppendFailed:
-            # A worker may have claimed it: then it is in the log, whatever the append says.
+            # If a worker has claimed it, it is in the log, whatever the append reports.
             if self._delivery.logged(request.rid):
                 return -1
             raise
@@ -144,7 +144,7 @@ class RequestWriter:
         except log.AppendFailed:
             try:
                 return await self._append_once(request, topic, partition, value)
-            except log.NotAppended as error:  # that is so of the second record only
+            except log.NotAppended as error:  # this holds for the second record only
                 raise log.AppendFailed(str(error)) from error
 
     async def _append_once(

@@ -1,4 +1,5 @@
-"""What a request needs of others: readers that know its record, workers that can do it (pure)."""
+"""What a request requires: readers that know its record version, workers with its features
+(pure)."""
 
 from __future__ import annotations
 
@@ -24,16 +25,16 @@ _WORDS: Final[Mapping[str, str]] = {
     "dimensions": "Fewer dimensions than it has are",
 }
 
-# Clients are told beforehand that it can be had, so whichever worker owns the partition has to.
+# Clients learn beforehand that this works, so each worker of the pool must have it.
 _OF_ALL: Final = frozenset({"continuation"})
 
 
 class _Need(NamedTuple):
-    """What a request asks of an engine.
+    """A feature that a request needs.
 
     Attributes:
         name: a feature, or with `own` a field of `engine_fields.TABLE`.
-        member: of the request (a dotted path) that asks for it.
+        member: the member of the request (a dotted path) that needs it.
     """
 
     name: str
@@ -48,17 +49,16 @@ def check(
     newest: int,
     workers: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-    """Refuse what this deployment or the pool does not have.
+    """Refuse a request that needs what this deployment or the pool lacks.
 
     Args:
         create: what `request` was made from.
         newest: the newest record version that may be written.
-        workers: heartbeats of the pool, or of those of its workers that may get the request. While
-            none is known the request waits in the log, and the worker that takes it refuses what it
-            cannot do.
+        workers: heartbeats of the pool, or of those of its workers that may get the request.
+            Without any the request waits in the log, and its worker refuses what it cannot do.
 
     Returns:
-        The workers that can do all of it, as far as is known.
+        The workers that have all of it, by their heartbeats.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -92,24 +92,24 @@ def check(
 
 
 def continues(workers: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all workers of a pool continue texts, as far as they are known."""
+    """Whether all known workers of a pool continue texts."""
     return all("continuation" in each for each in _features(workers))
 
 
 def takes_images(workers: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Whether a worker of a pool takes images; None while none tells."""
+    """Whether a worker of a pool accepts images; None while none reports its features."""
     features_of_workers = list(_features(workers))
     return any("images" in each for each in features_of_workers) if features_of_workers else None
 
 
 def _needs(request: records.Request) -> list[_Need]:
-    """What a request needs of the engine."""
+    """What a request needs from the engine."""
     needs = [_Need(need.feature, need.field, own=False) for need in features.needed(request)]
     return needs + [_Need(row.name, row.member, own=True) for row in engine_fields.used(request)]
 
 
 def _lacks(worker: Mapping[str, Any], needs: Sequence[_Need]) -> list[_Need]:
-    """What a worker that tells its features does not have."""
+    """The needs that a worker does not meet."""
     not_offered = worker.get("not_offered")  # not by older ones
     refused = not_offered if isinstance(not_offered, list) else []
     return [
@@ -132,14 +132,14 @@ def _unsupported(create: command.Create, need: _Need) -> errors.ApiError:
 
 
 def _features(workers: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """The features of each worker that tells them."""
+    """The features of each worker that reports them."""
     for worker in workers:
         if _reports_features(worker):
             yield worker["features"]
 
 
 def embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether it is known that none of the workers of a pool generates text."""
+    """Whether all workers that report features generate no text; False without any."""
     some = False
     for worker_features in _features(workers):
         if features.generates_text(worker_features):
@@ -149,7 +149,7 @@ def embed_only(workers: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _param(create: command.Create, member: str) -> str:
-    """The client's name of a member of the record."""
+    """The client's field name for a member of the record."""
     if member == "format" and create.format is not None:
         return create.format.param
     if member == "reasoning.effort" and create.reasoning is not None:
@@ -157,7 +157,7 @@ def _param(create: command.Create, member: str) -> str:
     if member == "logprobs":
         return create.logprobs_param or member
     if member == "input":
-        return images.first(create.turn) or member  # the conversation may have shown it before
+        return images.first(create.turn) or member  # an earlier turn may have shown it
     if member == "previous_response_id" and create.previous is None:
         return "conversation"
     if member == "output":
@@ -167,7 +167,7 @@ def _param(create: command.Create, member: str) -> str:
 
 
 def _later(create: command.Create, request: records.Request) -> Iterator[str]:
-    """The fields that need records of version 2, in the client's names."""
+    """The fields that need records of version 2, by the client's names."""
     if request.fork is not None:
         yield "fork"
     if request.raw:

@@ -1,5 +1,6 @@
-"""Responses that were submitted here, until they end: what they say of their pools, and their way
-to another pool where their own cannot answer (log rule §22), or cannot go on (§25)."""
+"""Watches the responses that were submitted here until they end. It reports the health of their
+pools to the circuit breakers, and sends a response to another pool when its own cannot answer (log
+rule §22) or cannot continue (§25)."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ from tailrace.protocol import fold, records, segments, topics
 
 CHECK_S: Final = 0.5
 AT_ONCE: Final = 64  # reroutes under way
-# A response that stands still for so long, in a broken pool, is continued by another one. Longer
-# than `worker.serving.takeover.GRACE_MS`: a worker of its own model goes first.
+# A response without progress for this long in a broken pool is continued by another pool. Longer
+# than `worker.serving.takeover.GRACE_MS`, so that a worker of its own model takes over first.
 STANDS_STILL_S: Final = 4.0
-# Codes of failed responses by which their pool's engine is to blame (`worker.serving.claim_plan`).
+# Codes of failures that the pool's engine caused (`worker.serving.claim_plan`).
 _BROKEN: Final = frozenset({"server_error"})
 
 
@@ -35,17 +36,17 @@ class WatchedResponse:
 
     Attributes:
         at: the pool that got its request last.
-        others: pools that may answer it too, and did not get it yet.
-        asked: the pool that was asked for.
-        continuers: pools that may continue its text, and were not asked to yet.
-        continuer: the last one that was; empty before.
-        sent_at: when the pool got it (monotonic seconds).
-        patience_s: how long it waits for a pool in which nothing moves.
-        seen: claims and tokens at the last look.
-        seen_at: when they last grew (monotonic seconds).
-        told: something was said of the pool.
-        judged: its revision was told of how it ended.
-        late, stalled: so was that.
+        others: pools that may also answer it and did not get it yet.
+        requested_pool: the pool that the client named.
+        continuers: pools that may continue its text and were not asked to yet.
+        continuer: the last one that was asked; empty before.
+        sent_at: when pool `at` got it (monotonic seconds).
+        patience_s: how long it waits for a pool without any progress.
+        progress: claims and tokens at the last check.
+        progress_at: when they last grew (monotonic seconds).
+        reported: an outcome was reported to the pool's breaker.
+        revision_reported: its end was reported for its model revision.
+        late, stalled: this was reported to the breaker.
     """
 
     subscription: delivery.Subscription
@@ -72,16 +73,16 @@ class WatchedResponse:
 
     @property
     def owner(self) -> str:
-        """The pool whose worker has it, or else the one that got it last."""
+        """The pool of its worker, or else the pool that got it last."""
         return topics.pool_of(self.state.topic) or self.at
 
 
 class Rerouting:
-    """Watches the responses of this gateway; `run` is its one task.
+    """Watches the responses of this gateway; `run` is its only task.
 
     Attributes:
-        _watched: by response id.
-        _moved_at: when a response of a pool was last seen to get on, by pool (monotonic seconds).
+        _responses: by response id.
+        _progress_at: when a response of a pool last made progress, by pool (monotonic seconds).
     """
 
     def __init__(
@@ -106,18 +107,18 @@ class Rerouting:
         self._progress_at: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await self.check()
             await asyncio.sleep(CHECK_S)
 
     def add(self, rid: str, response: WatchedResponse) -> None:
-        """A response was submitted here."""
+        """Watch a response that was submitted here."""
         response.sent_at = response.progress_at = self._clock()
         self._responses[rid] = response
 
     def on_end(self, stream: response_stream.ResponseStream) -> None:
-        """Nobody here follows the response any more: it has ended, or cannot be followed."""
+        """The response has ended, or can no longer be followed."""
         self._hedges.on_end(stream.rid)
         response = self._responses.pop(stream.rid, None)
         if response is None:
@@ -136,14 +137,14 @@ class Rerouting:
                 self._breakers.release(response.owner)
 
     def on_first_token(self, stream: response_stream.ResponseStream, seconds: float) -> None:
-        """The first token came, so long after the request."""
+        """The first token came, `seconds` after the request."""
         self._hedges.on_first_token(stream.rid)
         response = self._responses.get(stream.rid)
         if response is not None and not response.state.served and not response.state.answer_of:
             self._canaries.on_first_token(response.owner, response.state.model[0], seconds)
 
     def _report_revision(self, response: WatchedResponse, *, failed: bool) -> None:
-        """Say how a response ended, once."""
+        """Report the end of a response for its revision, once."""
         if (
             not response.revision_reported
             and not response.state.served
@@ -153,7 +154,7 @@ class Rerouting:
             self._canaries.on_end(response.owner, response.state.model[0], failed=failed)
 
     async def check(self) -> None:
-        """Tell the breakers what there is to tell, and send on what waits for a broken pool."""
+        """Report outcomes to the breakers, and reroute responses that wait for a broken pool."""
         now = self._clock()
         due: list[tuple[Callable[[WatchedResponse], Awaitable[None]], WatchedResponse]] = []
         for response in list(self._responses.values()):
@@ -175,7 +176,7 @@ class Rerouting:
             self._progress_at[response.owner] = now
         if pool is None:
             return
-        # The tokens before a continuation say nothing of the pool that is to continue.
+        # Tokens from before a continuation are no evidence about the continuing pool.
         continued = response.continuer in ("", response.owner)
         if response.state.next and continued and not response.reported:
             response.reported = True
@@ -185,7 +186,9 @@ class Rerouting:
             response.late = response.reported = True
             self._breakers.record(pool.name, "late")
         since = response.progress_at
-        if response.state.owner in response.state.yielded:  # it makes way for others that get on
+        if (
+            response.state.owner in response.state.yielded
+        ):  # paused for other responses that make progress
             since = max(since, self._progress_at.get(response.owner, -math.inf))
         stalled = response.state.epoch and 0 < pool.stalled_after_s < now - since
         if stalled and not response.stalled:
@@ -194,16 +197,16 @@ class Rerouting:
             self._breakers.record(pool.name, "stalled")
 
     def _went_well(self, response: WatchedResponse) -> None:
-        """It has tokens. A former answer says nothing of the pool's engines."""
+        """Report a success. A cached answer is no evidence about the pool's engines."""
         if response.state.answer_of:
             self._breakers.release(response.owner)
         else:
             self._breakers.record(response.owner)
 
     def _stuck(self, response: WatchedResponse, now: float) -> bool:
-        """Whether its pool is broken, or nothing of it was seen to move for as long as the request
-        can wait: its workers may die one after the other, or not reach the log. Behind the
-        deadline, too: the next pool says so then."""
+        """Whether its pool is broken, or made no progress for as long as the request may wait: its
+        workers may crash one after the other, or not reach the log. This also holds after the
+        deadline: then the next pool ends the request."""
         still_s = now - max(response.sent_at, self._progress_at.get(response.at, -math.inf))
         return (
             still_s >= response.patience_s
@@ -211,7 +214,7 @@ class Rerouting:
         )
 
     async def _send_on(self, response: WatchedResponse) -> None:
-        """Give the request to the next pool. What fails is tried again: two copies are
+        """Send the request to the next pool. A failure is retried, because two copies are
         harmless."""
         request = records.decode_request(response.subscription.request)
         if request is None:
@@ -222,8 +225,8 @@ class Rerouting:
             await self.send(request, response, to)
 
     def _stands_still(self, response: WatchedResponse, now: float) -> bool:
-        """Whether another pool is to continue the text: the pool of its owner is broken, it stands
-        still, and so is the pool that was asked to continue it, if one was."""
+        """Whether another pool must continue the text: it makes no progress, and the pool of its
+        owner and the last continuing pool are broken."""
         pool = self._pools.catalog.pool(response.requested_pool)
         return (
             bool(response.continuers)
@@ -238,7 +241,7 @@ class Rerouting:
         )
 
     async def _send_continuation(self, response: WatchedResponse) -> None:
-        """Ask the next pool to continue the text. Like `_send_on`."""
+        """Send the request to the next pool to continue the text. Like `_send_on`."""
         request = records.decode_request(response.subscription.request)
         if request is None or not segments.allowed(request):
             response.continuers = []
@@ -256,7 +259,7 @@ class Rerouting:
         *,
         continues: bool = False,
     ) -> None:
-        """Give the request to the pool `to` too. `continues`: to continue its text."""
+        """Send the request to the pool `to`. `continues`: to continue its text."""
         reroute = records.Reroute(request.rid, request, response.appended_ms, continues)
         topic = topics.requests(to, response.priority)
         try:
@@ -278,7 +281,7 @@ class Rerouting:
 
 
 def count_reroute(rid: str, pool: str, to: str) -> None:
-    """Count and log that another pool got a request than would have been its next."""
+    """Count and log a request that pool `to` got instead of `pool`."""
     telemetry.FALLBACKS.labels(pool=pool, to=to).inc()
     telemetry.log(telemetry.Action.RESPONSE_REROUTED, response=rid, pool=pool, to=to)
 

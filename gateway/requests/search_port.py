@@ -1,4 +1,4 @@
-"""What a request needs of a search in files. `gateway.retrieval` has it, which submits requests."""
+"""The interface of file search. `gateway.retrieval` implements it; it submits requests itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.parsing import command
 from gateway.parsing.file_search import FileSearch
 from tailrace.auth.principal import Principal
 
-DEADLINE_S: Final = 30.0  # of a search for a request; the question may wait to be embedded
+DEADLINE_S: Final = 30.0  # of one search; the question may wait for its embedding
 
 
 class SearchPort(Protocol):
@@ -23,11 +23,9 @@ class SearchPort(Protocol):
         messages: Sequence[dict[str, Any]],
         principal: Principal,
     ) -> passage_prompt.PassagePrompt | None:
-        """The messages with passages that were found for the last one of a user; None where there
-        is no question in them.
+        """The messages with passages for the last user message; None without a question.
 
         Raises:
-            errors.ApiError: 404, a store is not the owner's, or there is none; 429 or 503, the
-                question could not be embedded, or the log or the database does not answer in time.
-                Nothing of a request was written.
+            errors.ApiError: 404, the owner has no such store; 429 or 503, the question could not be
+                embedded, or the log or the database does not answer in time. Nothing was written.
         """

@@ -1,14 +1,14 @@
-"""What a request is on its way into the log, one record for each stage.
+"""The records of a request on its way into the log, one for each stage.
 
-    Asked     a checked command that was admitted, and who sent it
-    Placed    with its place in a conversation and the messages before it
-    Decided   with the model, where `auto` had to choose one
-    Built     the request record and its partition, charged to the principal
-    Routed    the pool that gets it, and the topic that decides which request of a key is first
-    Appended  in the log, with a subscription to its response
+    Arrival      an admitted command, and who sent it
+    Placement    with its place in a conversation and the messages before it
+    Decision     with the model, where `auto` had to choose one
+    Draft        the request record and its partition, charged to the principal
+    Destination  the pool that gets it, and the topic that decides which request of a key is first
+    LogEntry     in the log, with a subscription to its response
 
-Each stage is a function of the one before. Charges and places that do not stand are given back by
-`charging.Bill`.
+Each stage is a function of the one before. `charging.Bill` undoes charges and places if a later
+stage fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Arrival:
     """An admitted command.
 
     Attributes:
-        remembered: the connection's memory of the previous response.
-        since: when it came, in seconds of the monotonic clock.
+        memory: the connection's memory of the previous response.
+        since: its time of arrival, in seconds of the monotonic clock.
     """
 
     create: command.Create
@@ -42,7 +42,7 @@ class Arrival:
 
     @property
     def looks_up(self) -> bool:
-        """Whether the log has to be read before it can be built."""
+        """Whether building it needs to read the log."""
         create = self.create
         return (
             create.previous is not None
@@ -55,9 +55,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Attributes:
-    turn: the place it takes in its conversation; None: it takes none.
-    before: the messages before it; None: not known yet, or none.
+    """An arrival in its conversation.
+
+    Attributes:
+        turn: its place in the conversation; None: it has no place.
+        before: the messages before it; None: unknown, or none.
     """
 
     arrival: Arrival
@@ -67,9 +69,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Attributes:
-    create: the command for one model.
-    """
+    """A placement with its model. `create`: the command for this model."""
 
     placement: Placement
     create: command.Create
@@ -77,7 +77,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The request record, which its principal was charged for."""
+    """The request record, charged to its principal."""
 
     decision: Decision
     request: records.Request
@@ -87,9 +87,12 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Attributes:
-    pool: it is to answer.
-    home: the pool whose topic gets the record: with an idempotency key, always the one asked for.
+    """A draft with its pool.
+
+    Attributes:
+        pool: the pool that answers.
+        home: the pool whose topic gets the record; with an idempotency key, always the requested
+            one.
     """
 
     draft: Draft
@@ -99,9 +102,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """Attributes:
-    asked_ms: the broker's time of the record; 0: not known.
-    """
+    """A request in the log. `appended_ms`: the broker's time of its record; 0: unknown."""
 
     destination: Destination
     subscription: delivery.Subscription

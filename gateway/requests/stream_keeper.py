@@ -1,7 +1,7 @@
-"""Streams of responses from their start to their end, with or without a connection.
+"""Follows responses from their start to their end, with or without a connection.
 
 A connection may leave before its response ends. The keeper then follows the response to its end, so
-that its conversation is cached and its place among the running responses becomes free.
+that the dialogue is cached and the response stops counting as running.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from tailrace.delivery import delivery, outbox
 from tailrace.protocol import records
 from tailrace.web import admitted
 
-# A response that no worker takes is not followed longer than this; the log still has it.
+# A response that no worker claims is not followed longer than this; the log still has it.
 FOLLOW_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EphemeralResponse:
-    """A running response that is of use only to its connection. `revoke` cancels it, whether or
-    not the connection is still there."""
+    """A running response that is not stored, so only its connection can read it. `revoke` cancels
+    it, with or without that connection."""
 
     principal: Principal
     revoke: Callable[[], None]
 
 
 class StreamKeeper:
-    """Opens response streams, and follows the ones that a connection let go of.
+    """Opens response streams, and follows those that a connection has released.
 
     Attributes:
         running: unfinished responses that were submitted here.
         active_streams: number of streams that a connection of this process follows.
-        on_end: called with each stream of a response that was submitted here, when it is not
-            followed any more.
-        on_first_token: called with each stream of such a response at its first token, and how many
-            seconds after the request that came.
-        _unstored: running responses that were submitted here and are not stored, by id.
-        _background: number of streams by response id that no connection follows any more.
+        on_end: called with each stream of a response submitted here, when it is no longer followed.
+        on_first_token: called with each such stream at its first token, and with the seconds since
+            the request.
+        _ephemeral: running responses submitted here that are not stored, by id.
+        _background: number of streams without a connection, by response id.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class StreamKeeper:
         admitted: admitted.Admitted,
         settle: Callable[[str, float, float], None],
     ) -> None:
-        """`settle` is told of each response its principal, what it was charged and what it used, in
+        """`settle` is called for each response with its principal, its charge and its usage, in
         tokens."""
         self._delivery = deliver
         self._operations = operations
@@ -136,8 +135,8 @@ class StreamKeeper:
 
     def _on_release(self, stream: response_stream.ResponseStream) -> None:
         self.active_streams -= 1
-        # Only a response that was submitted here has something to be done at its end. A client may
-        # follow one response as often as it likes, and must not leave a task behind each time.
+        # Only a response that was submitted here needs work at its end. A client may follow one
+        # response many times, and must not leave a task each time.
         if stream.over or (stream.store and not stream.submitted_here):
             self._end(stream)
         else:
@@ -152,19 +151,19 @@ class StreamKeeper:
                 if stream.submitted_here:
                     await stream.to_end()
         except (outbox.Slow, log.HistoryLost, log.LogUnavailable, delivery.NotFound, TimeoutError):
-            pass  # this process cannot follow it; what the log holds of it stays true
+            pass  # this process cannot follow it; the log stays authoritative
         finally:
             self._background[stream.rid] -= 1
             self._background += Counter()  # drops zeros
             self._end(stream)
 
     async def _cancel_after_grace(self, stream: response_stream.ResponseStream) -> None:
-        """Cancel a response that cannot be asked for later, unless its client comes back."""
+        """Cancel a response that is not stored, unless its client reconnects."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._cancel_grace_s):
                 await stream.to_end()
                 return
-        # Any other watcher is the client, which came back.
+        # Any other watcher is the reconnected client.
         if self._delivery.watchers(stream.rid) <= self._background[stream.rid]:
             await self._cancel(stream)
 
@@ -191,6 +190,6 @@ class StreamKeeper:
 
 
 def _used(response: dict[str, Any]) -> float:
-    """Tokens of a Response object that has ended; one that was never started has used none."""
+    """Tokens that an ended Response used; none if it never started."""
     usage = response.get("usage") or {}
     return float(usage.get("input_tokens", 0) + usage.get("output_tokens", 0))

@@ -1,10 +1,10 @@
-"""The way of a request into the log, as a pipeline of records (`stages`).
+"""The pipeline that brings a request into the log, in records (`stages`).
 
 A client gets no answer before the broker has acknowledged the request record. From then on the
 response belongs to the log, and the `StreamKeeper` follows it to its end.
 
-An error says what became of the request: `outcome_unknown` that it may be in the log, and is being
-withdrawn; every other one that nothing was written or will be.
+The code of an error tells what happened to the request: with `outcome_unknown` it may be in the log
+and is being withdrawn; with any other code nothing was or will be written.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.web import access
 
-# For everything before the append, which has its own deadline, as a search in files has.
+# For all stages before the append. The append and a file search have their own deadlines.
 PREPARE_DEADLINE_S: Final = 10.0
 
 
 def _nothing(_rid: str) -> None:
-    """What a connection without a memory remembers."""
+    """The memory of a connection without one."""
 
 
 class Submission:
-    """Takes requests into the log.
+    """Brings requests into the log.
 
     Attributes:
-        intake: whether this process takes requests.
+        intake: whether this process accepts requests.
         streams: streams of the responses submitted here and of those followed here.
         following: watches the responses submitted here.
     """
@@ -80,22 +80,22 @@ class Submission:
 
     @property
     def accepting(self) -> bool:
-        """Whether a request could be taken now."""
+        """Whether a request could be accepted now."""
         return self._writer.ready and not self.intake.refusing
 
     @property
     def responsive(self) -> bool:
-        """Whether the log took and answered what it was last asked."""
+        """Whether the log answers queries and appends in time."""
         return self._writer.responsive
 
     async def submit(
         self, create: command.Create, principal: Principal, recall: admitting.Recall = _nothing
     ) -> response_stream.ResponseStream:
-        """Take a request into the log.
+        """Bring a request into the log.
 
         Args:
-            recall: the connection's memory by response id. It also knows responses with
-                `store: false`, which no cache does.
+            recall: the connection's memory by response id. Unlike a cache it has responses with
+                `store: false`.
 
         Returns:
             The stream of the response. The caller must enter or release it.
@@ -118,13 +118,14 @@ class Submission:
     async def _submit_once(
         self, create: command.Create, principal: Principal, recall: admitting.Recall
     ) -> response_stream.ResponseStream:
-        """Raises busy.Busy: it is to follow a turn that runs still. Nothing was written."""
+        """Raises busy.Busy: the turn before it is still running. Nothing was written."""
         arrival = self._admitting.receive(create, principal, recall)
         try:
             with charging.Bill(self._rates, arrival) as bill:
                 async with asyncio.timeout(PREPARE_DEADLINE_S) as timeout:
                     if arrival.looks_up:
-                        # The log may be read. A refused principal must not cause that.
+                        # The next stages may read the log. A refused principal must not cause
+                        # reads.
                         await bill.check()
                     placement = await self._deciding.place(arrival)
                     decision = await self._deciding.decide(placement)
@@ -147,10 +148,10 @@ class Submission:
         return self.following.follow(entry)
 
     async def count(self, create: command.Create, principal: Principal) -> int | None:
-        """How many tokens the prompt of a request is; None where a worker has to say.
+        """The number of tokens of a request's prompt; None where a worker has to count.
 
         Raises:
-            errors.ApiError: as of `submit`, and 400 where it is too long.
+            errors.ApiError: like `submit`; 400 if it is too long.
         """
         if create.pending is None and not self._preparing.can_count(create.pool):
             return None
@@ -163,7 +164,7 @@ class Submission:
                 placement = await self._deciding.place(arrival)
                 return await self._preparing.count_tokens(await self._deciding.decide(placement))
         except busy.Busy:
-            return None  # as long as it runs, nobody knows what it will say
+            return None  # its answer is unknown while it runs
         except (log.LogUnavailable, TimeoutError) as error:
             raise errors.unavailable("The log cannot be read right now.") from error
         finally:

@@ -1,7 +1,8 @@
-"""How many tokens a prompt is, before anything is written.
+"""Counts the tokens of a prompt before anything is written.
 
-Only where this process's tokenizer and template make the ids that the pool's workers make
-(`tailrace.prompts.agreement`); else a worker counts, as it does in any case before it generates.
+It counts only if the tokenizer and template of this process produce the same ids as the pool's
+workers (`tailrace.prompts.agreement`). Otherwise a worker counts, as it does anyway before it
+generates.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tailrace import settings, telemetry
 from tailrace.prompts import agreement, counter
 from tailrace.protocol import errors, images, records
 
-# What a template writes around a message, and around a tool, at most, by experience. A prompt that
-# is short beyond doubt is not counted: counting takes milliseconds of this process.
+# Tokens that a template adds around a message or a tool, at most, by experience. A prompt that is
+# certainly short is not counted, because counting takes milliseconds of this process.
 _AROUND_TOKENS: Final = 64
 _BYTES_OF_CHARACTER: Final = 4
 REFRESH_S: Final = 1.0
@@ -29,12 +30,12 @@ class TokenCounts:
     """Counts prompts of the pools whose tokenizer this process has.
 
     Attributes:
-        _read: by pool, the folder that was read or cannot be.
+        _folders: by pool, the folder that was read or cannot be.
         _counters: by pool, once its files were read.
-        _agreed: by pool, the length of the model where all its workers count as this process does.
-            It stays while no worker is known.
-        _told: pools about whose disagreement was told.
-        _thread: one, because a tokenizer is not for two at once.
+        _lengths: by pool, the model's length if all its workers count as this process does. It
+            stays while no worker is known.
+        _logged_pools: pools whose disagreement was logged.
+        _thread: a single one, because a tokenizer is not thread-safe.
     """
 
     def __init__(
@@ -49,14 +50,13 @@ class TokenCounts:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "count")
 
     async def run(self) -> None:
-        """Read the models' files, and those of pools that change, until cancelled."""
+        """Read the files of models, also after changes of pools, until cancelled."""
         while True:
             await self.read()
             await asyncio.sleep(REFRESH_S)
 
     async def read(self) -> None:
-        """Read the files of models that were not read. What cannot be read is told, and counted by
-        workers."""
+        """Read the files of new models. A failure is logged, and workers count."""
         folders = {pool.name: pool.tokenizer for pool in self._pools.catalog.pools}
         for stale in [
             name for name, folder in self._folders.items() if folders.get(name) != folder
@@ -75,7 +75,7 @@ class TokenCounts:
                 _log_fallback(name, str(error))
 
     async def check(self, create: command.Create, request: records.Request) -> None:
-        """Check that a request leaves room for an answer, where that can be said.
+        """Check that a request leaves room for an answer, if that is known.
 
         Raises:
             errors.ApiError: 400 context_length_exceeded.
@@ -86,7 +86,7 @@ class TokenCounts:
         await self._count(create, request, length)
 
     async def count(self, create: command.Create, request: records.Request) -> int | None:
-        """How many tokens a request's prompt is; None where a worker has to count.
+        """The number of tokens of a request's prompt; None where a worker has to count.
 
         Raises:
             errors.ApiError: 400 context_length_exceeded.
@@ -101,14 +101,14 @@ class TokenCounts:
         return self._length(pool) is not None
 
     def close(self) -> None:
-        """End the thread when what it does is done."""
+        """End the thread after its present call."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _count(
         self, create: command.Create, request: records.Request, length: int
     ) -> int | None:
         if request.fork is not None:
-            return None  # what it copies are ids, which are in the log
+            return None  # it copies ids, which are in the log
         prompt_counter = self._counters[create.pool]
         tokens: int | None = await self._in_thread(prompt_counter.count, request)
         if tokens is not None and tokens + 1 > length:
@@ -143,8 +143,8 @@ class TokenCounts:
 
 
 def most_tokens(request: records.Request) -> int:
-    """More tokens than the prompt has, beyond doubt: no token of a tokenizer in use is shorter than
-    a byte."""
+    """An upper bound of the prompt's tokens: no token of a tokenizer in use is shorter than a
+    byte."""
     if images.any_in(request.messages):
         return 0  # only a worker can tell
     characters = conversation.characters(request.messages)
@@ -163,13 +163,13 @@ def _characters(value: Any) -> int:
 
 
 def _common_length(digest: str, reports: Sequence[tuple[Any, Any]]) -> int | None:
-    """The longest model of workers that all count alike."""
+    """The longest model length, if all workers count alike; else None."""
     lengths = [length for reported, length in reports if reported == digest and type(length) is int]
     return max(lengths) if len(lengths) == len(reports) else None
 
 
 def _param(create: command.Create) -> str:
-    """The client's name of the field that holds the prompt."""
+    """The client's field that holds the prompt."""
     if create.raw:
         return "prompt"
     return "messages" if create.choice is not None else "input"

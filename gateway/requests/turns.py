@@ -1,4 +1,4 @@
-"""The next turn of a conversation: what it follows, and its place in the tree."""
+"""The next turn of a conversation: its predecessor and its place in the tree."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PARAM: Final = busy.CONVERSATION
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a turn is to be in its conversation.
+    """The place of a turn in its conversation.
 
     Attributes:
-        branch: it follows a node that need not be the head.
+        branch: its parent need not be the head.
     """
 
     conversation: tree.Conversation
@@ -34,7 +34,7 @@ class Place:
 
 
 class Turns:
-    """Finds and takes the places of turns."""
+    """Finds, acquires and releases the places of turns."""
 
     def __init__(
         self,
@@ -53,13 +53,15 @@ class Turns:
     async def after(
         self, name: str, owner: records.Owner, parent: command.Parent | None = None
     ) -> tuple[Place, context.History]:
-        """The place behind a node of a conversation, and the messages that lead up to it. `behind`:
-        which node; None: the head.
+        """The place after a node of a conversation, and the messages that lead to it.
+
+        Args:
+            parent: the node; None: the head.
 
         Raises:
-            Busy: the node's response runs, or its request is being written.
-            errors.ApiError: 404, there is no such conversation; 400, it has no such node, or room
-                for no more turns; 503, the archive is needed and does not answer.
+            Busy: the node's response is running, or its request is being written.
+            errors.ApiError: 404, there is no such conversation; 400, it has no such node, or has
+                too many nodes; 503, the archive is needed and does not answer.
             log.LogUnavailable
         """
         conversation = await self._conversations.find(name, owner)
@@ -79,8 +81,8 @@ class Turns:
         return Place(conversation, parent.node, branch=True), history
 
     async def sibling(self, name: str, rid: str, owner: records.Owner) -> Place:
-        """The place of a response that begins as the turn `rid` does. Raises like `following`, and
-        ApiError: 400, the conversation has no such turn."""
+        """The place beside the turn `rid`: with the same parent. Raises like `after`, and ApiError:
+        400, the conversation has no such turn."""
         conversation = await self._conversations.find(name, owner)
         conversations.check_room(conversation)
         if rid not in conversation.nodes:
@@ -90,13 +92,13 @@ class Turns:
         return Place(conversation, conversation.nodes[rid].parent, branch=True)
 
     async def acquire(self, place: Place, rid: str, until: int) -> None:
-        """Take the place for the response `rid`, whose request is in the log by `until` (broker's
+        """Acquire the place for the response `rid`. Its request is in the log by `until` (broker's
         time in ms) or never.
 
         Raises:
-            Busy: another turn took the place.
-            errors.ApiError, log.LogUnavailable: like `following`.
-            log.AppendFailed: whether it was taken is unknown.
+            Busy: another turn has the place.
+            errors.ApiError, log.LogUnavailable: like `after`.
+            log.AppendFailed: whether it was acquired is unknown.
         """
         conversation = place.conversation
         assert conversation.owner is not None
@@ -106,8 +108,8 @@ class Turns:
             raise busy.Busy(current.head or rid, PARAM)
 
     async def release(self, place: Place, rid: str, instead: str | None = None) -> None:
-        """The response `rid` will not be: its request is not in the log and never will be, or it
-        was withdrawn because `instead` is its turn. Raises log.AppendFailed."""
+        """Release the place of the response `rid`: its request is not in the log and never will be,
+        or it was withdrawn because `instead` is the turn. Raises log.AppendFailed."""
         conversation = place.conversation
         assert conversation.owner is not None
         head = instead or conversation.head
@@ -120,7 +122,7 @@ class Turns:
     ) -> context.History:
         """The messages of the path to a node."""
         path = conversation.path_to(node)
-        tail: list[str] = []  # what comes behind the last turn that can be continued
+        tail: list[str] = []  # nodes after the last turn that can be continued
         anchor: str | None = None
         before: context.Messages | None = None
         while path and anchor is None:
@@ -144,7 +146,7 @@ class Turns:
         return context.History(await self._items.messages(conversation, whole, owner), partition)
 
     async def _continuable(self, rid: str, at: tree.Node, owner: records.Owner) -> bool:
-        """Whether a turn has ended so that another may follow it. Raises Busy."""
+        """Whether a turn has ended so that another may follow. Raises Busy."""
         try:
             conversation = await self._delivery.find(rid, owner)
         except delivery.NotFound:

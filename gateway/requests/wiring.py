@@ -1,4 +1,4 @@
-"""The parts of the way in, wired."""
+"""Wires the parts of a submission."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tailrace.settings.shapes import Limits
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a submission is made of. `permit` raises ApiError when the principal's credential was
+    """The parts of a submission. `permit` raises ApiError if the principal's credential was
     revoked."""
 
     pools: settings.CurrentPools
@@ -69,7 +69,7 @@ class Parts:
 def submission_of(
     parts: Parts, clock: Callable[[], float] = time.monotonic
 ) -> submission.Submission:
-    """The way in over these parts. Its watch over responses goes by `clock`."""
+    """A submission made of these parts. `clock` times its watch over responses."""
     builder, writer, streams = parts.builder, parts.writer, parts.streams
     intake = admitting.Intake()
     routes = pool_choice.Routes(parts.pools, parts.breakers, parts.workers, builder.wait_s)

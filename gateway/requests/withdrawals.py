@@ -1,7 +1,7 @@
-"""Requests that are taken back: no client was told that they were taken.
+"""Withdraws requests whose acceptance no client knows.
 
-A CANCEL in the token partition is enough (log rule §5): whichever worker has the request, or gets
-it later, finds the response DONE. It is appended until the broker has it.
+A CANCEL in the token partition is enough (log rule §5): a worker that has the request, or gets it
+later, finds the response DONE. The append is retried until the broker has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Withdrawals:
     """Withdraws requests in the background.
 
     Attributes:
-        _pending: by response id, set when its CANCEL is in the log, or was given up.
+        _pending: by response id; set when its CANCEL is in the log, or the attempt was given up.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class Withdrawals:
     def begin(
         self, request: records.Request, unless: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
-        """Withdraw the request from now on.
+        """Withdraw the request in the background.
 
         Args:
-            unless: whether it is left as it is; asked again while it raises LogUnavailable.
+            unless: returns whether the request stays; called again while it raises LogUnavailable.
         """
         done = self._pending[request.rid] = asyncio.Event()
         self._spawn(self._withdraw(request, done, unless))
 
     async def wait_for(self, rid: str) -> None:
-        """Return when no withdrawal of this response is under way."""
+        """Return when no withdrawal of this response is pending."""
         if (pending := self._pending.get(rid)) is not None:
             await pending.wait()
 
@@ -62,7 +62,7 @@ class Withdrawals:
         unless: Callable[[], Awaitable[bool]] | None,
     ) -> None:
         rid = request.rid
-        # A request that is not started by then has expired.
+        # A request that has not started by then has expired.
         patient = functools.partial(
             retry_until,
             on=log.LogUnavailable,

@@ -82,16 +82,16 @@ async def test_it_shows_the_path_that_was_chosen_and_nothing_that_came_later(
             *(("user", "one"), ("assistant", "first")),
             *(("user", "two"), ("assistant", "second")),
         ]
-        assert await made.items(link) == dialogue
+        assert await made.said(link) == dialogue
         await made.turn("three", "third")
         await made.parts.conversations.append(
             conversations.Chosen(made.name, OWNER, first),
             conversations.Changed(made.name, OWNER, title="named later"),
         )
-        assert await made.items(link) == dialogue
+        assert await made.said(link) == dialogue
         assert (await made.links.read(link, 0)).share.title == ""
         await made.parts.operations.delete(second, OWNER)
-        assert await made.items(link) == dialogue[:2]
+        assert await made.said(link) == dialogue[:2]
 
 
 async def test_it_shows_texts_of_users_and_assistants_alone(archive: reader.Reader) -> None:
@@ -183,7 +183,7 @@ async def test_one_that_ended_is_told_as_one_that_never_was(archive: reader.Read
         await made.turn("one", "first")
         link = await made.share(60)
         made.now += 59
-        assert await made.items(link)
+        assert await made.said(link)
         made.now += 1
         await nothing(made, link)
         made.now -= 1

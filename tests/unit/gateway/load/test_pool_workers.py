@@ -250,7 +250,7 @@ async def test_what_was_refused_makes_no_later_request_wait(
             for _ in range(3):
                 with pytest.raises(errors.ApiError):
                     await parts.submission.submit(asked, ALICE)
-        monkeypatch.setattr(parts.token_counts, "able", lambda _pool: True)
+        monkeypatch.setattr(parts.token_counts, "can_count", lambda _pool: True)
         monkeypatch.setattr(parts.token_counts, "count", AsyncMock(return_value=7))
         assert await parts.submission.count(waits, ALICE) == 7
         assert wait_s() == 50.0
