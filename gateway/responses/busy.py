@@ -1,4 +1,4 @@
-"""The turn that another one is to follow runs still."""
+"""The predecessor of a turn is still running."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CONVERSATION: Final = "conversation"
 
 
 class Busy(Exception):
-    """The turn that another one is to follow runs still.
+    """The predecessor of a turn is still running.
 
     Attributes:
-        rid: its response; it may not be in the log yet.
-        param: the field that named what the new turn is to follow.
+        rid: the predecessor's response; it may not be in the log yet.
+        param: the field that named the predecessor.
     """
 
     def __init__(self, rid: str, param: str) -> None:
@@ -24,7 +24,7 @@ class Busy(Exception):
 
     @property
     def error(self) -> errors.ApiError:
-        """What a client is told that did not ask to wait."""
+        """The error for a client that did not ask to wait."""
         if self.param == CONVERSATION:
             return errors.conversation_locked(self.param, self.rid)
         return errors.invalid_value(self.param, f"Response '{self.rid}' is still in progress.")

@@ -1,4 +1,4 @@
-"""The messages that a continued response starts from.
+"""The messages that a continued response starts with.
 
 They come from the connection's memory, from the cached session, or from the log. All three hold the
 same flat list of messages, so the result does not depend on the source. Instructions are not part
@@ -23,15 +23,15 @@ from tailrace.protocol import errors, events, file_search, fold, ids, records
 from tailrace.store import redis_store
 
 MAX_TURNS: Final = 10
-HALF_A_CHARACTER: Final = "\ufffd"  # what its bytes are shown as
+HALF_A_CHARACTER: Final = "\ufffd"  # shown for a part of a character's bytes
 
 Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The messages before a request. `partition` is that of the previous response, for placement;
-    None for a request that continues nothing."""
+    """The messages before a request. `partition`: that of the previous response, for placement;
+    None without one."""
 
     messages: Messages
     partition: int | None = None
@@ -64,7 +64,7 @@ class _Part(TypedDict):
 
 
 class _Message(TypedDict):
-    """A message as an engine takes it (`gateway.parsing.conversation`)."""
+    """A message as an engine accepts it (`gateway.parsing.conversation`)."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[_Part]
@@ -83,8 +83,9 @@ class _Session(msgspec.Struct, frozen=True):
 
 
 def last_turns(messages: Sequence[dict[str, Any]], turns: int = MAX_TURNS) -> Messages:
-    """Return the last `turns` turns. A turn ends with its answer; one that calls tools is none, so
-    that a call stays with its output. System messages before an older turn are dropped with it."""
+    """Return the last `turns` turns. A turn ends with its answer. A message that calls tools is not
+    an answer, so that a call stays with its output. System messages before an older turn are
+    dropped with it."""
     ends = [i + 1 for i, m in enumerate(messages) if _is_answer(m)]
     if messages and not _is_answer(messages[-1]):
         ends.append(len(messages))
@@ -106,10 +107,10 @@ def with_answer(
     messages: Messages, response: dict[str, Any], *, continues: bool = False
 ) -> Messages:
     """Return the dialogue after a response. An answer without text and calls adds no message. Calls
-    of one that was cut short may stay without an output; such a message has `cut`.
+    of an incomplete answer may have no output; such a message has `cut`.
 
-    Where an answer that was cut short can be continued, its message has `open` true; where it
-    cannot and has no message, the one before it has `open` false.
+    If an incomplete answer can be continued, its message has `open` true. If it cannot and has no
+    message, the message before it has `open` false.
 
     Args:
         continues: the response continues the text of the last message (log rule §23). The two are
@@ -119,7 +120,7 @@ def with_answer(
     items = [item for each in output if (item := dialogue_item(each)) is not None]
     answer = [m for m in conversation.messages(items) if m["content"] or "tool_calls" in m]
     if answer and events.ITEMS in (response.get(events.FALLBACK) or {}):
-        # Its items are one text, which several models wrote (log rule §25).
+        # Its items are one text by several models (log rule §25).
         answer = [{**answer[0], "content": "".join(m["content"] for m in answer)}]
     dialogue = [*messages, *answer]
     if continues and answer and "reasoning_content" not in answer[0]:
@@ -138,8 +139,8 @@ def with_answer(
 
 
 def _cut_short(last: dict[str, Any], *, can_continue: bool) -> dict[str, Any]:
-    """The last message behind an answer that was cut short; `continued`: its text can be. Then a
-    character that the bound cut in two is left to what follows."""
+    """The last message after an incomplete answer. `can_continue`: its text can be continued. Then
+    a character that the bound cut in two is left to the continuation."""
     if last["role"] != "assistant":
         return {**last, "open": can_continue}
     if not can_continue:
@@ -148,8 +149,8 @@ def _cut_short(last: dict[str, Any], *, can_continue: bool) -> dict[str, Any]:
 
 
 def is_open(messages: Messages) -> bool | None:
-    """Whether the last message is an answer that was cut short and can be continued; None where
-    something else is to follow it: it is no answer, and nothing was cut short behind it."""
+    """Whether the last message is an incomplete answer that can be continued; None if it is not an
+    answer and no incomplete one follows it."""
     if not messages:
         return None
     last = messages[-1]
@@ -159,8 +160,8 @@ def is_open(messages: Messages) -> bool | None:
 
 
 def without_open_calls(messages: Sequence[dict[str, Any]], open_calls: Container[str]) -> Messages:
-    """Return the dialogue as a model is given it: of answers that were cut short, without the calls
-    that have no output."""
+    """Return the dialogue for a model: without the calls of incomplete answers that have no
+    output."""
     dialogue = []
     for each in messages:
         message = {name: value for name, value in each.items() if name != "open"}
@@ -176,8 +177,7 @@ def without_open_calls(messages: Sequence[dict[str, Any]], open_calls: Container
 
 
 def dialogue_item(item: dict[str, Any]) -> conversation.Item | None:
-    """An output item as a part of the dialogue; None for a call that was cut short, and for that of
-    a search."""
+    """An output item as a part of the dialogue; None for an incomplete call and for a search."""
     kind = item["type"]
     if kind == file_search.CALL:
         return None
@@ -195,27 +195,27 @@ def dialogue_item(item: dict[str, Any]) -> conversation.Item | None:
 
 
 def continuable(response: dict[str, Any]) -> bool:
-    """Return whether a response may be continued: a failed one may not, a shortened one may."""
+    """Return whether a response may be continued: a failed one may not, an incomplete one may."""
     return response["status"] in ("completed", "incomplete", "cancelled")
 
 
 def pack(messages: Messages) -> bytes:
-    """Messages in the form in which they are kept."""
+    """Encode messages for a memory."""
     return msgspec.json.encode(messages)
 
 
 def unpack(state: bytes) -> Messages:
-    """What `pack` was given."""
+    """Decode the messages of `pack`."""
     return msgspec.json.decode(state, type=Messages)
 
 
 def encode(owner: records.Owner, messages: Messages) -> bytes:
-    """State of a turn for the session cache."""
+    """Encode a turn for the session cache."""
     return msgspec.json.encode({"owner": owner, "messages": messages})
 
 
 def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
-    """Return the cached turn. None: it is absent, of another owner, or cannot be decoded."""
+    """Return the cached turn. None: it is absent, another owner's, or cannot be decoded."""
     session = redis_store.decoded(value, _Session)
     if session is None or session.owner != owner:
         return None
@@ -237,12 +237,12 @@ class Resolver:
 
         Args:
             previous: The response to continue; None for a new conversation.
-            remembered: What the connection remembers of it. It is used before any cache.
+            memory: The connection's memory of it. It is used before any cache.
 
         Raises:
             errors.ApiError: previous_response_not_found, also for a response of another owner, a
                 failed one and one that was not stored.
-            busy.Busy: it runs still.
+            busy.Busy: it is still running.
             log.LogUnavailable: The log had to be read and cannot be.
         """
         if previous is None:
@@ -259,8 +259,8 @@ class Resolver:
         return History(messages, partition)
 
     async def cached_turn(self, rid: str, owner: records.Owner) -> Messages | None:
-        """The messages that lead up to what follows a response, if the cache has them. It has those
-        of responses that ended and can be continued."""
+        """The messages up to and including a response, if cached. The cache has responses that
+        ended and can be continued."""
         messages = decode(await self._cache.turn(rid), owner)
         telemetry.SESSION_LOOKUPS.labels(outcome="hit" if messages is not None else "miss").inc()
         return messages

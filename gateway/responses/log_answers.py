@@ -1,4 +1,4 @@
-"""What a client is told where the log does not answer."""
+"""The error for a client if the log does not answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def read(operation: Awaitable[T]) -> T:
-    """What was asked. Raises errors.ApiError: 503, the log cannot be read."""
+    """The result of a read. Raises errors.ApiError: 503, the log cannot be read."""
     try:
         return await operation
     except (log.LogUnavailable, log.HistoryLost) as error:
@@ -20,7 +20,7 @@ async def read(operation: Awaitable[T]) -> T:
 
 
 async def write(operation: Awaitable[T]) -> T:
-    """What became of a change, which may read the log, too. Raises errors.ApiError: 400, it is too
+    """The result of a change, which may also read the log. Raises errors.ApiError: 400, it is too
     large; 503, the log does not answer."""
     try:
         return await operation
@@ -35,5 +35,5 @@ async def write(operation: Awaitable[T]) -> T:
 
 
 def unreadable() -> errors.ApiError:
-    """The log cannot be read."""
+    """The error: the log cannot be read."""
     return errors.unavailable("The log cannot be read right now.")

@@ -1,4 +1,4 @@
-"""Items and files that a request names, and what it carries sealed, resolved before it is written
+"""Resolves items and files that a request names, and opens its sealed content, before it is written
 to the log."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tailrace.protocol import errors, ids, images, records, seals
 
 MAX_FILES: Final = 32  # that one request may name
 MAX_RESPONSES: Final = 16  # that the references of one request may name: each is a look-up
-# Of the items that references stand for, as often as they are named. More fit into no record; a
-# short body that names one long item often must not be written out to find that out.
+# Characters of referenced items, counted at each reference. More do not fit into a record. A short
+# body that names one long item often must not be expanded to find that out.
 MAX_CHARACTERS: Final = records.MAX_RECORD_BYTES
 _ITEM_ID: Final = re.compile(r"[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?\Z")
 
@@ -26,24 +26,24 @@ Parts = list[dict[str, Any]]
 
 
 class References:
-    """Looks references up, and opens what is sealed."""
+    """Looks references up, and opens sealed content."""
 
     def __init__(
         self, deliver: delivery.Delivery, keys: seals.Keys | None, uploads: Uploads
     ) -> None:
-        """`keys`: None where nothing is sealed."""
+        """`keys`: None if nothing is sealed."""
         self._delivery = deliver
         self._keys = keys
         self._uploads = uploads
 
     async def resolve(self, create: command.Create, owner: records.Owner) -> command.Create:
-        """The command with its references replaced by the items, the files that it names by their
-        text or image, and with the text of what is sealed.
+        """The command with references replaced by their items, file names by the file's text or
+        image, and sealed content by its text.
 
         Raises:
-            errors.ApiError: 404 for an item that the owner has not stored; 400 for content that
-                was not sealed for the owner, for a file that the owner has not, for references to
-                too many responses or files, or to more than a record holds.
+            errors.ApiError: 404, the owner has not stored the item; 400, the content was not sealed
+                for the owner, the owner has no such file, or the references name too many
+                responses, files or bytes.
             log.LogUnavailable
         """
         if not conversation.to_resolve(create.turn):
@@ -56,7 +56,8 @@ class References:
     async def resolve_items(
         self, items: tuple[conversation.Item, ...], owner: records.Owner
     ) -> tuple[tuple[conversation.Item, ...], list[dict[str, Any]]]:
-        """Items with what they name, and how they are shown. Raises like `resolve`."""
+        """Items with their references resolved, and as the API shows them. Raises like
+        `resolve`."""
         items_by_response: dict[str, dict[str, conversation.Item]] = {}
         files: dict[str, dict[str, Any]] = {}
         turn: list[conversation.Item] = []
@@ -93,7 +94,7 @@ class References:
     def _open(
         self, item: conversation.Item, sealed: str, kind: str, owner: records.Owner
     ) -> str | None:
-        """The text; None where nothing is sealed and the item has its text beside."""
+        """The opened text; None if nothing is sealed here and the item has its plain text."""
         if self._keys is None:
             if isinstance(item, conversation.Reasoning) and item.text:
                 return None
@@ -106,8 +107,7 @@ class References:
     async def _with_files(
         self, item: conversation.Item, owner: records.Owner, files: dict[str, dict[str, Any]]
     ) -> conversation.Item:
-        """The item with the files that it names, each a part of its own; `known`: those of the
-        request so far, by id."""
+        """The item with its files, each as a part. `files`: those of the request so far, by id."""
         for part in conversation.uploads(item):
             if part["id"] not in files:
                 if len(files) == MAX_FILES:
@@ -142,7 +142,7 @@ class References:
         return dataclasses.replace(items_by_response[rid][reference.id], where=reference.where)
 
     async def _items(self, rid: str, owner: records.Owner) -> dict[str, conversation.Item]:
-        """The whole output items of a stored response, by id."""
+        """The finished output items of a stored response, by id."""
         try:
             response = (await self._delivery.find(rid, owner)).response
         except (delivery.NotFound, log.HistoryLost):
@@ -168,7 +168,7 @@ def _with_parts(
 
 
 def _for_model(item: conversation.Item) -> conversation.Item:
-    """As a model is told it: one text, or parts if an image is among them."""
+    """The item for a model: one text, or parts if it has an image."""
 
     def merge(parts: Parts) -> str | Parts:
         if not images.any_in([{"content": parts}]):

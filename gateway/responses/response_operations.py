@@ -1,4 +1,4 @@
-"""What is done to a response after its request got into the log: cancel, delete, list its input."""
+"""Operations on a response whose request is in the log: cancel, delete, list its input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.log import interfaces
 from tailrace.protocol import ids, images, records, topics
 
 CANCEL_DEADLINE_S: Final = 5.0
-_AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: such a subscriber gets no events
+_AFTER_ANY_EVENT: Final = 2**53  # above every sequence_number: this subscriber gets no events
 
 
 class Withdrawn(Exception):
@@ -38,12 +38,12 @@ class ResponseOperations:
     async def cancel(self, rid: str, owner: records.Owner) -> dict[str, Any]:
         """Cancel a response and return its final Response object.
 
-        A response that has ended already stays as it is. The terminal event decides: it is END or
-        CANCEL, whichever came first in the log.
+        A response that has ended already stays as it is. The terminal event is END or CANCEL,
+        whichever is first in the log.
 
         Raises:
             delivery.NotFound, log.HistoryLost, log.LogUnavailable
-            errors.ApiError: 429, this principal has too many look-ups under way.
+            errors.ApiError: 429, this principal has too many pending look-ups.
         """
         subscription = await self._delivery.watch(rid, owner, _AFTER_ANY_EVENT)
         try:
@@ -70,7 +70,7 @@ class ResponseOperations:
         """Append a CANCEL record. The terminal event reaches every subscriber through the log.
 
         Args:
-            withdrawn: no client was told that the request was taken.
+            withdrawn: no client knows that the request was accepted.
             failed: the response ends as failed.
 
         Raises:
@@ -83,7 +83,7 @@ class ResponseOperations:
         )
 
     async def delete(self, rid: str, owner: records.Owner) -> None:
-        """Delete: running ones are cancelled first. Raises like `cancel`."""
+        """Delete a response; a running one is cancelled first. Raises like `cancel`."""
         response = await self.cancel(rid, owner)
         if not response["store"]:
             raise delivery.NotFound(rid)
@@ -103,8 +103,8 @@ class ResponseOperations:
         await self._cache.drop_turn(rid)
 
     async def body_digest(self, rid: str, owner: records.Owner) -> str | None:
-        """Digest of the body that asked for a response; None where the log does not tell. Raises
-        like `cancel`, and Withdrawn."""
+        """Digest of the body that created a response; None if the log lost it. Raises like
+        `cancel`, and Withdrawn."""
         if (await self._delivery.find(rid, owner, embeddings=True)).withdrawn:
             raise Withdrawn(rid)
         try:
@@ -116,10 +116,10 @@ class ResponseOperations:
     async def input_items(
         self, rid: str, owner: records.Owner, *, images_whole: bool = True
     ) -> list[dict[str, Any]]:
-        """The items of this turn as they were given, oldest first, with ids. Raises like `cancel`.
+        """The input items of this turn, oldest first, with ids. Raises like `cancel`.
 
         Args:
-            images_whole: with the images; without, they are named by their digests.
+            images_whole: with the images; otherwise with their digests only.
         """
         request = await self._delivery.request_of(rid, owner)
         if not request.store:
@@ -129,12 +129,12 @@ class ResponseOperations:
     async def items_of(
         self, request: records.Request, owner: records.Owner, *, images_whole: bool = True
     ) -> list[dict[str, Any]]:
-        """The items of a request's turn, like `input_items`.
+        """The input items of a request's turn, like `input_items`.
 
         Raises:
-            log.HistoryLost: an image of it is not kept any more.
+            log.HistoryLost: an image of it is no longer stored.
             log.LogUnavailable
-            errors.ApiError: 503, only the archive may have an image, and does not answer.
+            errors.ApiError: 503, only the archive may have an image, and it does not answer.
         """
         digests = images.named_in(request.input)
         showing = [
@@ -147,6 +147,6 @@ class ResponseOperations:
         ]
 
     async def messages(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:
-        """The messages that the model was given, with their files. Raises like `cancel`."""
+        """The messages of the model's prompt, with their files. Raises like `cancel`."""
         request = await self._delivery.request_of(rid, owner)
         return await self._files.whole(owner, request.messages)

@@ -1,4 +1,4 @@
-"""One response as the connection that asked for it follows it."""
+"""One response as its connection follows it."""
 
 from __future__ import annotations
 
@@ -24,29 +24,27 @@ _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]{1,200}")
 class ResponseStream:
     """A context manager around one response that a connection follows.
 
-    Leaving the block ends the connection's part. `on_release` then closes a stream that is over and
-    has a background task follow one that is not.
+    Leaving the block ends the connection's part. Then `on_release` closes a stream that is over, or
+    starts a background task that follows it.
 
     Attributes:
         echo: static part of the Response object.
-        store: whether the response can be asked for later.
-        on_release: called once with this stream, when the connection lets go of it.
-        request: the request record, to be remembered with the answer; None when the request was
-            submitted elsewhere.
+        store: whether the response is stored.
+        on_release: called once with this stream, when the connection releases it.
+        request: the request record, for the memory; None if the request was submitted elsewhere.
         previous: id of the response that this one continues.
-        counted: the response takes a place in `admission.Running` until it ends.
-        charge: what the principal was charged for it; None when it was submitted elsewhere.
-        headers: HTTP headers for the answer; from the end on with the model revision, where it is
-            told.
+        submitted_here: the response counts in `admission.Running` until it ends.
+        charge: the charge of its principal; None if it was submitted elsewhere.
+        headers: HTTP headers of the answer; after the end also the model revision, if reported.
         on_first_token: called with the seconds until the first token.
-        pool: label of the measurements; empty when the request was submitted elsewhere.
-        awaited_since: when the request came in (monotonic seconds); 0 after the first token, and
-            when the request was submitted elsewhere.
-        last_token_at: when the last tokens were taken (monotonic seconds); 0 before the first one,
-            and when the request was submitted elsewhere.
-        final: the terminal Response object; None until the terminal event was taken.
+        pool: label of the metrics; empty if the request was submitted elsewhere.
+        awaited_since: when the request arrived (monotonic seconds); 0 after the first token, and if
+            the request was submitted elsewhere.
+        last_token_at: when the last tokens were read (monotonic seconds); 0 before the first one,
+            and if the request was submitted elsewhere.
+        final: the terminal Response object; None until the terminal event was read.
         lost: the log no longer holds the response.
-        released: the connection let go of the stream.
+        released: the connection released the stream.
     """
 
     rid: str
@@ -80,7 +78,7 @@ class ResponseStream:
         self.release()
 
     def release(self) -> None:
-        """Let go of the stream; idempotent."""
+        """Release the stream; idempotent."""
         if not self.released:
             self.released = True
             self.on_release(self)
@@ -104,7 +102,7 @@ class ResponseStream:
         return batch
 
     async def to_end(self) -> None:
-        """Take all events. Raises like `next_events`."""
+        """Read all events. Raises like `next_events`."""
         while await self.next_events():
             pass
 
@@ -135,12 +133,12 @@ class ResponseStream:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether no event can follow."""
         return self.final is not None or self.lost
 
     @property
     def memory(self) -> ResponseMemory | None:
-        """What a continuation needs of the response; None unless it ended and can be continued."""
+        """The memory for a continuation; None unless the response ended and can be continued."""
         messages = self.dialogue
         return ResponseMemory(self.rid, context.pack(messages)) if messages is not None else None
 

@@ -1,4 +1,4 @@
-"""What the page needs: tickets for sockets, its configuration, a credential in development."""
+"""Endpoints for the page: tickets for sockets, its configuration, a credential in development."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BrowserRoutes:
         )
 
     async def public_config(self, _request: Request) -> Response:
-        """`GET /config.json`: what the page must know."""
+        """`GET /config.json`: the page's configuration."""
         body = {
             "push_urls": list(self._config.push_urls),
             "models": list(self._pools.catalog.listed),
@@ -74,8 +74,8 @@ class BrowserRoutes:
         return JSONResponse(body, headers={"cache-control": "no-cache"})
 
     async def dev_credential(self, request: Request) -> Response:
-        """`GET /dev/credential`: only for the page of this very machine, and only where development
-        switched it on."""
+        """`GET /dev/credential`: only for a page on this machine, and only if enabled for
+        development."""
         path = self._config.dev_credential
         if path is None or not same_origin_loopback(request):
             raise errors.not_found(request.url.path)
@@ -87,7 +87,7 @@ class BrowserRoutes:
 
 
 def same_origin_loopback(request: Request) -> bool:
-    """Return whether the page of this machine asks.
+    """Return whether the request comes from a page on this machine.
 
     The address must be a loopback one, and so must the `Host`: otherwise another site's name could
     be rebound to this machine.

@@ -1,4 +1,4 @@
-"""The HTTP routes of chat completions that exist. They are made of their responses."""
+"""The HTTP routes of stored chat completions. They are built from their responses."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tailrace.protocol import errors, records
 from tailrace.web import access, encoded_json, error_mapping
 
 T = TypeVar("T")
-METADATA_S = 1.0  # how long a completion is kept waiting for changes of its metadata
+METADATA_S = 1.0  # how long a completion waits for changes of its metadata
 _ENDED = frozenset({"completed", "incomplete", "cancelled", "failed"})
 
 
 class CompletionRoutes:
-    """Show and delete completions, for their owner, unless they are not stored."""
+    """Show and delete stored completions for their owner."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class CompletionRoutes:
         return encoded_json.EncodedJSON(await self.completion(name, owner))
 
     async def completion(self, name: str, owner: records.Owner) -> dict[str, Any]:
-        """The completion with this id, with the metadata that its owner gave it last.
+        """The completion with this id, with its latest metadata.
 
         Raises:
-            errors.ApiError: it is not there, not finished, or failed.
+            errors.ApiError: it does not exist, is not finished, or failed.
         """
         responses = [f.response for f in await self._responses(name, owner)]
         if not all(response["status"] in _ENDED for response in responses):
@@ -58,7 +58,7 @@ class CompletionRoutes:
         return whole if metadata is None else {**whole, "metadata": metadata}
 
     async def _metadata(self, rid: str, owner: records.Owner) -> dict[str, str] | None:
-        """Metadata that was changed. Without the archive it is what the request gave."""
+        """Changed metadata; None without changes or without the archive."""
         try:
             async with asyncio.timeout(METADATA_S):
                 return await self._delivery.archived.metadata(rid, owner)
@@ -66,7 +66,7 @@ class CompletionRoutes:
             return None
 
     async def messages(self, request: Request) -> Response:
-        """`GET /v1/chat/completions/{id}/messages`: those it was asked with."""
+        """`GET /v1/chat/completions/{id}/messages`: the messages of its request."""
         name, owner = await self.address(request, CredentialScope.READ)
         first = (await self._responses(name, owner))[0].response["id"]
         messages = (await _gather(name, [self._operations.messages(first, owner)]))[0]
@@ -83,8 +83,8 @@ class CompletionRoutes:
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/chat/completions/{id}`.
 
-        Choices that are deleted already do not keep the others: a client repeats a deletion that
-        failed in between.
+        Choices that are already deleted do not prevent the deletion of the others, because a client
+        repeats a deletion that failed half-way.
         """
         name, owner = await self.address(request, CredentialScope.CREATE)
         rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
@@ -94,7 +94,7 @@ class CompletionRoutes:
         return JSONResponse({"id": name, "object": "chat.completion.deleted", "deleted": True})
 
     async def _delete_choice(self, rid: str, owner: records.Owner) -> bool:
-        """Delete the response of a choice. Returns whether there was one that may be shown."""
+        """Delete the response of a choice. Returns whether it existed."""
         try:
             if not (await self._delivery.find(rid, owner)).response["store"]:
                 return False
@@ -104,13 +104,13 @@ class CompletionRoutes:
         return True
 
     async def address(self, request: Request, scope: CredentialScope) -> tuple[str, records.Owner]:
-        """The id in the path, and who asks. Raises errors.ApiError."""
+        """The id in the path, and the caller. Raises errors.ApiError."""
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, scope))
         return request.path_params["completion_id"], owner
 
     async def _responses(self, name: str, owner: records.Owner) -> list[delivery.Found]:
-        """The responses of a completion that may be shown."""
+        """The stored responses of a completion."""
         rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
         if not rids:
             raise errors.completion_not_found(name)
@@ -121,7 +121,7 @@ class CompletionRoutes:
 
 
 async def _gather(name: str, operations: Sequence[Awaitable[T]]) -> list[T]:
-    """The results, or the first failure as the client is told it."""
+    """The results of all operations. Raises the first failure as an API error."""
     try:
         return await asyncio.gather(*operations)
     except delivery.NotFound as error:

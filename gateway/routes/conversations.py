@@ -74,8 +74,7 @@ class ConversationRoutes:
         return encoded_json.EncodedJSON(as_json(conversation))
 
     async def list_all(self, request: Request) -> Response:
-        """`GET /v1/conversations`: that in which something happened last comes first; an
-        extension."""
+        """`GET /v1/conversations`: the last changed one first; an extension."""
         owner = await self._owner(request, CredentialScope.READ)
         limit = limit_of(request.query_params.get("limit"))
         after = request.query_params.get("after")
@@ -127,8 +126,7 @@ class ConversationRoutes:
         return encoded_json.EncodedJSON(body)
 
     async def nodes(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/nodes`: the tree, in the order in which it grew; an
-        extension."""
+        """`GET /v1/conversations/{id}/nodes`: the tree, oldest node first; an extension."""
         conversation, _ = await self._find(request, CredentialScope.READ)
         rows = [
             {
@@ -150,7 +148,7 @@ class ConversationRoutes:
         return encoded_json.EncodedJSON(body)
 
     async def turns(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/turns`: the tree as `nodes` has it, with what was said; an
+        """`GET /v1/conversations/{id}/turns`: the tree like `nodes`, with contents; an
         extension."""
         conversation, _ = await self._find(request, CredentialScope.READ, contents=True)
         query = request.query_params
@@ -174,7 +172,7 @@ class ConversationRoutes:
         return encoded_json.EncodedJSON(body)
 
     async def items(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/items`: of the chosen path, the newest first."""
+        """`GET /v1/conversations/{id}/items`: the items of the chosen path, newest first."""
         conversation, _ = await self._find(request, CredentialScope.READ, contents=True)
         query = request.query_params
         limit, after = limit_of(query.get("limit")), query.get("after")
@@ -229,8 +227,8 @@ class ConversationRoutes:
     async def _stored_items(
         self, items: tuple[conversation.Item, ...], owner: records.Owner
     ) -> list[Json]:
-        """Items as they are kept: with what they name, and with their images. What is sealed stays
-        so."""
+        """Items in the form that is stored: references resolved, with images. Sealed content stays
+        sealed."""
         full_items, forms = await log_answers.read(self._references.resolve_items(items, owner))
         stored = []
         for item, form in zip(full_items, forms, strict=True):
@@ -252,12 +250,12 @@ class ConversationRoutes:
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, scope))
-        if scope is CredentialScope.CREATE:  # what is written is kept for ever
+        if scope is CredentialScope.CREATE:  # what is written is stored forever
             await self._rates.charge_request(owner.key)
         return owner
 
     async def _body(self, request: Request, owner: records.Owner) -> json_body.Body:
-        """The body. What it says is charged like the input of a response."""
+        """The body, charged like the input of a response."""
         with self._budget.account(owner.key) as account:
             raw = await request_body.receive(request, MAX_BODY_BYTES, account)
             charge = rate_limits.Charge(owner.key)
@@ -266,7 +264,7 @@ class ConversationRoutes:
 
 
 async def _each(items: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    """The same, with errors like `_read`."""
+    """The same items, with errors like `log_answers.read`."""
     try:
         async for item in items:
             yield item
@@ -282,7 +280,7 @@ def _order(text: str | None) -> str | None:
 
 
 def as_json(conversation: tree.Conversation) -> Json:
-    """A conversation as clients are shown it."""
+    """A conversation as the API shows it."""
     return {
         "id": conversation.id,
         "object": "conversation",

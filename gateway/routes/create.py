@@ -1,7 +1,7 @@
 """The HTTP routes that create responses, in both dialects.
 
-Routes take the raw request: `gateway.parsing` validates, so that no error shape of the framework
-ever shows.
+Handlers take the raw request: `gateway.parsing` validates it, so that clients never see an error
+format of the framework.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tailrace.web import access, drain, encoded_json, error_mapping, event_strea
 
 INPUT: Final = "input"
 Parse = Callable[[dict[str, Any], settings.Catalog], command.Create]
-GROUP_BYTES: Final = 12  # of the name that the choices of a completion share
+GROUP_BYTES: Final = 12  # length of the name that the choices of a completion share
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -49,11 +49,11 @@ E_co = TypeVar("E_co", covariant=True)
 
 
 class Followable(event_stream.Source[E_co], Protocol[E_co]):
-    """What a connection follows: a context manager that lets go of it."""
+    """A stream that a connection follows: a context manager that releases it."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """For the answer."""
+        """Headers of the answer."""
 
     def __enter__(self) -> object: ...
 
@@ -65,10 +65,10 @@ class Followable(event_stream.Source[E_co], Protocol[E_co]):
     ) -> None: ...
 
     async def to_end(self) -> None:
-        """Take all events."""
+        """Read all events."""
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
 
 class CreateRoutes:
@@ -105,10 +105,10 @@ class CreateRoutes:
         self._checks = checks
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
-        """`app` with these routes in front of it, unless spans are exported.
+        """`app` behind these routes, unless spans are exported.
 
-        Between them and the server a framework's layers take a tenth of a request's cost, and a
-        call each for every event. The layers make the spans, so with spans `app` has the routes.
+        The layers of the framework cost a tenth of a request, and one call for each event. They
+        make the spans, so with spans `app` serves these routes itself.
         """
         if telemetry.exporting():
             return app
@@ -152,8 +152,8 @@ class CreateRoutes:
         return encoded_json.EncodedJSON(stream.final, headers=stream.headers)
 
     async def count(self, request: Request) -> Response:
-        """`POST /v1/responses/input_tokens`: counted here, or by a worker where this process has no
-        tokenizer of the model."""
+        """`POST /v1/responses/input_tokens`: counted here, or by a worker if this process lacks the
+        model's tokenizer."""
         headers: dict[str, str] = {}
 
         async def submit(
@@ -194,7 +194,7 @@ class CreateRoutes:
         if logged_request is None:
             raise errors.server_error()
         owner = access.owner_of(principal)
-        # Without the question for the summary.
+        # Without the request for a summary.
         try:
             messages = await self._files.whole(owner, logged_request.messages[:-1])
         except error_mapping.DELIVERY_ERRORS as error:
@@ -217,7 +217,7 @@ class CreateRoutes:
                 include_usage=create.usage_in_stream,
                 logprobs=create.sampling.logprobs is not None,
             )
-            if len(choice_streams.streams) == 1:  # nothing to be merged
+            if len(choice_streams.streams) == 1:  # nothing to merge
                 return self._body_of(principal, choice_streams.streams[0], body.encode)
             return self._body_of(principal, choice_streams, body.encode_choice)
         await self._wait_for_end(principal, choice_streams, request)
@@ -277,7 +277,7 @@ class CreateRoutes:
         pieces = []
         for piece in embeddings.body(finals, vectors, calls[0].encoding):
             pieces.append(piece)
-            await asyncio.sleep(0)  # others have their turn in between
+            await asyncio.sleep(0)  # other tasks run in between
         return Response(
             b"".join(pieces), media_type="application/json", headers=choice_streams.headers
         )
@@ -314,7 +314,7 @@ class CreateRoutes:
         parse: Parse,
         prompts: Callable[[command.Create], Sequence[command.Create]] = lambda create: (create,),
     ) -> tuple[Principal, command.Create, choices.Choices]:
-        """Parse and submit, where there may be several choices, or several prompts."""
+        """Parse and submit a body with several choices or prompts."""
 
         async def submit(
             create: command.Create, principal: Principal
@@ -338,7 +338,7 @@ class CreateRoutes:
     ) -> tuple[Principal, T]:
         """Parse and submit."""
         principal = await self._gate.principal(request, CredentialScope.CREATE)
-        # What the submission makes of it counts from then on.
+        # From the submission on, the request record counts instead.
         with self._budget.account(principal.key) as account:
             body = await request_body.receive(
                 request,
@@ -364,12 +364,12 @@ class CreateRoutes:
         stream: Followable[Any],
         request: Request,
     ) -> None:
-        """Wait for the end, until the client leaves, its credential is revoked or this process
-        drains.
+        """Wait for the end of the response, unless the client leaves, its credential is revoked or
+        this process drains.
 
         Raises:
-            errors.ApiError: the log lost the response, 401, or 503 when the response goes on
-                without this request.
+            errors.ApiError: the log lost the response; 401; or 503, the response continues without
+                this request.
         """
         with stream, self._gate.admitted.revoked(principal) as revoked:
             tasks = [

@@ -1,4 +1,4 @@
-"""`/v1/files`: files that clients upload, to name them in requests."""
+"""`/v1/files`: files that clients upload and reference in requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_LISTED: Final = 10_000
 
 
 class FileRoutes:
-    """The calls. A file is its owner's alone."""
+    """The endpoints. Only its owner can use a file."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class FileRoutes:
         self._files = files
 
     async def create(self, request: Request) -> Response:
-        """`POST /v1/files`: a form with `file`, `purpose` and perhaps `expires_after`. With an
-        `Idempotency-Key` it may be sent again."""
+        """`POST /v1/files`: a form with `file`, `purpose` and optionally `expires_after`. With an
+        `Idempotency-Key` it may be retried."""
         principal = await self._principal(request, CredentialScope.CREATE)
         owner = access.owner_of(principal)
         with self._budget.account(principal.key) as account:
@@ -117,7 +117,7 @@ class FileRoutes:
         self._gate.check_origin(request)
         principal = await self._gate.principal(request, scope)
         if scope is CredentialScope.CREATE:
-            self._gate.rates.read(principal)  # nothing is generated that would be charged for
+            self._gate.rates.read(principal)  # no tokens are charged
         return principal
 
     async def _record(self, request: Request, owner: records.Owner) -> records.Upload:
@@ -130,14 +130,14 @@ class FileRoutes:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """That of the header, if there is one. Raises errors.ApiError: it is too long."""
+    """The key of the header, if any. Raises errors.ApiError: it is too long."""
     key = request.headers.get("idempotency-key")
     return command.checked_key(key) if key else None
 
 
 @contextlib.contextmanager
 def _log_errors() -> Iterator[None]:
-    """503 where the log does not answer."""
+    """Raise 503 where the log does not answer."""
     try:
         yield
     except (log.LogUnavailable, log.AppendFailed) as error:

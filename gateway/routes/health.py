@@ -32,7 +32,7 @@ class HealthRoutes:
         canaries: Canaries,
         tails: Sequence[interfaces.TailReader],
     ) -> None:
-        """`tails`: readers besides those of the delivery."""
+        """`tails`: readers in addition to those of the delivery."""
         self._submit = submit
         self._gate = gate
         self._redis = redis
@@ -51,7 +51,7 @@ class HealthRoutes:
         return JSONResponse(state, 200 if state["ready"] else 503, headers=NO_STORE)
 
     async def readiness(self) -> dict[str, Any]:
-        """Return the JSON of `/ready`. The log decides; Redis and engines may come later."""
+        """Return the JSON of `/ready`. It depends on the log; Redis and engines may start later."""
         revisions = self._canaries.report()
         kafka = self._submit.responsive and all(reader.answers for reader in self._tails)
         return {

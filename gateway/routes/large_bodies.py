@@ -1,4 +1,4 @@
-"""Turns at what takes this process's memory and time: bodies that are large."""
+"""Admits large bodies one at a time, to bound this process's memory and CPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-# After a large body was parsed and written, the next one waits for so many times as long as that
-# took: other requests have the processor meanwhile.
+# After a large body was parsed and written, the next one waits for this multiple of that time, so
+# that other requests get the CPU.
 REST: Final = 2.0
 LONGEST_REST_S: Final = 1.0
 
@@ -21,7 +21,7 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for the turn, and have it while the block runs."""
+        """Wait for the turn, and hold it while the block runs."""
         await self._one.acquire()
         loop = asyncio.get_running_loop()
         began = loop.time()

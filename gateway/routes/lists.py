@@ -28,11 +28,11 @@ _METADATA: Final = "metadata["
 
 Response_ = dict[str, Any]
 Render = Callable[[Sequence[Response_]], dict[str, Any]]
-"""From the Response objects of a completion's choices to what a list shows of it."""
+"""From the Response objects of a completion's choices to its entry in a list."""
 
 
 class ListRoutes:
-    """Lists what the archive has of its owner."""
+    """Lists an owner's entries in the archive."""
 
     def __init__(
         self,

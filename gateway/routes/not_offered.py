@@ -1,5 +1,5 @@
-"""Parts of OpenAI's API that this server, or this deployment, does not have: what to say of each,
-and what there is."""
+"""Parts of OpenAI's API that this server, or this deployment, does not offer: the error of each,
+and the alternative."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def error_of(path: str) -> errors.ApiError:
-    """What a client of this path is told."""
+    """The error for a path."""
     below = path.removeprefix("/v1/")
     part = next((name for name in INSTEAD if below == name or below.startswith(f"{name}/")), None)
     return errors.not_offered(path, INSTEAD[part]) if part else errors.not_found(path)
 
 
 async def answer(request: Request) -> Response:
-    """The answer on every path of a part that is not offered."""
+    """Handle every path of a part that is not offered."""
     raise error_of(request.scope["path"])
 
 
@@ -62,7 +62,7 @@ async def _refuse(socket: WebSocket) -> None:
 
 
 def routes() -> list[BaseRoute]:
-    """To stand behind the routes of what is offered."""
+    """Routes to be registered after those of offered parts."""
     out: list[BaseRoute] = [
         WebSocketRoute("/v1/realtime", _refuse),
     ]

@@ -1,7 +1,7 @@
 """The built page: its files, each in the encodings that its build wrote, and their headers.
 
-The files are listed once, at start, and each has a route of its own. So no request can name a file
-that is not the page's, and all other paths stay the API's.
+The files are listed once, at start, and each has a route of its own. So no request can name another
+file, and all other paths belong to the API.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ MAX_FILES: Final = 500
 MAX_BYTES: Final = 32 << 20
 SHARED: Final = "/shared.html"
 DIAGRAM: Final = "/diagram.html"
-# The scripts of DIAGRAM, which the page shows in frames without an origin: to a browser, such a
-# frame is another site. They are public files.
+# The scripts of DIAGRAM, which the page shows in frames without an origin. To a browser such a
+# frame is another site. The scripts are public.
 _DIAGRAM_SCRIPTS: Final = re.compile(r"/diagram\.js|/assets/mermaid\.min-[\w-]+\.js")
-# What a model wrote becomes markup in this document, so it gets nothing from elsewhere, sends
-# nothing, and is without an origin wherever it is opened. Diagrams are drawn with styles of their
-# own.
+# A model's text becomes markup in this document. So it loads nothing from elsewhere, sends nothing,
+# and has no origin wherever it is opened. Diagrams use inline styles.
 DIAGRAM_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
@@ -52,7 +51,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One file as it is sent. `path` is relative to the page's folder."""
+    """One file in one encoding. `path` is relative to the page's folder."""
 
     path: str
     headers: Mapping[str, str]
@@ -69,7 +68,7 @@ class Page(StaticFiles):
     def __init__(self, folder: Path, push_urls: Sequence[str]) -> None:
         """
         Raises:
-            settings.Misconfigured: the folder holds more than a page can be.
+            settings.Misconfigured: the folder exceeds the limits of a page.
         """
         super().__init__(directory=folder)
         self._push_urls = tuple(push_urls)
@@ -93,7 +92,7 @@ class Page(StaticFiles):
         }
 
     def routes(self) -> list[BaseRoute]:
-        """One for each file; none while the page is not built."""
+        """One route for each file; none while the page is not built."""
         if "/" not in self._variants:
             return []
         routes = [Route(path, self.serve, methods=["GET"]) for path in self._variants]
@@ -106,7 +105,7 @@ class Page(StaticFiles):
         return await self._file(request, request.scope["path"])
 
     async def shared(self, request: Request) -> Response:
-        """The page of a link to a conversation. It reads the token out of its own address."""
+        """The page of a link to a conversation. It reads the token from its own address."""
         response = await self._file(request, SHARED)
         response.headers["x-robots-tag"] = "noindex"
         return response
@@ -126,8 +125,8 @@ class Page(StaticFiles):
         scope: Scope,
         status_code: int = 200,
     ) -> Response:
-        """The file with its own headers. Starlette would make the etag from time and size, which
-        two builds of a page may share."""
+        """The file with its own headers. Starlette would compute the etag from time and size, which
+        two builds may share."""
         headers = self._headers[str(full_path)]
         response = FileResponse(
             full_path, status_code, headers=dict(headers), stat_result=stat_result
@@ -138,7 +137,7 @@ class Page(StaticFiles):
 
 
 def accepted_encodings(header: str) -> set[str]:
-    """The codings that an `Accept-Encoding` names, without those whose weight is 0."""
+    """The codings in an `Accept-Encoding` header, without those of weight 0."""
     codings = set()
     for part in header.lower().split(","):
         coding, _, weight = part.replace(" ", "").partition(";")
@@ -148,7 +147,7 @@ def accepted_encodings(header: str) -> set[str]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Paths of the page's files, relative to its folder. A link out of the folder is none."""
+    """Paths of the page's files, relative to its folder, without links out of it."""
     root = folder.resolve()
     files = [
         path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root)
@@ -163,8 +162,8 @@ def _names(folder: Path) -> set[str]:
 def _headers(name: str, encoding: str, content: bytes) -> dict[str, str]:
     suffix = Path(name).suffix
     kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
-    # The name of an asset changes with its content. All else is asked for anew each time, the
-    # service worker above all: a browser that kept an old one would not notice a new page.
+    # The name of an asset changes with its content. Everything else is revalidated each time, above
+    # all the service worker: a browser with an old one does not notice a new page.
     immutable = name.startswith("assets/")
     headers = {
         "content-type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
@@ -176,7 +175,7 @@ def _headers(name: str, encoding: str, content: bytes) -> dict[str, str]:
 
 
 def security_headers(path: str, push_urls: Sequence[str]) -> dict[str, str]:
-    """What the file at this path is sent with, beside or in place of the headers of every answer
+    """Headers of the file at this path. They add to, or replace, those of every answer
     (`tailrace.web.middleware`)."""
     if path == DIAGRAM:
         return {"content-security-policy": DIAGRAM_POLICY, "x-frame-options": "SAMEORIGIN"}
@@ -187,8 +186,8 @@ def security_headers(path: str, push_urls: Sequence[str]) -> dict[str, str]:
 
 
 def content_security_policy(push_urls: Sequence[str]) -> str:
-    """Nothing but the page's own files, those of its frames included, and connections to this
-    gateway and the push services."""
+    """A policy that allows only the page's own files and frames, and connections to this gateway
+    and the push services."""
     connect = ["'self'"]
     for url in push_urls:
         connect += [url, "ws" + url.removeprefix("http")]

@@ -1,7 +1,7 @@
 """The JSON body of an HTTP request, bounded in size and time.
 
-A body may be larger than its limit by the images in it. Each is one long text, which costs little
-to read; everything else in it may become many objects.
+A body may exceed its limit by its images. An image is one long text, which is cheap to decode;
+everything else may become many objects.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ T = TypeVar("T")
 DEADLINE_S: Final = 60.0
 # What images may add, in base64.
 IMAGES_BYTES: Final = files.MAX_BYTES // 3 * 4 + 4 * images.MAX_IMAGES
-# What is beyond a body's limit is held so often, at most, until it is in the log.
+# Bytes beyond the limit exist in this many copies, at most, until they are in the log.
 WEIGHT: Final = 5
 # A larger body is parsed in a thread.
 LARGE_BYTES: Final = 262_144
 
 _DATA_URL: Final = b'"data:'
-_FEW: Final = 2 * images.MAX_IMAGES  # so many are looked for
+_FEW: Final = 2 * images.MAX_IMAGES  # at most this many are searched
 
 
 async def read(request: Request, limit: int) -> dict[str, Any]:
-    """The object that a small body is.
+    """The JSON object of a small body.
 
     Raises:
-        errors.ApiError: as `arrived` does, or no JSON object.
+        errors.ApiError: like `receive`; or the body is not a JSON object.
     """
     return json_body.decode(await receive(request, limit))
 
@@ -46,11 +46,11 @@ async def receive(
     *,
     for_images: int = 0,
 ) -> bytearray:
-    """The body. What arrives is charged to `account`; images may add `for_images` bytes.
+    """The body. Its bytes are charged to `account`; images may add `for_images` bytes.
 
     Raises:
-        errors.ApiError: larger than `limit` bytes without its images, too slow, too much for the
-            account, or the client left.
+        errors.ApiError: it is larger than `limit` bytes without its images, too slow, or too much
+            for the account; or the client left.
     """
     most = limit + for_images
     too_large = errors.payload_too_large(limit, without="its images" if for_images else "")
@@ -83,15 +83,15 @@ async def receive(
 
 
 def _weight(start: int, end: int, limit: int) -> int:
-    """What the bytes of a body from `start` to `end` count."""
+    """The charge for the bytes of a body from `start` to `end`."""
     return end - start + (WEIGHT - 1) * (max(0, end - limit) - max(0, start - limit))
 
 
 def of_images(body: bytes | bytearray) -> int:
-    """How many bytes of a JSON text are data URLs; only the first ones count.
+    """The number of bytes of a JSON text in data URLs; only the first ones count.
 
-    Between a quote and the next one there is a text, or the whole is no JSON. So what is counted
-    here holds no objects.
+    Between two quotes there is a string, or the text is not JSON. So the counted bytes contain no
+    objects.
     """
     total = at = 0
     for _ in range(_FEW):
@@ -105,10 +105,11 @@ def of_images(body: bytes | bytearray) -> int:
 
 
 async def parse_body(body: bytearray, parse: Callable[[dict[str, Any]], T]) -> T:
-    """What `parse` makes of the body's object. The body is empty then: its object holds it again.
+    """The result of `parse` for the body's object. The body is emptied, because the object holds
+    the same data.
 
     Raises:
-        errors.ApiError: no JSON object, or what `parse` raises.
+        errors.ApiError: the body is not a JSON object; or like `parse`.
     """
 
     def read_once() -> T:

@@ -1,4 +1,4 @@
-"""The HTTP routes that change or list a response that exists."""
+"""The HTTP routes that change or list an existing response."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ResponseRoutes:
 
 
 async def _call(rid: str, operation: Awaitable[T]) -> T:
-    """The operation's result, or its failure as the client is told it."""
+    """The operation's result. Raises its failure as an API error."""
     try:
         return await operation
     except error_mapping.DELIVERY_ERRORS as error:
@@ -71,7 +71,7 @@ def list_page(
     usual: int = LIST_LIMIT,
     most: int = LIST_MOST,
 ) -> dict[str, Any]:
-    """One page of a list; `items` are oldest first. `usual`: how many without a `limit`.
+    """One page of a list; `items` are oldest first. `usual`: the number without a `limit`.
 
     Raises:
         errors.ApiError

@@ -1,7 +1,7 @@
-"""The admin API of revocations: revoke credentials, list what is revoked, take it back.
+"""The admin API of revocations: revoke credentials, list revocations, lift them.
 
-An administrator acts within the issuer of the own credential, and within its tenant if it names
-one. A person with access to the log itself uses `tailrace revoke`, which knows no such bounds.
+An administrator acts within the issuer of their own credential, and within its tenant if it has
+one. A person with access to the log uses `tailrace revoke`, which has no such bounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RevocationRoutes:
         self._writer = writer
 
     async def create(self, request: Request) -> Response:
-        """`POST /v1/admin/revocations`: what the body names is refused from now on."""
+        """`POST /v1/admin/revocations`: credentials that match the body are refused from now on."""
         admin = await self._gate.principal(request, CredentialScope.ADMIN)
         if len(self._revocations.known) >= MAX_REVOCATIONS:
             raise errors.overloaded(60.0)
@@ -68,7 +68,7 @@ class RevocationRoutes:
         return JSONResponse({"id": record.id, "object": "revocation", "lifted": True})
 
     async def _append(self, record: records.Revoked) -> None:
-        """Append, and wait until this instance acts by it. Others follow within a moment."""
+        """Append, and wait until this instance applies it. Others follow within a moment."""
         try:
             await self._writer.append(
                 topics.REVOCATIONS,
@@ -90,7 +90,7 @@ def _may(admin: Principal, record: records.Revoked) -> bool:
 
 
 def _parse(body: dict[str, Any], admin: Principal, now: float) -> records.Revoked:
-    """The record that the body asks for.
+    """The revocation record of the body.
 
     Raises:
         errors.ApiError: 400, or 403 for another tenant.

@@ -16,11 +16,11 @@ from tailrace.delivery import archived
 from tailrace.protocol import conversations, errors, ids
 from tailrace.web import access, encoded_json, error_mapping
 
-MAX_CHARACTERS: Final = 256  # of what is searched for
+MAX_CHARACTERS: Final = 256  # of a query
 
 
 class SearchRoutes:
-    """An extension: conversations by the words of their titles and of what was said in them."""
+    """An extension: finds conversations by the words of their titles and messages."""
 
     def __init__(
         self, gate: access.Access, archive: archived.Archived, rates: rate_limits.RateLimiter
@@ -30,14 +30,14 @@ class SearchRoutes:
         self._rates = rates
 
     async def search(self, request: Request) -> Response:
-        """`GET /v1/conversations/search`: that in which something happened last comes first."""
+        """`GET /v1/conversations/search`: the last changed conversation first."""
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
         query = request.query_params
         words, limit = _words(query.get("q")), limit_of(query.get("limit"))
         after = _after(query.get("after"))
         self._archive.require("searches")
-        await self._rates.charge_request(owner.key)  # it costs more than another look-up
+        await self._rates.charge_request(owner.key)  # it costs more than other look-ups
         try:
             matches = await self._archive.search(owner, words, after, limit)
         except reader.UnknownPlace as error:

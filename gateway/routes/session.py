@@ -1,4 +1,4 @@
-"""`/v1/session`: signing in and out of a browser, and who one is."""
+"""`/v1/session`: a browser signs in, signs out, and reads its identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class SessionRoutes:
-    """The three calls. They are for pages of this gateway's own origin."""
+    """The three endpoints. They are for pages of this gateway's own origin."""
 
     def __init__(self, gate: access.Access, cookies: session_cookie.SessionCookies) -> None:
         self._gate = gate
@@ -26,8 +26,8 @@ class SessionRoutes:
     async def begin(self, request: Request) -> Response:
         """`POST /v1/session`: the credential in the body becomes a session.
 
-        A JSON body cannot come from another site's form, and pages of listed origins are refused:
-        so a page of another origin signs no user in.
+        A JSON body cannot come from another site's form, and pages of listed origins are refused.
+        So a page of another origin cannot sign a user in.
         """
         self._gate.check_same_origin(request)
         body = await _body(request)
@@ -42,9 +42,10 @@ class SessionRoutes:
         return response
 
     async def show(self, request: Request) -> Response:
-        """`GET /v1/session`: who the caller is; `subject` is null for a browser without a session.
+        """`GET /v1/session`: the caller's identity; `subject` is null for a browser without a
+        session.
 
-        That is no refusal: every visit of the page begins with this question.
+        This is not an error, because every visit of the page begins with this request.
         """
         self._gate.check_same_origin(request)
         value = self._cookies.value(request)
@@ -58,7 +59,7 @@ class SessionRoutes:
         return JSONResponse(_as_json(principal, token), headers=NO_STORE)
 
     async def end(self, request: Request) -> Response:
-        """`DELETE /v1/session`. It needs no good session: a user who is signed out stays so."""
+        """`DELETE /v1/session`. It needs no valid session: a signed-out user stays signed out."""
         self._gate.check_same_origin(request)
         value = self._cookies.value(request)
         if value is not None and not self._cookies.shows_token(request, value):

@@ -18,10 +18,10 @@ from tailrace.protocol import errors, records, share_tokens
 from tailrace.web import access, encoded_json, error_mapping
 
 MAX_BODY_BYTES: Final = 4096
-# Of what anybody may read, at once. Each takes of the look-ups that the owner may have.
+# Concurrent public reads. Each uses look-ups of the owner.
 READING: Final = 16
 RETRY_AFTER_S: Final = 1.0
-# What a link shows is for those who have it: not for caches, search engines and other sites.
+# The content of a link is for its holders: not for caches, search engines and other sites.
 PRIVATE: Final = {
     "cache-control": "no-store",
     "x-robots-tag": "noindex",
@@ -35,7 +35,7 @@ class ShareRoutes:
     """An extension: links that show a conversation without a credential.
 
     Attributes:
-        _reading: how many are being read.
+        _reading: number of links that are being read.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class ShareRoutes:
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/share`."""
         owner, name, tokens = await self._authorize(request, CredentialScope.CREATE)
-        await self._rates.charge_request(owner.key)  # what is written is kept for long
+        await self._rates.charge_request(owner.key)  # what is written is stored for long
         raw = await request_body.receive(request, MAX_BODY_BYTES)
         seconds = shares_api.seconds(json_body.decode(raw) if raw else {})
         share, record = await log_answers.write(self._links.create(name, owner, seconds))
         return encoded_json.EncodedJSON(_as_json(tokens, owner, name, share, record))
 
     async def list_all(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/shares`: those that show it, the newest first."""
+        """`GET /v1/conversations/{id}/shares`: its valid links, newest first."""
         owner, name, tokens = await self._authorize(request, CredentialScope.READ)
         live = await log_answers.read(self._links.live(name, owner))
         rows = [_as_json(tokens, owner, name, share, each) for share, each in live.items()]
@@ -75,8 +75,8 @@ class ShareRoutes:
         return encoded_json.EncodedJSON(body)
 
     async def show(self, request: Request) -> Response:
-        """`GET /v1/shared/{token}`: for anybody. A link that never was, one that was revoked, one
-        that has expired and one whose conversation is gone are told in the same words."""
+        """`GET /v1/shared/{token}`: without a credential. The error is the same for a link that
+        never existed, was revoked, has expired, or whose conversation was deleted."""
         response: Response
         try:
             response = encoded_json.EncodedJSON(await self._page(request))
@@ -113,7 +113,7 @@ class ShareRoutes:
             link = tokens.open(token)
         except share_tokens.InvalidToken as error:
             raise errors.share_not_found() from error
-        if not self._gate.keys.knows(link.owner.issuer):  # its issuer was removed since
+        if not self._gate.keys.knows(link.owner.issuer):  # its issuer was removed meanwhile
             raise errors.share_not_found()
         return link
 

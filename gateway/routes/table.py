@@ -1,6 +1,6 @@
-"""The HTTP surface: which path and method goes to which handler.
+"""The HTTP API: maps paths and methods to handlers.
 
-Handlers take the raw request, so that no error shape of the framework ever shows.
+Handlers take the raw request, so that clients never see an error format of the framework.
 """
 
 from __future__ import annotations

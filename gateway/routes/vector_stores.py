@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class VectorStoreRoutes:
-    """OpenAI's Vector Stores API. A store is its owner's alone."""
+    """OpenAI's Vector Stores API. Only its owner can use a store."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class VectorStoreRoutes:
         return self._store_response(await log_answers.write(self._stores.change(store, fields)))
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/vector_stores/{id}`: with all that it holds; the uploads stay."""
+        """`DELETE /v1/vector_stores/{id}`: with its contents; the uploads stay."""
         store = await self._find(request, CredentialScope.CREATE)
         await log_answers.write(self._stores.delete(store))
         return JSONResponse(_deletion(store))
 
     async def delete_all(self, request: Request) -> Response:
-        """`DELETE /v1/vector_stores`: all of the caller's; an extension."""
+        """`DELETE /v1/vector_stores`: all stores of the caller; an extension."""
         owner = await self._owner(request, CredentialScope.CREATE)
         stores = await log_answers.write(self._stores.all_of(owner))
         for store in stores:
@@ -178,7 +178,7 @@ class VectorStoreRoutes:
             }
         )
 
-    # ---- batches: the files that were added by one call
+    # ---- batches: files added by one call
 
     async def attach_batch(self, request: Request) -> Response:
         """`POST /v1/vector_stores/{id}/file_batches`."""
@@ -216,7 +216,7 @@ class VectorStoreRoutes:
     async def _addition(
         self, owner: records.Owner, addition: vector_stores_api.Addition, where: str
     ) -> tuple[records.Upload, vector_stores_api.Addition]:
-        """The upload that is to be added, and how it is cut for the model of the deployment.
+        """The upload to add, and its chunking for the deployment's model.
 
         Raises:
             errors.ApiError: 400, there is no such file, or it has no text.
@@ -240,7 +240,7 @@ class VectorStoreRoutes:
     async def _owner(self, request: Request, scope: CredentialScope) -> records.Owner:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, scope))
-        if scope is CredentialScope.CREATE:  # what is written is kept for ever
+        if scope is CredentialScope.CREATE:  # what is written is stored forever
             await self._rates.charge_request(owner.key)
         return owner
 
@@ -259,7 +259,7 @@ def _page(request: Request, rows: list[Json]) -> Response:
         place = next((i for i, row in enumerate(rows) if row["id"] == before), None)
         if place is None:
             raise errors.invalid_value("before", "Invalid 'before': no such item.")
-        # `rows` are oldest first, so what comes before it in the answer depends on the order.
+        # `rows` are oldest first, so the rows before it in the answer depend on the order.
         rows = rows[:place] if query.get("order") == "asc" else rows[place + 1 :]
     return JSONResponse(
         responses.list_page(

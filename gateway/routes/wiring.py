@@ -1,4 +1,4 @@
-"""The HTTP surface, wired."""
+"""Wires the HTTP API."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from tailrace.web import access, drain, session_cookie, write_deadline
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the handlers stand on.
+    """The parts that handlers need.
 
     Attributes:
         retrieval: None: this deployment has no vector stores.
         seal_keys: None: nothing is sealed.
-        tails: readers besides those of the delivery.
+        tails: readers in addition to those of the delivery.
     """
 
     config: settings.GatewaySettings
@@ -79,7 +79,7 @@ class Parts:
 
 
 def table_of(parts: Parts) -> table.Table:
-    """The table of routes over these parts."""
+    """The table of routes with these parts."""
     gate, deliver, rates = parts.gate, parts.delivery, parts.rates
     large, conversations, retrieval = (
         large_bodies.LargeBodies(),

@@ -1,4 +1,4 @@
-"""What a request for each model may hold, as `GET /config.json` tells the page (pure)."""
+"""What a request for each model may contain, for the page's `GET /config.json` (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMAGES: Final = frozenset({"images"})
 def by_model(
     catalog: Catalog, workers: Callable[[str], Beats], newest: int
 ) -> dict[str, dict[str, Any]]:
-    """By every name that requests may give as `model`.
+    """The limits by each name that requests may give as `model`.
 
     Args:
         workers: the heartbeats of a pool, by its name.
@@ -43,7 +43,8 @@ def by_model(
 
 
 def _auto(catalog: Catalog, by_name: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of the model that answers one image, and of all that may answer."""
+    """The limits of `auto`: `images` of the model for a request with an image; others over all
+    models that may answer."""
     models = [by_name[rule.model] for rule in catalog.rules]
     try:
         _, model = model_choice.by_rules(catalog, images.MAX_TOKENS_GUESS, _IMAGES)

@@ -1,4 +1,4 @@
-"""The sending side of one accepted WebSocket, and why it is to be closed."""
+"""The sending side of one accepted WebSocket, and the reason to close it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CLOSE_DEADLINE_S: Final = 2.0
 
 
 class ClientSocket:
-    """Sends to a client that may be slow or gone.
+    """Sends to a client that may be slow or disconnected.
 
     Attributes:
-        verdict: why the socket is to be closed; set once, by the first cause. None: the client
+        verdict: the reason to close the socket; set once, by the first cause. None: the client
             left.
-        gone: nothing can be sent any more.
+        closed: nothing can be sent any more.
     """
 
     def __init__(self, socket: WebSocket) -> None:
@@ -39,7 +39,7 @@ class ClientSocket:
             self.verdict.set_result(code)
 
     def task_done(self, task: asyncio.Future[Any]) -> None:
-        """Done callback: a task that failed closes the socket as an internal error."""
+        """Done callback: a failed task closes the socket with an internal error."""
         if not task.cancelled() and (error := task.exception()) is not None:
             telemetry.log(telemetry.Action.SOCKET_FAILED, exc_info=error)
             self.decide(close_codes.CloseCode.INTERNAL)
@@ -60,7 +60,7 @@ class ClientSocket:
             self.decide(None)  # the receiving side gets the disconnect too
 
     def check_deadlines(self, now: float) -> None:
-        """Decide that a client which has taken nothing for too long is slow. `now`: monotonic
+        """Set the verdict SLOW if the client has read nothing for too long. `now`: monotonic
         seconds."""
         if self._deadline.overdue(now):
             self.decide(close_codes.CloseCode.SLOW)

@@ -1,6 +1,6 @@
 """One accepted WebSocket: moves events between the client, the lane scheduler and the log.
 
-`lanes` decides what happens when. This module carries it out.
+`lanes` decides what happens when. This module executes the decisions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Connection:
     """One accepted socket.
 
     Attributes:
-        principal: for whom the socket is open.
+        principal: the socket's principal.
         _lane_tasks: the task of each busy lane. It submits, then sends the events. Removed when the
             lane's response ended.
         _streams: the stream of each lane whose response is in the log. Only tasks of these lanes
@@ -57,9 +57,9 @@ class Connection:
     ) -> None:
         """
         Args:
-            account: counts what the socket keeps for its client.
-            own_protocol: the client speaks `tailrace.v1`. It is told when its credential is about
-                to expire, and may show a new one.
+            account: counts the bytes that the socket holds for its client.
+            own_protocol: the client speaks `tailrace.v1`. It gets a warning before its credential
+                expires, and may send a new one.
             origin: of the page that opened the socket; tickets are bound to it.
         """
         self._client = client_socket.ClientSocket(socket)
@@ -117,28 +117,28 @@ class Connection:
         await self._client.close(code)
 
     def check_deadlines(self, now: float) -> None:
-        """Close the socket if its client takes nothing. `now`: monotonic seconds."""
+        """Close the socket if its client reads nothing. `now`: monotonic seconds."""
         self._client.check_deadlines(now)
 
     def revoke(self) -> None:
-        """The credential was revoked: close, start nothing more and send nothing more. Creates that
-        wait are dropped."""
+        """The credential was revoked: close, start nothing and send nothing more. Queued creates
+        are dropped."""
         self._client.decide(close_codes.CloseCode.CREDENTIAL_REVOKED)
         self._client.closed = True
 
     def leave(self, why: lanes.Leaving) -> None:
-        """Take no more creates. Running responses go on."""
+        """Accept no more creates. Running responses continue."""
         self._spawn(self._act(self._scheduler.leave(why)))
 
     # ---- from the client
 
     async def _read(self) -> None:
-        # The message is in no variable here: it would be kept until the next one comes.
+        # The message is not bound to a variable, which would hold it until the next one arrives.
         while await self._handle(await self._client.receive()):
             await self._gate.rates.message(self.principal)
 
     async def _handle(self, message: dict[str, Any]) -> bool:
-        """Act on one ASGI message. Returns whether another one may follow."""
+        """Handle one ASGI message. Returns whether another one may follow."""
         if message["type"] == "websocket.disconnect":
             self._client.decide(None)
             return False
@@ -164,12 +164,12 @@ class Connection:
                 case lanes.Cancel(own=True):
                     self._spawn(self._cancel_own(action))
                 case lanes.Cancel():
-                    # Looked up in the log before the next message is read, so that guessing ids is
-                    # no faster than reading.
+                    # Look up the response before reading the next message, so that guessing ids is
+                    # not faster than reading.
                     await self._cancel_other(action)
                 case lanes.Renew(credential):
-                    # Checked before the next message is read, so that credentials cannot be tried
-                    # faster than that.
+                    # Check it before reading the next message, so that credentials cannot be
+                    # guessed faster.
                     await self._renew(credential)
                 case lanes.Close(code):
                     self._client.decide(code)
@@ -187,7 +187,7 @@ class Connection:
 
     async def _create(self, lane: lanes.Lane, data: bytes) -> None:
         stream = await self._submit_create(lane, data)
-        del data  # it is not kept while the response runs
+        del data  # not held while the response runs
         if stream is None:
             return
         if self._client.closed:
@@ -198,7 +198,7 @@ class Connection:
     async def _submit_create(
         self, lane: lanes.Lane, data: bytes
     ) -> response_stream.ResponseStream | None:
-        """The stream of a create whose turn has come; None when it was refused."""
+        """Submit the next create of a lane. Returns its stream; None if it was refused."""
         previous: object = None
         try:
             body = json_body.decode(data)

@@ -112,14 +112,14 @@ class Sockets:
             telemetry.OPEN_SOCKETS.labels(kind="responses").dec()
 
     def leave(self) -> None:
-        """Close idle sockets now, and the others when their responses have ended."""
+        """Close idle sockets now, and the others after their responses have ended."""
         for open_connection in list(self._open):
             open_connection.leave(lanes.Leaving.DRAIN)
 
     async def _resume(
         self, socket: WebSocket, principal: Principal
     ) -> tuple[lanes.Lane, response_stream.ResponseStream] | None:
-        """The lane and the rest of a response that lost its socket.
+        """The lane and the remaining events of a response that lost its socket.
 
         The client names it: `?resume=resp_…&starting_after=N[&stream_id=…]`.
         """

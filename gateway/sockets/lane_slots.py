@@ -1,7 +1,7 @@
-"""The lanes of one connection: what waits in them, and which of them may run (pure).
+"""The lanes of one connection: their queues, and which of them may run (pure).
 
-Within a lane responses never overlap and keep their order. Lanes are independent, up to the slots
-of the connection. Lanes that wait for a slot get one in the order in which they began to wait.
+Within a lane responses never overlap and keep their order. Lanes are independent, within the slots
+of the connection. Waiting lanes get a slot in the order in which they began to wait.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class LaneState:
     """One lane.
 
     Attributes:
-        queue: Creates that wait, oldest first, as the client sent them.
+        queue: Waiting creates, oldest first, as the client sent them.
         starting: Size of the create that is being submitted; 0 before and afterwards.
-        busy: From the begin of a create until it is rejected or its response has ended.
-        rid: The response that runs; None while idle or starting.
+        busy: True from the start of a create until it is rejected or its response has ended.
+        rid: The running response; None while idle or starting.
         cancel: A cancel was requested; while the create is starting it waits for the
             acknowledgement.
-        memory: The last response that ended well; None before, and after a failed continuation.
+        memory: The last response that can be continued; None before, and after a failed
+            continuation.
     """
 
     queue: collections.deque[bytes] = field(default_factory=collections.deque)
@@ -54,11 +55,11 @@ class LaneSlots:
     Attributes:
         lanes: By name, in order of first use. It never shrinks: the limit is on distinct names.
         in_flight: Number of busy lanes.
-        _waiting: Lanes that have a create and no slot, in the order of their turn.
-        _queued, _queued_bytes: Creates in all queues, and the size of these and of the ones that
-            are being submitted.
-        _remembering: Lanes with a memory, by its age.
-        _remembered_bytes: Size of all memories.
+        _waiting: Lanes with a create and without a slot, in the order of their turn.
+        _queued, _queued_bytes: Number of creates in all queues; their size, with that of pending
+            submissions.
+        _memories: Lanes with a memory, oldest first.
+        _memory_bytes: Size of all memories.
         _account: Counts all of it for the principal.
     """
 
@@ -80,11 +81,11 @@ class LaneSlots:
         return self.in_flight == 0 and self._queued == 0
 
     def enqueue(self, lane: Lane, data: bytes) -> None:
-        """Put a create behind the others of its lane.
+        """Append a create to the queue of its lane.
 
         Raises:
-            errors.ApiError: Too many distinct lanes, or too much waits on this connection or for
-                this principal.
+            errors.ApiError: Too many distinct lanes, or too many bytes wait on this connection or
+                for this principal.
         """
         named_lanes = len(self.lanes) - (None in self.lanes)
         if lane is not None and lane not in self.lanes and named_lanes >= self._max_lanes:
@@ -112,15 +113,15 @@ class LaneSlots:
             yield lane, data
 
     def on_submitted(self, lane: Lane) -> None:
-        """The create of this lane was accepted or refused, and its text is kept no more;
+        """The create of this lane was accepted or refused, so its text is no longer counted;
         idempotent."""
         state = self.lanes[lane]
         self._refund(state.starting)
         state.starting = 0
 
     def remember(self, lane: Lane, memory: ResponseMemory) -> None:
-        """Keep what the lane's last response needs to be continued. Over the bound the oldest
-        memories of the connection are dropped. What does not fit at all is not kept."""
+        """Store the memory of the lane's last response. Above the bound the oldest memories of the
+        connection are dropped. A memory that does not fit at all is not stored."""
         self.forget(lane)
         size = len(memory.state)
         while self._memories and self._memory_bytes + size > MAX_MEMORY_BYTES:
@@ -142,13 +143,13 @@ class LaneSlots:
             state.memory = None
 
     def occupy(self, lane: Lane, rid: str) -> None:
-        """Take a slot for a response that runs already."""
+        """Take a slot for a response that is already running."""
         state = self.lanes.setdefault(lane, LaneState())
         state.busy, state.rid = True, rid
         self.in_flight += 1
 
     def release(self, lane: Lane) -> None:
-        """Free the slot of a lane. Its next create waits behind lanes that waited longer."""
+        """Free the slot of a lane. Its next create waits after lanes that have waited longer."""
         state = self.lanes[lane]
         self.on_submitted(lane)
         state.busy, state.rid, state.cancel = False, None, False
@@ -157,7 +158,7 @@ class LaneSlots:
             self._waiting.append(lane)
 
     def empty(self) -> Iterator[Lane]:
-        """Drop everything that waits; yields the lane of each dropped create."""
+        """Drop all waiting creates; yields the lane of each."""
         self._waiting.clear()
         for lane, state in self.lanes.items():
             while state.queue:

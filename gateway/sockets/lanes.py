@@ -1,5 +1,5 @@
-"""One WebSocket connection's state machine: which create runs when, and what the connection
-remembers (pure; docs/protocol.md, section 3).
+"""The state machine of one WebSocket connection: which create runs when, and the connection's
+memory (pure; docs/protocol.md, section 3).
 
     a lane       IDLE      --create, a slot is free-->   STARTING    Begin
                  IDLE      --create, no slot-->          WAITING
@@ -11,8 +11,8 @@ remembers (pure; docs/protocol.md, section 3).
                                                                     running ones go on
                  LEAVING   --nothing runs-->             Close
 
-What a create means is looked at when its turn comes. So its error cannot be taken for one of the
-response that runs before it on the same lane.
+A create is parsed when its turn comes. So its error cannot be mistaken for an error of the response
+that runs before it on the same lane.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Check what the client shows in place of its credential, and answer."""
+    """Check the new credential of the client, and answer."""
 
     credential: auth_messages.Shown
 
@@ -78,20 +78,20 @@ Action = Begin | Reply | Cancel | Renew | Close
 
 
 class Leaving(enum.Enum):
-    """Why a connection takes no more creates."""
+    """Why a connection accepts no more creates."""
 
     DRAIN = "drain"
     AGE = "age"
 
 
 class LaneScheduler:
-    """Turns what a client sends, and what becomes of its creates, into actions.
+    """Turns client events, and the outcomes of creates, into actions.
 
     Attributes:
         _slots: The lanes, their queues and the slots.
-        _recent: Ids that ended on this connection, newest last. A cancel that lost its race is no
+        _recent: Ids that ended on this connection, newest last. A late cancel of one is not an
             error.
-        leaving: None while creates are taken.
+        leaving: None while creates are accepted.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LaneScheduler:
     ) -> None:
         """
         Args:
-            account: counts what is kept for the client; without it nothing counts.
+            account: counts the bytes held for the client; without it they are not counted.
             own_protocol: the client speaks `tailrace.v1`, which has more events.
         """
         self._own_protocol = own_protocol
@@ -124,16 +124,16 @@ class LaneScheduler:
         """Number of lanes that start or run a response."""
         return self._slots.in_flight
 
-    # ---- what the client says
+    # ---- client events
 
     def receive(self, data: bytes) -> list[Action]:
         """Handle one client event, as the client sent it.
 
-        Only what decides its way is decoded here: a body may take twenty times its bytes once it is
-        decoded, and many may have to wait.
+        Only the head is decoded here: a decoded body may take twenty times its bytes, and many may
+        have to wait.
 
         Raises:
-            errors.ApiError: it is no event.
+            errors.ApiError: it is not an event.
         """
         event = json_body.event_head(data)
         handler = _HANDLERS.get(event.type) if isinstance(event.type, str) else None
@@ -150,14 +150,14 @@ class LaneScheduler:
                 raise _refusal(self.leaving)
             self._slots.enqueue(lane, data)
         except errors.ApiError as error:
-            # A lane that is no lane cannot be named in the answer.
+            # An invalid lane cannot be named in the answer.
             reply_lane = None if error.code == "invalid_stream_id" else lane_of(event.stream_id)
             return [Reply(errors.ws_event(error, reply_lane))]
         return self._begin()
 
     def _cancel(self, event: json_body.EventHead, _data: bytes) -> list[Action]:
         """Cancel by response id or by lane. Without either: the default lane's response, or the
-        only one there is. A response that has ended needs no cancel, and that is no error."""
+        only one. Cancelling a response that has ended is not an error."""
         rid = event.response_id
         if rid is not None and not isinstance(rid, str):
             return [Reply(errors.ws_event(errors.invalid_type("response_id", "a string")))]
@@ -186,7 +186,7 @@ class LaneScheduler:
         return [] if already or state.rid is None else [Cancel(state.rid, own=True, lane=lane)]
 
     def cancel_failed(self, lane: Lane) -> None:
-        """It may be asked for again."""
+        """The cancel may be requested again."""
         if (state := self._slots.lanes.get(lane)) is not None:
             state.cancel = False
 
@@ -198,15 +198,15 @@ class LaneScheduler:
         }
         body = json_body.decode(data)
         previous, steer_input = body.get("previous_response_id"), body.get("input")
-        steer = {  # of the declared types, whatever came
+        steer = {  # of the declared types, whatever the client sent
             "previous_response_id": previous if isinstance(previous, str) else "",
             "input": steer_input if isinstance(steer_input, str | list) else "",
         }
         reply = {"type": "response.steer.failed", "error": error, "steer": steer}
-        # The number must be there, and must not be one of a running response's series.
+        # The number is required, and must not be one of a running response.
         return [Reply({**reply, "sequence_number": 0})]
 
-    # ---- what became of a create
+    # ---- outcomes of a create
 
     def accepted(self, lane: Lane, rid: str) -> list[Action]:
         """The create of this lane is in the log as `rid`."""
@@ -216,16 +216,16 @@ class LaneScheduler:
         return [Cancel(rid, own=True, lane=lane)] if state.cancel else []
 
     def rejected(self, lane: Lane, error: errors.ApiError, previous: object = None) -> list[Action]:
-        """The create of this lane was refused; what it wanted to continue is forgotten, on this
-        lane only."""
+        """The create of this lane was refused. The memory of the response that it continues is
+        dropped, on this lane only."""
         self._forget(lane, previous)
         return [Reply(errors.ws_event(error, lane)), *self._release(lane)]
 
     def ended(
         self, lane: Lane, memory: ResponseMemory | None, previous: object = None
     ) -> list[Action]:
-        """The response of this lane came to its end; `remembered` is None when it failed and cannot
-        be continued."""
+        """The response of this lane has ended; `memory` is None if it failed and cannot be
+        continued."""
         state = self._slots.lanes[lane]
         if state.rid is not None:
             self._recent.append(state.rid)
@@ -236,7 +236,7 @@ class LaneScheduler:
         return self._release(lane)
 
     def adopt(self, rid: str, lane: Lane) -> None:
-        """A response of an earlier connection goes on here; its lane is taken until it ends."""
+        """A response of an earlier connection continues here; its lane is busy until it ends."""
         self._slots.occupy(lane, rid)
 
     def recall(self, lane: Lane, rid: str) -> ResponseMemory | None:
@@ -250,8 +250,8 @@ class LaneScheduler:
     # ---- leaving
 
     def leave(self, why: Leaving) -> list[Action]:
-        """Take no more creates; what waits is refused, what runs goes on. Later reasons do not
-        replace the first."""
+        """Accept no more creates: waiting creates are refused, running responses continue. Later
+        reasons do not replace the first."""
         if self.leaving is not None:
             return []
         self.leaving = why

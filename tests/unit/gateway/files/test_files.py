@@ -225,7 +225,7 @@ async def test_without_a_broker_nothing_is_written_and_the_client_is_told() -> N
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_files, "REMEMBERED", 2)
+    monkeypatch.setattr(gateway_files, "MAX_PLACES", 2)
     async with gateway_parts.running() as parts:
         bytes_of = [pictures.png(n) + random.Random(n).randbytes(70_000) for n in range(4)]
         for data in (*bytes_of, bytes_of[3], bytes_of[0]):

@@ -91,7 +91,7 @@ def test_every_chunk_of_one_choice_says_so(former: bool) -> None:
         text_completions.Stream([echo], ["x"], include_usage=True),
     ]
     for stream in streams:
-        shown = chunks(b"".join(stream.of_choice((0, event)) for event in made))
+        shown = chunks(b"".join(stream.encode_choice((0, event)) for event in made))
         assert len(shown) > 1
         assert [each.get("cached_answer") for each in shown] == [former or None] * len(shown)
 

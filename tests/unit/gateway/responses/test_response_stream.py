@@ -87,7 +87,7 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     assert well.memory is None, "it has not ended"
     await well.next_events()
     assert well.memory is not None
-    assert (well.memory.rid, context.unpack(well.remembered.state)) == (
+    assert (well.memory.rid, context.unpack(well.memory.state)) == (
         "resp_1",
         [*asked, {"role": "assistant", "content": "ho"}],
     )

@@ -169,7 +169,7 @@ async def test_later_turns_have_the_dialogue_without_passages_and_search_again(
 class Found:
     """Finds the same for each question."""
 
-    async def prompted(
+    async def prompt(
         self, create: command.Create, asked: FileSearch, messages: Any, _: Principal
     ) -> passage_prompt.PassagePrompt:
         hit = passage_prompt.Hit("file-1", "a.md", 1.0, LAKES, {})

@@ -205,7 +205,7 @@ async def test_a_gateway_that_was_overtaken_erases_nothing(
     """It took a file that another gateway had completed for one that was taken out, and erased its
     passages."""
     monkeypatch.setattr(ingestion, "AT_ONCE", 1)
-    monkeypatch.setattr(ingestion, "LOOK_S", 0.02)
+    monkeypatch.setattr(ingestion, "CHECK_S", 0.02)
     one, two = Gateway(broker), Gateway(broker, "g2")
     async with running(one, two):
         one.embedder.go.clear()
@@ -226,7 +226,7 @@ async def test_a_gateway_that_was_overtaken_erases_nothing(
 async def test_a_gateway_says_that_it_works_on_a_file(
     broker: memory_log.MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingestion, "SIGN_S", 0.02)
+    monkeypatch.setattr(ingestion, "HEARTBEAT_S", 0.02)
     first, second = Gateway(broker, "g1"), Gateway(broker, "g2")
     async with running(first, second):
         store = await first.store()
