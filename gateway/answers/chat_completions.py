@@ -1,7 +1,7 @@
 """Chat Completions: responses in that API's form (pure).
 
-A completion is one response for each of its choices. Its chunks come from their events, and its id
-from their ids, so that it names them all. A client that loses the stream can follow a response by
+A completion consists of one response for each choice. Its chunks come from their events, and its id
+contains their ids. A client that loses the stream can follow a response by
 `x-tailrace-response-id`.
 """
 
@@ -18,7 +18,7 @@ from tailrace.protocol import errors, events, ids, images
 INPUT: Final = "messages"
 _PREFIX: Final = "chatcmpl-"
 _BETWEEN: Final = "."  # not in the alphabet of ids
-# There is no word for a cancel. It is told as what it is to a reader: the answer is not whole.
+# The API has no value for a cancel, so the answer is reported as incomplete.
 FINISH: Final = {"completed": "stop", "incomplete": "length", "cancelled": "length"}
 _CALLS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 # The member of the call's object that grows, in both APIs.
@@ -40,7 +40,7 @@ def completion_id(*rids: str) -> str:
 
 
 def response_ids(completion: str, most: int) -> list[str]:
-    """The responses of the completion with this id; none where it is not the id of one with at most
+    """The response ids in a completion's id; empty if it is not the id of a completion with at most
     `most` choices."""
     if not completion.startswith(_PREFIX):
         return []
@@ -88,7 +88,7 @@ def completion(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def marks(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What is told beside OpenAI's members: that all choices are former answers."""
+    """Members in addition to OpenAI's: whether all choices are cached answers."""
     all_cached = all(each.get(events.CACHED_ANSWER) for each in responses)
     return {events.CACHED_ANSWER: True} if all_cached else {}
 
@@ -136,7 +136,7 @@ def _logprobs_json(logprobs: Sequence[msgspec.Raw]) -> dict[str, Any]:
 
 def stored_message(message: dict[str, Any]) -> dict[str, Any]:
     """A message of a request record as the API shows it: `content` is a text or null, and
-    `content_parts` what was given as parts with images."""
+    `content_parts` has parts with images."""
     content = message.get("content")
     if not isinstance(content, list):
         return {**message, "content": content, "content_parts": None}
@@ -155,8 +155,8 @@ class Chunks:
 
     Attributes:
         _opened: the chunk that names the role was sent.
-        _calls: how many calls were begun; the last one may be open.
-        _kind: of the open call.
+        _calls: number of calls so far; the last one may be open.
+        _kind: type of the open call.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Chunks:
         include_usage: bool = False,
         logprobs: bool = False,
     ) -> None:
-        """`head`: what all chunks of the stream have. `logprobs`: whether they are shown."""
+        """`head`: the members of all chunks. `logprobs`: whether chunks have log probabilities."""
         self._head = head
         self._index = index
         self._include_usage = include_usage
@@ -234,16 +234,16 @@ class Stream:
     """The body of a Chat Completions stream, from the events of all its choices.
 
     Attributes:
-        _opened: every choice was begun, in order. Readers in SDKs put choices into a list as they
-            come, and fail at one that comes before its turn.
+        _opened: every choice was begun, in order. SDKs append choices to a list in the order of
+            arrival, and fail if one arrives early.
         _ended: the final Response objects so far.
-        _failed: a choice failed. Nothing follows the error.
+        _failed: a choice failed. No chunk follows the error.
     """
 
     def __init__(
         self, echoes: Sequence[dict[str, Any]], *, include_usage: bool, logprobs: bool = False
     ) -> None:
-        """`echoes`: of the responses, one for each choice."""
+        """`echoes`: those of the responses, one for each choice."""
         self._head = {
             "id": completion_id(*(echo["id"] for echo in echoes)),
             "object": "chat.completion.chunk",
@@ -264,7 +264,7 @@ class Stream:
         if self._failed:
             return b""
         out = b""
-        if event.response is not None and not index:  # it may be another one than was asked for
+        if event.response is not None and not index:  # it may differ from the requested one
             self._head["model"] = event.response["model"]
             if len(self._choices) == 1:
                 self._head.update(marks([event.response]))
@@ -280,7 +280,7 @@ class Stream:
         return out
 
     def encode_choice(self, choice_event: tuple[int, events.Event]) -> bytes:
-        """The same, for a source with the events of several choices."""
+        """Like `encode`, for a source with the events of several choices."""
         return self.encode(choice_event[1], choice_event[0])
 
 

@@ -1,7 +1,7 @@
-"""`POST /v1/responses/compact`: a conversation summed up by the model itself.
+"""`POST /v1/responses/compact`: the model itself summarizes a conversation.
 
-The summary is an ordinary response that is not stored. What a client gets is what it may send as
-the input of its next request: all that users said, and the summary, sealed for its owner.
+The summary is an ordinary response that is not stored. The client gets the input for its next
+request: all user messages, and the summary, sealed for its owner.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def body(
 
     Args:
         final: the Response object of the summary; it has not failed.
-        said: the messages that were summed up, with their files.
+        messages: the summarized messages, with their files.
 
     Raises:
-        errors.ApiError: the model gave no summary, or one that is too long to be sent back.
+        errors.ApiError: the model gave no summary, or the summary is too long to be sent back.
     """
     text = "".join(
         part["text"]
@@ -66,7 +66,7 @@ def body(
 
 
 def _is_summary(message: dict[str, Any]) -> bool:
-    """Of an earlier compaction, which this one has taken in."""
+    """Whether a message is the summary of an earlier compaction, which this one includes."""
     content = message["content"]
     return isinstance(content, str) and content.startswith(_SUMMARY)
 

@@ -18,10 +18,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check(responses: Sequence[dict[str, Any]]) -> None:
-    """Check that all parts of the list were embedded. `responses`: theirs, all ended or one failed.
+    """Check that all parts of the list were embedded. `responses`: one for each part; all have
+    ended, or one has failed.
 
     Raises:
-        errors.ApiError: one was not.
+        errors.ApiError: a part was not embedded.
     """
     for response in responses:
         if response["status"] == "failed":
@@ -33,7 +34,8 @@ def check(responses: Sequence[dict[str, Any]]) -> None:
 def body(
     responses: Sequence[dict[str, Any]], vectors: Sequence[Sequence[bytes]], encoding: Encoding
 ) -> Iterator[bytes]:
-    """The answer in pieces of a few milliseconds of work. `vectors`: of each response."""
+    """The answer, in pieces of a few milliseconds of work. `vectors`: the vectors of each
+    response."""
     index = 0
     yield b'{"object":"list","data":['
     for part in vectors:

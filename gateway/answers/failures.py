@@ -1,8 +1,8 @@
 """A failed response as an error (pure).
 
-A worker may find that a request cannot be served, when the gateway has taken it already: the prompt
-is too long, a picture cannot be decoded. That is the client's to repair, and SDKs must not repeat
-it, so it is 400 wherever the status was not sent yet.
+A worker may find that a request is invalid after the gateway has accepted it: the prompt is too
+long, an image cannot be decoded. The client must change the request, and SDKs must not retry it. So
+the status is 400, unless a status was already sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tailrace.protocol import errors
 
-# Codes of a failed response that say what is wrong with the request. The worker's engines set them
+# Codes of a failed response that name a fault of the request. The worker's engines set them
 # (`Refused`).
 _OF_INPUT: Final = frozenset(
     {"context_length_exceeded", "invalid_prompt", "invalid_image", "invalid_value"}
@@ -28,7 +28,7 @@ def error_of(response: dict[str, Any], param: str) -> errors.ApiError:
 
 
 def wrong_request(response: dict[str, Any], param: str) -> errors.ApiError | None:
-    """The error for a response that failed by its request; None for any other one."""
+    """The error for a response that failed because of its request; None for any other one."""
     failure = _failure(response)
     if response["status"] != "failed" or failure["code"] not in _OF_REQUEST:
         return None

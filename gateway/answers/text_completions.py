@@ -44,7 +44,7 @@ def _head(responses: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def usage(responses: Sequence[dict[str, Any]], per_prompt: int) -> dict[str, Any]:
-    """Usage of all choices, of which `per_prompt` in turn have one prompt."""
+    """Usage of all choices. Each prompt has `per_prompt` successive choices."""
     firsts = range(0, len(responses), per_prompt)
     parts = [chat_completions.usage(responses[at : at + per_prompt]) for at in firsts]
     totals: dict[str, Any] = {
@@ -58,7 +58,8 @@ def usage(responses: Sequence[dict[str, Any]], per_prompt: int) -> dict[str, Any
 def completion(
     responses: Sequence[dict[str, Any]], prompts: Sequence[str], *, echo: bool = False
 ) -> dict[str, Any]:
-    """The whole answer as one object. `responses`: of the choices, those of the first prompt first.
+    """The whole answer as one object. `responses`: one for each choice, those of the first prompt
+    first.
 
     Raises:
         errors.ApiError: one of them failed.
@@ -106,9 +107,9 @@ class Stream:
     """The body of a stream, from the events of all its choices.
 
     Attributes:
-        _shown: characters of each choice so far.
-        _finals: the Response objects that have ended, by choice.
-        _failed: a choice failed. Nothing follows the error.
+        _lengths: characters of each choice so far.
+        _finals: the final Response objects, by choice.
+        _failed: a choice failed. No chunk follows the error.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Stream:
         logprobs: bool = False,
         echo: bool = False,
     ) -> None:
-        """`echoes`: of the responses, one for each choice."""
+        """`echoes`: those of the responses, one for each choice."""
         self._head = _head(echoes)
         self._per_prompt = len(echoes) // len(prompts)
         self._before = [prompts[i // self._per_prompt] if echo else "" for i in range(len(echoes))]
@@ -135,7 +136,7 @@ class Stream:
         index, event = choice_event
         if self._failed:
             return b""
-        if event.response is not None and not index:  # it may be another one than was asked for
+        if event.response is not None and not index:  # it may differ from the requested one
             self._head["model"] = event.response["model"]
             if len(self._lengths) == 1:
                 self._head.update(chat_completions.marks([event.response]))
@@ -159,7 +160,7 @@ class Stream:
         return out
 
     def _prefix(self, index: int) -> str:
-        """What stands before the first characters of a choice."""
+        """The text before a choice's first characters; empty after the first call."""
         before, self._before[index] = self._before[index], ""
         return before
 

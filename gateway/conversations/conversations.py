@@ -1,8 +1,8 @@
-"""Conversations as the log says, and what is done to them.
+"""Reads conversations from the archive and the log, and changes them.
 
-The state of one is rows of the archive at their position and the records of the owner's partition
-behind it, so the archive may lag. While it is away, conversations that were read here a moment ago
-go on from what was remembered of them.
+The state of a conversation is its rows in the archive plus the later records of the owner's
+partition. So the archive may lag. While the archive is down, recently read conversations continue
+from their cached state.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tailrace.delivery import archived
 from tailrace.log import interfaces
 from tailrace.protocol import conversations, errors, ids, records, topics
 
-# Records behind what is remembered of a conversation that are read sooner than the archive.
+# With at most this many records after the cached state, the log is read instead of the archive.
 NEAR: Final = 500
 CACHE_SIZE: Final = 256  # conversations; a long one takes a megabyte
-# Of the archive's lag, in records. More takes longer to read than a client waits.
+# Maximum lag of the archive, in records. More takes longer to read than a client waits.
 MAX_BEHIND: Final = 20_000
 RETRY_AFTER_S: Final = 2.0
 RANDOM_BYTES: Final = 12
@@ -39,7 +39,7 @@ class Conversations:
     """Reads and changes conversations for their owner.
 
     Attributes:
-        _remembered: states and the offsets below which they are, by id; the last used one last.
+        _cache: states, and the offset after their last record, by id; the last used one last.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Conversations:
         title: str,
         items: Sequence[dict[str, Any]],
     ) -> Conversation:
-        """A new conversation that holds `items`, in their shown form. Raises like `find`, and
+        """Create a conversation with `items`, in the form of the API. Raises like `find`, and
         log.AppendFailed."""
         self._archive.require("conversations")
         name = self._mint(owner, conversations.PREFIX)
@@ -87,9 +87,8 @@ class Conversations:
     async def create_once(
         self, owner: records.Owner, key: str, metadata: dict[str, str], title: str
     ) -> Conversation:
-        """The conversation that the owner made with this idempotency key, made now if there is
-        none. Raises like `find`, 404 where it was deleted; and log.AppendFailed, after which it may
-        be there."""
+        """The owner's conversation of this idempotency key, created now if there is none. Raises
+        like `find`, 404 if it was deleted; and log.AppendFailed, after which it may exist."""
         self._archive.require("conversations")
         name = self._derive_id(owner, key)
         conversation = await self._state(name, owner)
@@ -103,15 +102,15 @@ class Conversations:
     async def find(
         self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
     ) -> Conversation:
-        """The owner's conversation with all that was acknowledged before.
+        """The owner's conversation with all acknowledged changes.
 
         Args:
-            contents: with those of its added items.
-            end: what lies below this offset of its partition is enough; -1: all that there is.
+            contents: with the contents of its added items.
+            end: read its partition up to this offset; -1: up to the end of the log.
 
         Raises:
-            errors.ApiError: 404, there is none of this name that is the owner's; 503, the archive
-                is needed and does not answer.
+            errors.ApiError: 404, the owner has no such conversation; 503, the archive is needed and
+                does not answer.
             log.LogUnavailable
         """
         return _require_owner(await self._state(name, owner, contents=contents, end=end), owner)
@@ -119,8 +118,7 @@ class Conversations:
     async def _state(
         self, name: str, owner: records.Owner, *, contents: bool = False, end: int = -1
     ) -> Conversation:
-        """What the log says of a conversation that may not be there. Arguments and errors of
-        `find`."""
+        """The state of a conversation that may not exist. Arguments and errors like `find`."""
         partition = self._partition(name, owner)
         if end < 0:
             end = (await self._offsets.ends(topics.CONVERSATIONS, [partition]))[partition]
@@ -140,8 +138,8 @@ class Conversations:
         return await self._archive.conversations(owner, after, limit)
 
     async def append(self, *acts: conversations.Act) -> int:
-        """Append acts of one owner, one after the other. Returns the offset behind the last one;
-        -1 where nobody knows it. Raises log.AppendFailed."""
+        """Append acts of one owner, in order. Returns the offset after the last one; -1: unknown.
+        Raises log.AppendFailed."""
         end = -1
         for act in acts:
             position = await self._writer.append(
@@ -166,11 +164,11 @@ class Conversations:
     async def add_items(
         self, conversation: Conversation, items: Sequence[dict[str, Any]]
     ) -> list[tuple[str, dict[str, Any]]]:
-        """Add items behind the head, all of them or none. Returns them with their ids. Where
-        others add at the same time, they come behind what was accepted before.
+        """Add items after the head, all of them or none. Returns them with their ids. After a
+        concurrent change they follow the new head.
 
         Raises:
-            errors.ApiError: 400, there is room for no more nodes; and like `find`.
+            errors.ApiError: 400, it has the maximum of nodes; and like `find`.
             log.AppendFailed: whether they were added is unknown.
         """
         assert conversation.owner is not None
@@ -185,7 +183,7 @@ class Conversations:
         )
         while True:
             check_room(conversation)
-            # A refused node has its key for ever, so each attempt is another one.
+            # A refused node's key stays used, so each attempt needs a new node.
             node = self._mint(owner, conversations.NODE_PREFIX)
             names = [i for i, _ in entries]
             act = conversations.Added(conversation.id, owner, node, names, conversation.head)
@@ -194,8 +192,8 @@ class Conversations:
             conversation = await self.find(conversation.id, owner)
 
     async def delete(self, name: str, owner: records.Owner) -> Conversation:
-        """Delete. Its responses stay. Returns what it was then. Raises like `find`, and
-        log.AppendFailed."""
+        """Delete a conversation. Its responses stay. Returns its last state. Raises like `find`,
+        and log.AppendFailed."""
         conversation = await self.find(name, owner)
         end = await self.append(conversations.Gone(name, owner))
         if end > 0:
@@ -205,8 +203,7 @@ class Conversations:
         return conversation
 
     async def remove_item(self, conversation: Conversation, item: str) -> None:
-        """Leave an item out from now on; of one that was added the content is erased. Raises
-        log.AppendFailed."""
+        """Remove an item. The content of an added item is erased. Raises log.AppendFailed."""
         assert conversation.owner is not None
         await self.append(conversations.Removed(conversation.id, conversation.owner, item))
         if any(item in node.items for node in conversation.nodes.values()):
@@ -224,8 +221,8 @@ class Conversations:
         return ids.mint(address, entropy or os.urandom(ids.RANDOM_BYTES), prefix)
 
     def _derive_id(self, owner: records.Owner, key: str) -> str:
-        """The id of the conversation that the owner makes with this idempotency key. The digest is
-        of an array, so that no two of them have one text, whatever names contain."""
+        """The id of the owner's conversation for this idempotency key. The digest covers an array,
+        so that different values cannot give the same text."""
         scope = msgspec.json.encode([owner.issuer, owner.tenant, owner.subject, key])
         digest = hashlib.blake2b(scope, digest_size=ids.RANDOM_BYTES, person=b"conversation")
         return self._mint(owner, conversations.PREFIX, digest.digest())
@@ -242,7 +239,7 @@ class Conversations:
     async def _read(
         self, name: str, partition: int, end: int, *, contents: bool
     ) -> tuple[Conversation, int]:
-        """A state, and the offset below which it is."""
+        """A state, and the offset after its last record."""
         entry = self._cache.get(name)
         if entry is not None and contents and not entry[0].complete:
             entry = None
@@ -289,7 +286,7 @@ class Conversations:
             self._cache.popitem(last=False)
 
 
-# The prefix of an item's id, by its type, as OpenAI's have them.
+# The prefix of an item's id, by its type, as in OpenAI's API.
 _PREFIXES: Final = {
     "message": "msg_",
     "function_call": "fc_",
@@ -302,19 +299,19 @@ _PREFIXES: Final = {
 
 
 def item_id(scope: str, number: int, item: dict[str, Any]) -> str:
-    """The id of item number `number` of those that were added together."""
+    """The id of item number `number` of one batch."""
     return f"{_PREFIXES[item['type']]}{scope}_{number}"
 
 
 def _require_owner(conversation: Conversation, owner: records.Owner) -> Conversation:
-    """Raises ApiError: 404, it is not there, or another's."""
+    """Raises ApiError: 404, it does not exist, or has another owner."""
     if conversation.owner != owner:
         raise errors.conversation_not_found(conversation.id)
     return conversation
 
 
 def check_room(conversation: Conversation) -> None:
-    """Raise ApiError where a conversation can have no more nodes."""
+    """Raises ApiError: the conversation has the maximum of nodes."""
     if len(conversation.nodes) >= conversations.MAX_NODES:
         raise errors.invalid_value(
             "conversation",

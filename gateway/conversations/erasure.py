@@ -15,12 +15,12 @@ from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, records
 
 AT_ONCE: Final = 16  # deletions of one call
-ROWS_AT_ONCE: Final = 500  # ids of one question to the archive
+ROWS_AT_ONCE: Final = 500  # ids of one query to the archive
 POLL_S: Final = 0.1  # for a request that is not in the log yet
 
 
 class ConversationErasure:
-    """Erases what was said in a conversation."""
+    """Erases the responses of a conversation."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class ConversationErasure:
         self._clock = clock
 
     async def erase(self, name: str, owner: records.Owner) -> None:
-        """Delete the responses, those that run too, then the conversation. So a call that broke off
-        is completed by the next one.
+        """Delete the responses, also running ones, then the conversation. So a second call
+        completes one that was interrupted.
 
         Raises:
             errors.ApiError: 404, there is no such conversation; 503, the archive is needed and does
@@ -46,7 +46,7 @@ class ConversationErasure:
         done = set[str]()
         while remaining := _turns(await self._conversations.find(name, owner), done):
             await self._delete(remaining, owner)
-            done |= remaining.keys()  # others may have come meanwhile
+            done |= remaining.keys()  # new turns may have been added meanwhile
         last = await self._conversations.delete(name, owner)
         await self._delete(_turns(last, done), owner)
 
@@ -70,20 +70,21 @@ class ConversationErasure:
                         raise outcome
 
     async def _ended(self, rids: Sequence[str], owner: records.Owner) -> set[str]:
-        """Those that are in the archive, which need no look-up. Without an answer none are."""
+        """The responses in the archive, which need no look-up. Empty if the archive does not
+        answer."""
         try:
             return await self._delivery.archived.present(rids, owner)
         except errors.ApiError:
             return set()
 
     async def _look_up_and_delete(self, rid: str, until: int, owner: records.Owner) -> None:
-        """Delete a response whose request comes into the log by `until` (broker's time in ms) or
+        """Delete a response whose request is in the log by `until` (broker's time in ms) or
         never."""
         while True:
             try:
                 await self._operations.delete(rid, owner)
             except log.HistoryLost:
-                return  # it is gone
+                return  # the log no longer has it
             except delivery.NotFound:
                 if self._clock() * 1000 >= until or self._delivery.known_deleted(rid, owner):
                     return

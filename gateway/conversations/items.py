@@ -1,4 +1,4 @@
-"""The items of a conversation: as clients are shown them, and as a model is given them."""
+"""The items of a conversation: as the API shows them, and as a model gets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Conversation = conversations.Conversation
 
 
 class Items:
-    """Looks items up, node by node along the chosen path."""
+    """Looks items up, node by node, along the chosen path."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class Items:
     async def along(
         self, conversation: Conversation, *, newest_first: bool, start: str | None = None
     ) -> AsyncIterator[Json]:
-        """The items of the chosen path. `start`: the node to begin with; None: at the path's
-        beginning, or its end.
+        """The items of the chosen path. `start`: the first node; None: the path's beginning, or its
+        end for `newest_first`.
 
         Raises:
             log.LogUnavailable, errors.ApiError: a response cannot be looked up now.
@@ -48,11 +48,11 @@ class Items:
     async def of_node(
         self, conversation: Conversation, node: str, *, images_whole: bool = True
     ) -> list[Json]:
-        """The items of one node, oldest first, without those that were removed. A turn that failed
-        has none, one that runs has what it was asked. Raises like `along`.
+        """The items of one node, oldest first, without removed ones. A failed turn has none; a
+        running one has its input. Raises like `along`.
 
         Args:
-            images_whole: as of `ResponseOperations.input_items`, for turns.
+            images_whole: like in `ResponseOperations.input_items`, for turns.
         """
         at = conversation.nodes[node]
         if at.turn:
@@ -67,14 +67,13 @@ class Items:
         return [item for item in items if item["id"] not in conversation.removed]
 
     def node_of(self, conversation: Conversation, item: str) -> str | None:
-        """The node that an item is of, by its id; None if it is of none of this conversation."""
+        """The node of an item, by the item's id; None if the conversation has no such item."""
         return conversation.node_of(item)
 
     async def messages(
         self, tree: Conversation, nodes: list[str], owner: records.Owner
     ) -> context.Messages:
-        """The dialogue of nodes that follow one another, as a model is given it. Raises like
-        `along`."""
+        """The dialogue of successive nodes, for a model. Raises like `along`."""
         dialogue: list[conversation.Item] = []
         for node in nodes:
             input_json = _as_input(await self.of_node(tree, node))
@@ -87,7 +86,7 @@ class Items:
             snapshot = await self._delivery.find(rid, owner)
             inputs = await self._operations.input_items(rid, owner, images_whole=images_whole)
         except (delivery.NotFound, log.HistoryLost):
-            return []  # deleted, or never asked
+            return []  # deleted, or never in the log
         if snapshot.phase is not fold.Phase.DONE:
             return inputs
         if not context.continuable(snapshot.response):
@@ -95,13 +94,13 @@ class Items:
         return [*inputs, *snapshot.response["output"]]
 
 
-# What a shown item has and an input does not take.
+# Members of an output item that an input does not accept.
 _OUTPUT_ONLY: Final = ("id", "status")
 _CALLS: Final = ("function_call", "custom_tool_call")
 
 
 def _as_input(items: list[Json]) -> list[Json]:
-    """Shown items as an input has them, without calls that were cut short."""
+    """Items in the form of an input, without incomplete calls."""
     return [
         {name: value for name, value in item.items() if name not in _OUTPUT_ONLY}
         for item in items

@@ -1,7 +1,7 @@
-"""Links that show a conversation to anybody who has them, up to where it was when they were made.
+"""Links that show a conversation, as it was at their creation, to anybody who has them.
 
-A link shows what its token names and the log still has: its owner may revoke it, delete the
-conversation, or delete a response out of it.
+A link shows the part of the conversation in its token that the log still has: its owner may revoke
+it, delete the conversation, or delete a response of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.protocol import conversations as tree
 from tailrace.protocol import errors, ids, records, share_tokens
 
 MAX_LINKS: Final = 100  # of one conversation that have not expired
-# Of one page. A text may be long, so that its characters count too.
+# Bounds of one page. Characters count too, because a text may be long.
 MAX_NODES: Final = 50
 MAX_CHARS: Final = 1_000_000
 
@@ -28,7 +28,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of what a link shows. `next`: the place of the next one; None: there is no more."""
+    """A page of a shared conversation. `next`: the start of the next page; None: this is the
+    last."""
 
     share: tree.Share
     items: list[Json]
@@ -36,7 +37,7 @@ class Page:
 
 
 class ShareLinks:
-    """Makes, revokes and reads links."""
+    """Creates, revokes and reads links."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class ShareLinks:
         tokens: share_tokens.Tokens | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`tokens`: None where the deployment has no key."""
+        """`tokens`: None if the deployment has no key."""
         self._conversations = conversations
         self._items = items
         self._archive = archive
@@ -54,7 +55,7 @@ class ShareLinks:
         self._clock = clock
 
     def check(self, path: str) -> share_tokens.Tokens:
-        """What seals tokens. Raises ApiError: the deployment has no key."""
+        """The object that seals tokens. Raises ApiError: the deployment has no key."""
         if self._tokens is None:
             raise errors.not_offered(
                 path, "Links are sealed with a session key, and this deployment has none."
@@ -62,16 +63,17 @@ class ShareLinks:
         return self._tokens
 
     async def create(self, name: str, owner: records.Owner, seconds: int) -> tuple[str, tree.Share]:
-        """A new link to the owner's conversation as it is now, for so long. Returns its id, too.
+        """Create a link to the owner's conversation as it is now, valid for `seconds`. Returns its
+        id and the link.
 
         Raises:
-            errors.ApiError: 400, nothing was said, or there are as many links as there may be;
-                and like `Conversations.find`.
+            errors.ApiError: 400, the conversation is empty or has the maximum of links; and like
+                `Conversations.find`.
             log.LogUnavailable
-            log.AppendFailed: whether there is such a link is unknown.
+            log.AppendFailed: whether the link exists is unknown.
         """
-        # The archive is asked even where the conversation is remembered: one of the version before,
-        # which has no place for links, would pass over this one.
+        # Query the archive even if the conversation is cached: an archive of the former version
+        # does not support links and would ignore this one.
         await self._archive.conversation(name, tree.partition(owner))
         conversation = await self._conversations.find(name, owner)
         if conversation.head is None:
@@ -100,26 +102,24 @@ class ShareLinks:
         return share, conversation.shares[share]
 
     async def live(self, name: str, owner: records.Owner) -> dict[str, tree.Share]:
-        """The links to the owner's conversation that show it, the newest first. Raises like
-        `create`."""
+        """The valid links to the owner's conversation, newest first. Raises like `create`."""
         conversation = await self._conversations.find(name, owner)
         now = self._clock()
         live = [each for each in conversation.shares.items() if each[1].expires_at > now]
         return dict(reversed(live))
 
     async def revoke(self, name: str, owner: records.Owner, share: str) -> None:
-        """Have a link show nothing any more. Raises like `create`; 404, there is none of this
-        id."""
+        """Revoke a link. Raises like `create`; 404, there is no link with this id."""
         conversation = await self._conversations.find(name, owner)
         if share not in conversation.shares:
             raise errors.share_not_found()
         await self._conversations.append(tree.Unshared(name, owner, share))
 
     async def read(self, link: share_tokens.Link, start: int) -> Page:
-        """What a link shows, from its node number `start` on.
+        """A page of the shared conversation, from node number `start` on.
 
         Raises:
-            errors.ApiError: 404, it shows nothing (any more); 503.
+            errors.ApiError: 404, the link is not valid; 503.
             log.LogUnavailable
         """
         if link.expires_at <= self._clock():
@@ -148,14 +148,14 @@ class ShareLinks:
         return Page(share, rows, at if at < len(path) else None)
 
     def _continues(self, conversation: tree.Conversation, node: str, items: list[Json]) -> bool:
-        """Whether a turn was asked with nothing, so that its text goes on with that before it."""
+        """Whether a turn has no input, so that its text continues the text before it."""
         if not conversation.nodes[node].turn or any(map(_asks, items)):
             return False
         return all(self._items.node_of(conversation, item) != node for item in conversation.removed)
 
 
 def _public_text(item: Json) -> Json | None:
-    """What an item shows to anybody: text, and how many images and files it has; None: nothing."""
+    """The public part of an item: text, and the number of images and files; None: nothing."""
     if item["type"] != "message" or item["role"] not in ("user", "assistant"):
         return None
     kinds = ["input_file" if "filename" in part else part["type"] for part in item["content"]]
@@ -172,5 +172,5 @@ _TEXTS: Final = ("input_text", "output_text")
 
 
 def _asks(item: Json) -> bool:
-    """Whether a turn was asked with it, rather than answered."""
+    """Whether an item is input of a turn, not output."""
     return item.get("role") == "user" or item["type"].endswith("_output")

@@ -1,4 +1,4 @@
-"""The nodes of a conversation as a list: each with what was asked and the response."""
+"""The nodes of a conversation as a list: each with its input and its response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tailrace import log
 from tailrace.delivery import delivery
 from tailrace.protocol import conversations, errors, records
 
-MOST_BYTES: Final = 4 << 20  # of one page; one turn alone may be longer
-ROWS_AT_ONCE: Final = 25  # of one question to the archive, which answers with whole histories
+MOST_BYTES: Final = 4 << 20  # of one page; a single turn may be larger
+ROWS_AT_ONCE: Final = 25  # of one query to the archive, which returns whole histories
 MAX_MISSING: Final = 10_000  # response ids
-# Behind the time until which a request may come into the log, for clocks that differ.
+# Added to the time by which a request reaches the log, for differing clocks.
 SURELY_OVER_MS: Final = 60_000
 
 Json = dict[str, Any]
@@ -29,10 +29,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class ConversationTurns:
-    """Reads what is shown of nodes: from the archive where it has them, else from the log.
+    """Reads the contents of nodes: from the archive if it has them, else from the log.
 
     Attributes:
-        _never: turns whose request never got into the log, which costs a long search to find out.
+        _never: turns whose request never reached the log. Finding that out costs a long search.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class ConversationTurns:
     async def rows(
         self, conversation: conversations.Conversation, nodes: Sequence[str]
     ) -> list[msgspec.Raw]:
-        """The first of these nodes as JSON, at least one: as many as one page holds. The contents
-        of added items must be there.
+        """The first of these nodes as JSON: as many as one page holds, at least one. `conversation`
+        must have the contents of added items.
 
         Raises:
             log.LogUnavailable
@@ -95,8 +95,7 @@ class ConversationTurns:
     async def _turn(
         self, conversation: conversations.Conversation, rid: str, copy: delivery.Kept | None
     ) -> Turn | None:
-        """A turn; None where its response is not there: it was deleted, withdrawn, never written
-        or is gone."""
+        """A turn; None if its response was deleted, withdrawn, never written, or lost."""
         assert conversation.owner is not None
         if rid in self._never or self._delivery.known_deleted(rid, conversation.owner):
             return None
@@ -113,7 +112,7 @@ class ConversationTurns:
         try:
             items = await self._operations.items_of(copy.request, conversation.owner)
         except log.HistoryLost:
-            items = []  # an image of it is not kept any more
+            items = []  # an image of it is no longer stored
         return items, copy.response
 
     async def _from_log(self, rid: str, owner: records.Owner) -> delivery.Kept | None:
@@ -125,7 +124,7 @@ class ConversationTurns:
     async def _from_archive(
         self, conversation: conversations.Conversation, nodes: Sequence[str]
     ) -> dict[str, delivery.Kept]:
-        """Those that the archive has. Without an answer none: the log may have them."""
+        """The responses in the archive. Empty if it does not answer: the log may have them."""
         assert conversation.owner is not None
         rids = [node for node in nodes if conversation.nodes[node].turn and node not in self._never]
         try:

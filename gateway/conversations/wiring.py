@@ -1,4 +1,4 @@
-"""The parts of conversations, wired."""
+"""Wires the parts of conversations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.protocol import share_tokens
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """All of it."""
+    """The parts of conversations."""
 
     registry: conversations.Conversations
     items: items.Items
@@ -31,7 +31,7 @@ def conversations_of(
     refs: references.References,
     tokens: share_tokens.Tokens | None,
 ) -> Conversations:
-    """`tag`: of the log. `tokens`: of links; None: this deployment has no links."""
+    """`tag`: the log's tag. `tokens`: for links; None: this deployment has no links."""
     registry = conversations.Conversations(
         tag, deliver.archived, reading.offsets, reading.replays, writer
     )

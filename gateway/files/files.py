@@ -1,9 +1,9 @@
-"""Large files of requests are written apart, before the request that names them.
+"""Writes large files of a request to the log before the request that names them.
 
-The log keeps them for two days. What a stored request names is in the archive for longer, and is
-read there, and written again where a new request names it.
+The log keeps them for two days. The archive keeps files of stored requests longer; they are read
+there, and written again if a new request names them.
 
-A chunk that no request names harms nobody, so a failure on the way leaves nothing to be undone.
+A chunk that no request names is harmless, so a failure leaves nothing to undo.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tailrace.log import files as log_files
 from tailrace.log import interfaces
 from tailrace.protocol import errors, files, images, records, topics
 
-# Files whose place is remembered, so that a client that sends its conversation again and again does
-# not have its images written each time. About 400 bytes each.
+# Number of files whose place is cached, so that a client that resends its conversation does not
+# cause its images to be written each time. About 400 bytes each.
 MAX_PLACES: Final = 10_000
 _PARTITIONS: Final = topics.partitions_of(topics.FILES)
 
@@ -32,9 +32,9 @@ class Files:
     """Writes and reads the files of requests.
 
     Attributes:
-        _places: by scope and digest, the last used one last. A scope is part of the key, because
-            the time an answer takes would tell what others have sent.
-        _one: one file is written at a time: the records of requests do not wait behind several.
+        _places: by scope and digest, the last used one last. The scope is part of the key, because
+            response times would otherwise reveal what others have sent.
+        _one: one file is written at a time, so that request records do not wait for several.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Files:
         self._one = asyncio.Lock()
 
     async def apart(self, request: records.Request) -> records.Request:
-        """The request, which now names its large files. A file that was written too long ago to be
-        named again is written again.
+        """The request with its large files replaced by their places. A file that was written too
+        long ago is written again.
 
         Raises:
-            errors.ApiError: 400, a file of an earlier turn is gone; 503, only the archive may have
-                it, and does not answer.
-            log.LogUnavailable: nothing was written that matters.
+            errors.ApiError: 400, a file of an earlier turn is lost; 503, only the archive may have
+                it, and it does not answer.
+            log.LogUnavailable: no named chunk was written.
         """
         places: dict[str, files.Place] = {}
         scope = request.owner.cache_scope
@@ -89,7 +89,7 @@ class Files:
         return msgspec.structs.replace(request, messages=messages)
 
     async def keep(self, scope: str, data: bytes) -> tuple[str, files.Place]:
-        """Have a file in the log. Returns its digest, and where it is.
+        """Write a file to the log unless it is there. Returns its digest and its place.
 
         Raises:
             log.LogUnavailable, log.AppendFailed: nothing was written that matters.
@@ -102,7 +102,7 @@ class Files:
     async def whole(
         self, owner: records.Owner, messages: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Messages of an owner with the files that they name.
+        """Messages of an owner with their files.
 
         Raises:
             errors.ApiError: 503, like `apart`.
@@ -154,8 +154,8 @@ class Files:
         return place
 
     async def _reusable(self, place: files.Place) -> bool:
-        """Whether a new request may name what lies there. An operator may have given the topic less
-        time, or fewer bytes, than its table says; so its beginning is asked for."""
+        """Whether a new request may name this place. An operator may have lowered the topic's
+        retention, so the topic's beginning is queried."""
         if not place.reusable(self._now_ms()):
             return False
         begins = await self._offsets.beginnings(topics.FILES, [place.p])
@@ -164,7 +164,7 @@ class Files:
     async def _write(self, scope: str, sha256: str, data: bytes) -> files.Place:
         partition = files.partition(sha256, _PARTITIONS)
         offsets, timestamps = [], []
-        # One after another, so that the records of requests need not wait for all of them.
+        # One after another, so that request records do not wait for all of them.
         for number, chunk in enumerate(files.chunks(data)):
             key = files.key(sha256, number)
             position = await self._append(partition, key, chunk)
@@ -177,7 +177,7 @@ class Files:
         return place
 
     async def _append(self, partition: int, key: str, chunk: bytes) -> log.Appended:
-        """Append a chunk; once more where it failed, or where nobody knows its offset."""
+        """Append a chunk; once more if it failed or its offset is unknown."""
         try:
             position = await self._writer.append(topics.FILES, partition, key, chunk)
         except log.AppendFailed:

@@ -1,14 +1,14 @@
-"""Passages that a search found, as a prompt shows them and as the request's echo tells them (pure).
+"""Passages that a search found, in a prompt and in the request's echo (pure).
 
-Behind the question the prompt has
+After the question the prompt has
 
     Passages from files that may answer this. Cite ... like [1] ...
 
     [1] notes.txt
     text
 
-The best passages are taken, as many as fit: into `MAX_TOKENS`, and into what the model's context
-leaves beside the prompt and the longest answer.
+It has the best passages that fit into `MAX_TOKENS`, and into the model's context with the prompt
+and the longest answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Hit(NamedTuple):
-    """A passage that was found. `score`: from 0 to 1."""
+    """A passage that a search found. `score`: from 0 to 1."""
 
     file: str
     filename: str
@@ -45,7 +45,7 @@ class Hit(NamedTuple):
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The passage as a client is shown it."""
+        """The passage as the API shows it."""
         return {
             "file_id": self.file,
             "filename": self.filename,
@@ -56,14 +56,14 @@ class Hit(NamedTuple):
 
 
 class PassagePrompt(NamedTuple):
-    """Messages with passages, and what the echo tells of them."""
+    """Messages with passages, and their description for the echo."""
 
     messages: list[dict[str, Any]]
     search: protocol.Search
 
 
 def question(messages: Sequence[dict[str, Any]]) -> str | None:
-    """The text of the last message of a user; None where there is none."""
+    """The text of the last user message; None without one."""
     at = protocol.asked(messages)
     if at is None:
         return None
@@ -80,7 +80,8 @@ def with_passages(
     queries: Sequence[str],
     hits: Iterable[Hit],
 ) -> PassagePrompt:
-    """The messages with the best of `hits`, which are best first. There is a question in them."""
+    """The messages with the best of `hits`. `hits` are best first; `messages` contain a
+    question."""
     room, remaining_bytes = _room(create, tool, messages) - len(_ABOUT), MAX_BYTES
     selection: list[Hit] = []
     parts: list[str] = []
@@ -115,9 +116,9 @@ def echo(search: protocol.Search) -> dict[str, Any]:
 def _room(
     create: command.Create, tool: file_search.FileSearch, messages: Sequence[dict[str, Any]]
 ) -> int:
-    """Characters that passages may have."""
+    """The characters available for passages."""
     dialogue = list(messages)
-    if create.truncate:  # what may be left out makes room
+    if create.truncate:  # messages that may be left out make room
         dialogue = truncation.kept(dialogue, truncation.counts(dialogue)[-1])
     characters = conversation.characters(dialogue) + create.tools.characters
     prompt = characters / records.CHARACTERS_PER_TOKEN + images.tokens(dialogue)

@@ -1,10 +1,10 @@
-"""Files that clients upload, and name in requests.
+"""Files that clients upload and name in requests.
 
-`llm.uploads` holds a record for each, and every gateway knows the topic whole: who has which files,
-and where their chunks are. The chunks are in `llm.files`, like those of files within requests.
+`llm.uploads` holds a record for each, and every gateway holds the whole topic: owners, files, and
+the places of their chunks. The chunks are in `llm.files`, like those of files within requests.
 
-The id of a file that was uploaded with an idempotency key follows from owner and key. So another
-upload of it writes the same file, at any gateway, and no key has to be remembered.
+The id of a file that was uploaded with an idempotency key is computed from owner and key. So a
+retry writes the same file, at any gateway, and no key is stored.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tailrace.log import interfaces
 from tailrace.protocol import errors, ids, records, topics
 from tailrace.protocol import files as protocol_files
 
-# Of one owner: all that were uploaded and have not expired yet, deleted ones too, because their
-# chunks are in the log.
-MAX_FILES: Final = 2_000  # so many fill a vector store
+# Limits of one owner, for all files that have not expired. Deleted ones count, because their chunks
+# are in the log.
+MAX_FILES: Final = 2_000  # as many as a vector store holds
 MAX_TOGETHER: Final = 256 << 20
 FORGET_EVERY_S: Final = 600.0
 _PARTITIONS: Final = topics.partitions_of(topics.UPLOADS)
@@ -38,14 +38,14 @@ _PREFIX: Final = ids.FILE_PREFIX
 
 
 class Uploads:
-    """The uploads that are alive, as the log says.
+    """The live uploads, folded from the log.
 
-    An answer holds all that the log held when it was asked for: a file that another gateway took
-    a moment ago is there, and one that it deleted is not.
+    A query first reads up to the log's end: it sees a file that another gateway has just accepted,
+    and not one that it deleted.
 
     Attributes:
-        _known: uploads by owner's key and by id, in the order of the log; deleted ones too.
-        _forget_at: when to look again what has expired (seconds of `monotonic`).
+        _uploads: by owner's key and by id, in log order; deleted ones too.
+        _forget_at: when to drop expired ones next (seconds of `monotonic`).
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Uploads:
     async def add(
         self, owner: records.Owner, upload: uploads.UploadForm, key: str | None = None
     ) -> records.Upload:
-        """Take a file. It is there when this returns. With the `key` of a file that is there it is
-        that one, and nothing is written.
+        """Add a file. It is in the log when this returns. If `key` names an existing file, return
+        that one and write nothing.
 
         Raises:
-            errors.ApiError: 429, the owner has as much as one may have; 409, the key stands for
-                another file, or for one that was deleted.
-            log.LogUnavailable, log.AppendFailed: what was written has no name that a client
-                knows. With a key it may be written again.
+            errors.ApiError: 429, the owner has reached a limit; 409, the key names another file, or
+                a deleted one.
+            log.LogUnavailable, log.AppendFailed: no client knows the id of what was written. With a
+                key it may be retried.
         """
         await self._caught_up(owner)
         random = _derive(owner, key) if key else os.urandom(ids.RANDOM_BYTES)
@@ -123,7 +123,7 @@ class Uploads:
         return _same(first, sha256, upload)
 
     async def find(self, file_id: str, owner: records.Owner) -> records.Upload | None:
-        """A file of the owner; None if there is none of this name. Raises log.LogUnavailable."""
+        """A file of the owner; None if there is none with this id. Raises log.LogUnavailable."""
         try:
             ids.parse(file_id, _PARTITIONS, ids.FILE_PREFIX)
         except ids.InvalidId:
@@ -142,11 +142,11 @@ class Uploads:
         return await self.at(record.sha256, record.file)
 
     async def at(self, sha256: str, place: protocol_files.Place) -> bytes:
-        """The bytes that lie at a place. Raises like `content`."""
+        """The bytes at a place. Raises like `content`."""
         return await log_files.read(self._ranges, sha256, place)
 
     async def part(self, file_id: str, owner: records.Owner, where: str) -> dict[str, Any]:
-        """The part of a message that a file is: an image, or text and its `filename`.
+        """A file as a part of a message: an image, or text and its `filename`.
 
         Raises:
             errors.ApiError: 400, the owner has no such file.
@@ -166,7 +166,7 @@ class Uploads:
         return {"type": "text", "text": text, "filename": record.filename}
 
     async def delete(self, record: records.Upload) -> None:
-        """Take the name of a file back. Raises log.AppendFailed."""
+        """Delete a file. Raises log.AppendFailed."""
         await self._append(msgspec.structs.replace(record, deleted=True))
 
     async def _append(self, record: records.Upload) -> None:
@@ -177,7 +177,7 @@ class Uploads:
         )
 
     async def _caught_up(self, owner: records.Owner) -> None:
-        """Wait until everything was read that the log holds of an owner's files now.
+        """Wait until the owner's records are read up to the log's present end.
 
         Raises:
             log.LogUnavailable
@@ -227,19 +227,19 @@ class Uploads:
 
 
 def _derive(owner: records.Owner, key: str) -> bytes:
-    """What stands for the random bytes of an id. Only its owner may read a file, so it need not
-    be secret."""
+    """Bytes in place of the random bytes of an id. They need not be secret, because only the owner
+    may read a file."""
     text = f"{owner.key}\0{key}".encode(errors="surrogatepass")
     return hashlib.blake2b(text, digest_size=ids.RANDOM_BYTES, person=b"upload").digest()
 
 
 def _alike(one: records.Upload, other: records.Upload) -> bool:
-    """Whether two records are of one file: its content, name and purpose."""
+    """Whether two records describe one file: same content, name and purpose."""
     return (one.sha256, one.filename, one.purpose) == (other.sha256, other.filename, other.purpose)
 
 
 def _same(before: records.Upload, sha256: str, upload: uploads.UploadForm) -> records.Upload:
-    """The file that a key stands for, if `given` is that one. Raises errors.ApiError."""
+    """The file of a key, if `upload` is the same file. Raises errors.ApiError."""
     identity = (sha256, upload.filename, upload.purpose, upload.lives_s)
     lives_s = before.expires - before.created
     if (before.sha256, before.filename, before.purpose, lives_s) != identity:
@@ -250,13 +250,13 @@ def _same(before: records.Upload, sha256: str, upload: uploads.UploadForm) -> re
 
 
 def _follows(record: records.Upload, before: records.Upload) -> bool:
-    """Whether a record takes the place of the one before it. Nothing brings a deleted file back,
-    and of two contents under one idempotency key the first stands, until it has expired."""
+    """Whether a record replaces the one before it. A deleted file stays deleted, and of two
+    contents under one idempotency key the first is valid until it has expired."""
     if record.created >= before.expires:
         return True
     return not before.deleted and _alike(record, before)
 
 
 def partition_of(owner: records.Owner) -> int:
-    """The partition of `llm.uploads` that an owner's files are in."""
+    """The partition of an owner's files in `llm.uploads`."""
     return zlib.crc32(owner.key.encode()) % _PARTITIONS

@@ -1,8 +1,8 @@
-"""The model `auto` behind a dialogue: chosen once the dialogue is known (pure).
+"""The model `auto` for a request with a history: chosen once the history is known (pure).
 
-What comes before a body, by `previous_response_id` or in a conversation, is looked for only when
-the request was let in. Which fields a body may have depends on the pool. So it is read twice: first
-for a model that the rules may choose, and again for the one that they choose.
+The history of a body, by `previous_response_id` or in a conversation, is read only after admission.
+The fields that a body may have depend on the pool. So a body is parsed twice: first for a model
+that the rules may choose, then for the chosen one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _IMAGES: Final = frozenset({"images"})
 
 
 def reading(parse: Parse) -> Parse:
-    """`parse`, for bodies that a dialogue may come before."""
+    """`parse`, for bodies that may have a history."""
     return lambda body, catalog: parse_auto(body, catalog, parse)
 
 
 def parse_auto(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
-    """What `parse` makes of a body. Where its model is to be chosen by the whole dialogue, that is
-    for a model that may be chosen, and the command is `pending`.
+    """The command of `parse`. If the history decides the model, the command is for a model that may
+    be chosen, and is `pending`.
 
     Raises:
-        errors.ApiError: what `parse` raises; for a pending one, of the first model that may be.
+        errors.ApiError: like `parse`; for a pending command, like `parse` for the first candidate.
     """
     if not _pending(body, catalog):
         return parse(body, catalog)
@@ -45,15 +45,15 @@ def parse_auto(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
         except errors.ApiError as error:
             refusal = refusal or error
     if first is None:
-        # Without a model that may be, no rule fits the body alone.
+        # Without a candidate, no rule fits the body alone.
         raise refusal or choice.refusal()
     pending = command.Pending(lambda before: choice.decide(first, before), choice.candidates)
     return dataclasses.replace(first, pending=pending)
 
 
 def _pending(body: Body, catalog: Catalog) -> bool:
-    """Whether a dialogue comes before the body that may change which rule fits. A fork has its
-    source's model."""
+    """Whether the body has a history that may change which rule fits. A fork has its source's
+    model."""
     if body.get("model") != AUTO or body.get("fork") is not None:
         return False
     if all(body.get(name) is None for name in _BEFORE):
@@ -70,7 +70,7 @@ class _Choice:
         self._parse = parse
         self._tokens = model_choice.prompt_tokens(body)
         self._needs = model_choice.features(body)
-        # What comes before makes the whole only longer, and may show images, which is rarer.
+        # The history only makes the prompt longer, and may have images.
         fit = model_choice.fitting(catalog, self._tokens, self._needs)
         seeing = model_choice.fitting(catalog, self._tokens, self._needs | _IMAGES)
         self.models = list(dict.fromkeys((*fit, *seeing)))
@@ -80,12 +80,12 @@ class _Choice:
         create = self._parse({**self._body, "model": model}, self._catalog)
         if create.body_digest is None:
             return create
-        # A key stands for what the client sent, whichever model answers.
+        # A key identifies what the client sent, whichever model answers.
         return dataclasses.replace(create, body_digest=command.body_digest(self._body))
 
     def decide(self, first: command.Create, before: Sequence[Mapping[str, Any]]) -> command.Create:
-        """The command for the model that the rules choose behind these messages. Raises like
-        `of`, and ApiError: no rule fits."""
+        """The command for the model that the rules choose with this history. Raises like `of`, and
+        ApiError: no rule fits."""
         tokens = self._tokens + conversation.characters(before) / model_choice.CHARS_PER_TOKEN_GUESS
         needs = self._needs | _IMAGES if images.any_in(before) else self._needs
         _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), needs)
@@ -98,9 +98,9 @@ class _Choice:
             try:
                 creates.append(self.of(model))
             except errors.ApiError:
-                continue  # it would have been refused
+                continue  # the request would be refused for this model
         return creates
 
     def refusal(self) -> errors.ApiError:
-        """The answer where no model may be chosen."""
+        """The error if no model may be chosen."""
         return model_choice.no_rule_fits(self._tokens, self._needs)

@@ -49,7 +49,7 @@ def parse(
     body: Body,
     catalog: Catalog,
 ) -> Create:
-    """The command that a body asks for.
+    """The command of a body.
 
     Raises:
         errors.ApiError: 400 naming the field, or 404 for an unknown model.

@@ -12,7 +12,7 @@ MAX_CALLS: Final = 128  # of one message
 
 
 def read(body: Body) -> tuple[conversation.Item, ...]:
-    """The items that the messages are.
+    """The items of the messages.
 
     Raises:
         errors.ApiError: 400 naming the message.
@@ -57,11 +57,11 @@ def _output(message: dict[str, Any], where: str) -> conversation.CallOutput:
 
 
 def _answer(message: dict[str, Any], where: str) -> list[conversation.Item]:
-    """An assistant's message: reasoning, text or a refusal, calls. One of them is there: an answer
-    that was cut short in its thoughts has only these."""
+    """An assistant's message: reasoning, text or a refusal, and calls. It has at least one of them:
+    an answer that was cut short while reasoning has only reasoning."""
     items: list[conversation.Item] = []
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    # What servers of reasoning models add, and clients send back.
+    # Members that servers of reasoning models add, and clients send back.
     if isinstance(reasoning, str) and reasoning:
         items.append(conversation.Reasoning(reasoning, where))
     calls = message.get("tool_calls") or []

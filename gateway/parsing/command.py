@@ -1,4 +1,4 @@
-"""The checked command, and what makes two commands the same one (pure)."""
+"""The checked command, and the digest that identifies equal commands (pure)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DEADLINE_MS: Final = 600_000
 
 HOSTED_TOOLS_HEADER: Final = "x-tailrace-tools-left-out"
 
-# The members as `events.echo` has them where nothing is said of them.
+# Defaults of these members in `events.echo`.
 _UNASKED: Final[dict[str, Any]] = {
     "tools": [],
     "tool_choice": "auto",
@@ -37,14 +37,13 @@ _TEXT: Final = {"format": {"type": "text"}}
 
 
 class Pending(NamedTuple):
-    """How the model of a request for `auto` is chosen once it is known what comes before it
+    """Chooses the model of a request for `auto` once its history is known
     (`gateway.parsing.auto_model`).
 
     Attributes:
-        decide: from the messages before it, the request for the model that is chosen. It may take
-            milliseconds, and raises errors.ApiError: no rule fits, or the model's pool does not
-            take what is asked for.
-        candidates: the requests for all models that may be chosen.
+        decide: maps the history to the request for the chosen model. It may take milliseconds, and
+            raises errors.ApiError: no rule fits, or the model's pool refuses the request.
+        candidates: returns the requests for all models that may be chosen.
     """
 
     decide: Callable[[Sequence[Mapping[str, Any]]], Create]
@@ -52,7 +51,8 @@ class Pending(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """The node of its conversation that a turn follows, wherever the head is; None: nothing."""
+    """The node that a turn follows, instead of the head; None: it starts a new branch at the
+    root."""
 
     node: str | None
 
@@ -63,33 +63,33 @@ class Create:
 
     Attributes:
         input: this turn as chat messages (`conversation.messages`), without instructions.
-        items: the same as the client is shown it (`input_items`).
-        turn: the same as it was read. It may hold references and sealed items, which only the
-            log or a key can resolve (`conversation.to_resolve`).
-        max_output_tokens: as asked, for the echo; the effective bound is in `sampling`.
-        previous: the id this one continues; not yet resolved.
-        fork: it begins with tokens of another response, and its prompt is that one's.
-        search: what files are searched for before it is written; None: none are.
-        conversation: the id of the conversation that it is a turn of.
-        behind: what it follows there; None: the head.
-        if_busy: what becomes of it where the turn that it follows runs still.
+        items: the same, as the API shows it (`input_items`).
+        turn: the same, as parsed. It may have references and sealed items, which only the log or a
+            key can resolve (`conversation.to_resolve`).
+        max_output_tokens: as requested, for the echo; the effective bound is in `sampling`.
+        previous: id of the response that it continues; not yet resolved.
+        fork: it begins with tokens of another response, and has the prompt of that response.
+        search: the file search before it is written; None: no search.
+        conversation: the id of its conversation.
+        parent: the node that it follows there; None: the head.
+        if_busy: what to do if its predecessor is still running.
         usage_in_stream: Chat Completions' `include_usage`.
-        logprobs_param: the field that asked for log probabilities; empty if none did.
-        choices: how many answers.
-        choice: which of a chat completion's it is; None: it is of none.
+        logprobs_param: the field that requested log probabilities; empty if none did.
+        choices: the number of answers.
+        choice: its place among the choices of a chat completion; None: not a chat completion.
         sealed: reasoning comes with `encrypted_content`.
         raw: `input` is one message, whose text is the prompt without any template.
-        embed: what is to be embedded; nothing is generated then.
-        degrade: where the pool is busy, the answer may be shorter or another model's.
+        embed: the texts to embed; then nothing is generated.
+        degrade: while the pool is busy, the answer may be shorter or another model's.
         whole: the answer is not shortened, whatever the client says.
-        shortened_from: the bound of the answer before it was shortened; 0: it was not.
-        truncate: older messages may be left out where the prompt is too long.
-        cached: it is placed by the beginning of its prompt, which an engine may have kept.
-        deadline_ms: a request that has not been started by then never is.
-        cached_answers: a former answer may be given again, and this one too.
-        body_digest: of what the client sent; None without an idempotency key.
-        pending: the model, and all that is its pool's, is only one that may be chosen; None: it is
-            chosen.
+        shortened_from: the requested bound, if the answer is shortened; else 0.
+        truncate: older messages may be left out if the prompt is too long.
+        cached: it is placed by its prefix, which an engine may have cached.
+        deadline_ms: a request that has not started by then never starts.
+        cached_answers: it may get a cached answer, and its answer may be cached.
+        body_digest: digest of what the client sent; None without an idempotency key.
+        pending: the model is only a candidate, with everything that depends on its pool; None: the
+            model is final.
     """
 
     model: str
@@ -147,17 +147,18 @@ class Create:
 
     @property
     def without_input(self) -> Create:
-        """Without what was said: the log has it, and an answer may take long."""
+        """The command without its input: the log has it, and an answer may take long."""
         return dataclasses.replace(self, input=[], items=[], turn=(), pending=None)
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer: which tools were left out, because only their server runs them."""
+        """Headers of the answer: the tools that were left out, because only their own server runs
+        them."""
         return {HOSTED_TOOLS_HEADER: ", ".join(self.tools.hosted)} if self.tools.hosted else {}
 
     @property
     def echo(self) -> dict[str, Any]:
-        """Members of the Response object that are not as they are when nothing is said of them."""
+        """Members of the Response object that differ from their defaults."""
         truncation = {"truncation": "auto"} if self.truncate else {}
         bounds = {"from": self.shortened_from, "to": self.sampling.max_tokens}
         members = {events.SHORTENED: bounds} if self.shortened_from else {}
@@ -187,7 +188,7 @@ class Create:
 
 
 def with_key(create: Create, key: str | None, body: Body) -> Create:
-    """The same with the key of an `Idempotency-Key` header. `body` is what `create` was made from.
+    """The command with the key of an `Idempotency-Key` header. `body`: the body of `create`.
 
     Raises:
         errors.ApiError: longer than a key may be.
@@ -195,13 +196,13 @@ def with_key(create: Create, key: str | None, body: Body) -> Create:
     if not key:
         return create
     checked_key(key)
-    # The same body may ask for a response, by another path.
+    # The same body may request a response on another path.
     keyed_body = body if create.embed is None else {**body, "object": events.EMBEDDINGS}
     return dataclasses.replace(create, idempotency_key=key, body_digest=body_digest(keyed_body))
 
 
 def checked_key(key: str) -> str:
-    """The key as it is. Raises errors.ApiError: longer than a key may be."""
+    """The key, unchanged. Raises errors.ApiError: longer than a key may be."""
     if len(key) > MAX_LABEL_CHARS:
         raise errors.invalid_value(
             "Idempotency-Key", f"An idempotency key has at most {MAX_LABEL_CHARS} characters."
@@ -209,15 +210,15 @@ def checked_key(key: str) -> str:
     return key
 
 
-# How an answer is delivered. A request that differs only in these asks for the same response.
+# How an answer is delivered. Requests that differ only in these are for the same response.
 _DELIVERY_FIELDS: Final = frozenset(
     {"type", "stream", "stream_options", "stream_id", "idempotency_key"}
 )
 
 
 def body_digest(body: Body) -> str:
-    """Digest of what a client asks for, in canonical form: members sorted, without those that are
-    null or say only how the answer is delivered. Fields that this product ignores count too."""
+    """Digest of a body in canonical form: members sorted, without null members and those that only
+    affect delivery. Fields that this product ignores count too."""
     significant = {
         name: value
         for name, value in body.items()

@@ -23,8 +23,8 @@ from tailrace.settings.catalog import Catalog
 
 MAX_CHOICES: Final = chat_api.MAX_CHOICES  # of all prompts together
 DEFAULT_TOKENS: Final = 16
-# Of these other values ask for nothing than in the other APIs. A worker's tokenizer puts its
-# special tokens before a prompt that is a text.
+# Fields whose neutral values differ from the other APIs. A worker's tokenizer adds its special
+# tokens before a text prompt.
 _OWN: Final = {"add_special_tokens": (True,)}
 
 
@@ -43,12 +43,12 @@ class Fields(shared_fields.SharedFields, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What a body asks for.
+    """A parsed body.
 
     Attributes:
-        creates: one for each prompt; `choices` counts those of all prompts.
+        creates: one for each prompt; `choices` is the number for all prompts.
         prompts: the texts.
-        echo: the text of a choice begins with its prompt.
+        echo: whether the text of a choice begins with its prompt.
     """
 
     creates: list[Create]

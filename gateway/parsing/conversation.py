@@ -1,6 +1,6 @@
-"""The items of a conversation, and the chat messages that they are for a model (pure).
+"""The items of a conversation, and their chat messages for a model (pure).
 
-Both APIs' inputs become these items. `messages` makes of them what chat templates take:
+Both APIs' inputs become these items. `messages` converts them for chat templates:
 
     {"role": "user" | "system" | "assistant", "content": text}
     {"role": "user", "content": parts (tailrace.protocol.images)}
@@ -14,8 +14,8 @@ A part that names an uploaded file is one of these until it is looked up
 
     {"type": UPLOAD, "id", "image": whether it must be one, "detail", "where": its path in the body}
 
-In a conversation that is continued an answer that was cut short has `"cut": true` beside its calls
-(`gateway.responses.context`). No model is given that.
+In a continued conversation, an incomplete answer has `"cut": true` next to its calls
+(`gateway.responses.context`). A model does not get this member.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tailrace.protocol import errors, images
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A text of someone, or parts of which at least one is an image (`tailrace.protocol.images`).
-    `where`: the item's path in the body, for errors; so in all items. `developer`: what clients
-    call the role, which is `system` for models."""
+    """A text, or parts of which at least one is an image (`tailrace.protocol.images`). `where`: the
+    item's path in the body, for errors; the same in all items. `developer`: clients call the role
+    so; models get `system`."""
 
     role: Literal["user", "system", "assistant"]
     content: str | list[dict[str, Any]]
@@ -42,7 +42,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The model called a tool. `input` is the arguments as JSON text, or a custom tool's input."""
+    """A call of a tool by the model. `input`: the arguments as JSON text, or a custom tool's
+    input."""
 
     call_id: str
     name: str
@@ -54,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallOutput:
-    """What the client answers to a call: a text, or parts as of a `Message`."""
+    """The client's answer to a call: a text, or parts like in a `Message`."""
 
     call_id: str
     output: str | list[dict[str, Any]]
@@ -64,7 +65,7 @@ class CallOutput:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What the model thought. `sealed`: `encrypted_content`."""
+    """The model's reasoning. `sealed`: `encrypted_content`."""
 
     text: str
     where: str
@@ -75,7 +76,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An item of an earlier response, by its id; not yet looked up."""
+    """A reference to an item of an earlier response, by its id."""
 
     id: str
     where: str
@@ -83,7 +84,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A conversation that was summed up. `summary`: empty until it is opened."""
+    """A summarized conversation. `summary`: empty until it is opened."""
 
     sealed: str
     where: str
@@ -98,11 +99,10 @@ Item = Message | Call | CallOutput | Reasoning | Reference | Compaction
 
 
 def messages(items: Iterable[Item]) -> list[dict[str, Any]]:
-    """The chat messages of items. References and what is sealed have no text before they are
-    resolved, and add nothing.
+    """The chat messages of items. Unresolved references and sealed content add nothing.
 
-    Reasoning and calls join the assistant's message that they belong to: reasoning the one that
-    follows it, calls the one right before. A summary is told by the user.
+    Reasoning joins the assistant's message after it, and calls join the one right before them. A
+    summary becomes a user message.
     """
     chat: list[dict[str, Any]] = []
     reasoning = ""
@@ -169,14 +169,13 @@ def check_calls(
     complete: bool,
     member: str = "call_id",
 ) -> set[str]:
-    """Check that calls and their outputs belong together: each output is the only one of a call
-    that comes before it. An id may be that of a later call once it has its output: some clients
-    number the calls of each turn anew.
+    """Check that calls and outputs match: each output is the only one of an earlier call. An id may
+    be used again after its output, because some clients number the calls of each turn anew.
 
     Args:
         before: the messages that the items continue.
-        complete: no call may be without an output, but those of answers that were cut short.
-        member: what the API calls the id of the call.
+        complete: each call needs an output, except those of incomplete answers.
+        member: the API's name for the id of the call.
 
     Returns:
         ids of the calls without an output.
@@ -221,7 +220,7 @@ def check_calls(
 
 
 def to_resolve(items: Iterable[Item]) -> list[Item]:
-    """The items that only the log or the key of a seal can tell."""
+    """The items that need the log or a seal's key."""
     return [
         item
         for item in items
@@ -240,7 +239,7 @@ def uploads(item: Item) -> list[dict[str, Any]]:
 
 
 def as_json(item: Item) -> dict[str, Any]:
-    """An item as `GET …/input_items` shows it."""
+    """An item in the form of `GET …/input_items`."""
     match item:
         case Message(role=role, content=list(parts)):
             content = _parts(parts)
@@ -284,7 +283,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
         return images.shown(part)
     if part["type"] == UPLOAD:
         return {"type": "input_image" if part["image"] else "input_file", "file_id": part["id"]}
-    # The text of a file that was named has the name of that.
+    # The text of a file comes with the file's name.
     of_file = {"filename": part["filename"]} if "filename" in part else {}
     return {"type": "input_text", "text": part["text"], **of_file}
 

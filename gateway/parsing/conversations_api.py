@@ -1,4 +1,4 @@
-"""Bodies of the Conversations API, and what `POST /v1/responses` says of a conversation (pure)."""
+"""Bodies of the Conversations API, and the field `conversation` of `POST /v1/responses` (pure)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gateway.parsing.json_body import Body
 from tailrace.protocol import errors
 from tailrace.settings.shapes import IfBusy
 
-MAX_ITEMS: Final = 20  # that are added at once
+MAX_ITEMS: Final = 20  # in one batch
 MAX_TITLE_CHARS: Final = 512
 PARENT: Final = "conversation.parent"
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationFields:
-    """A new conversation, or what is to be changed of one.
+    """The fields of a new conversation, or of a change.
 
     Attributes:
-        metadata, title, pinned: None where nothing is said of it.
-        head: the node that is to be the head; "" for none.
-        items: what a new one begins with.
+        metadata, title, pinned: None: not given.
+        head: the new head; "" for none.
+        items: the first items of a new conversation.
     """
 
     metadata: dict[str, str] | None = None
@@ -33,7 +33,7 @@ class ConversationFields:
 
 
 def parse_create(body: Body, key: str | None = None) -> ConversationFields:
-    """A body of `POST /v1/conversations`. `key`: what its header `Idempotency-Key` says.
+    """A body of `POST /v1/conversations`. `key`: its header `Idempotency-Key`.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -52,7 +52,7 @@ def parse_create(body: Body, key: str | None = None) -> ConversationFields:
 
 
 def parse_update(body: Body) -> ConversationFields:
-    """A body of `POST /v1/conversations/{id}`. Raises like `created`."""
+    """A body of `POST /v1/conversations/{id}`. Raises like `parse_create`."""
     _only(body, ("metadata", "title", "pinned", "head"))
     if all(body.get(name) is None for name in ("metadata", "title", "pinned")) and (
         "head" not in body
@@ -73,7 +73,7 @@ def parse_update(body: Body) -> ConversationFields:
 
 
 def parse_items(body: Body) -> tuple[conversation.Item, ...]:
-    """The items of a body of `POST /v1/conversations/{id}/items`. Raises like `created`."""
+    """The items of a body of `POST /v1/conversations/{id}/items`. Raises like `parse_create`."""
     _only(body, ("items",))
     if body.get("items") in (None, []):
         raise errors.missing_required_parameter("items")
@@ -81,7 +81,7 @@ def parse_items(body: Body) -> tuple[conversation.Item, ...]:
 
 
 class ConversationReference(NamedTuple):
-    """The conversation that a response is to be a turn of, and what it follows there."""
+    """The conversation of a new turn, and the turn's parent."""
 
     id: str
     parent: command.Parent | None = None
@@ -90,7 +90,7 @@ class ConversationReference(NamedTuple):
 def parse_reference(
     body: Body, *, store: bool | None, generate: bool
 ) -> ConversationReference | None:
-    """The conversation that a body names: by its id, or an object with it.
+    """The conversation of a body: its id, or an object with the id.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -118,7 +118,7 @@ def parse_reference(
 
 
 def _parent(value: dict[str, Any], body: Body) -> command.Parent | None:
-    """What `parent` says. It says something where it is null, too: the turn follows nothing."""
+    """The member `parent`. A null parent is a value, too: the turn follows no node."""
     if "parent" not in value:
         return None
     node = value["parent"]
@@ -130,7 +130,7 @@ def _parent(value: dict[str, Any], body: Body) -> command.Parent | None:
 
 
 def if_busy(body: Body, usual: IfBusy) -> IfBusy:
-    """What becomes of a turn that is to follow one that runs. Raises like `named`."""
+    """What to do with a turn whose predecessor is still running. Raises like `parse_reference`."""
     value = body.get("if_busy")
     if value is None:
         return usual

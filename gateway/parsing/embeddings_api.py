@@ -17,16 +17,16 @@ from tailrace.settings.catalog import Catalog
 from tailrace.settings.shapes import Pool
 
 MAX_INPUTS: Final = 2048
-# Of one request in the log. So many vectors of 5,600 dimensions fit into the record that ends it,
-# and a long list is spread over workers. How a list is cut is a function of it alone: a repeated
-# request with an idempotency key finds its parts again.
+# Inputs of one request in the log. The final record has room for this many vectors of 5,600
+# dimensions, and a long list is spread over workers. The split depends on the list alone, so a
+# repeated request with an idempotency key finds its parts again.
 PART_INPUTS: Final = 32
 PART_BYTES: Final = 1 << 19
 
 Encoding = Literal["float", "base64"]
 Input = str | list[int]
 
-# Of vLLM's own server. Null, and what is listed, is taken.
+# Fields of vLLM's own server. Null and the listed values are accepted.
 _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "stream": (False,),
     "add_special_tokens": (True,),
@@ -50,11 +50,11 @@ class Fields(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingsRequest:
-    """What a body asks for.
+    """A parsed body.
 
     Attributes:
         creates: one for each part of the list of inputs.
-        encoding: of the vectors in the answer.
+        encoding: the encoding of vectors in the answer.
     """
 
     creates: list[Create]
@@ -141,13 +141,13 @@ def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
     if len(value) > longest:
         if not truncate:
             raise errors.context_length_exceeded(pool.max_model_len, where)
-        value = value[:longest]  # no more of it can count
+        value = value[:longest]  # the rest is ignored
     input_: Input = value
     return input_
 
 
 def _parts(inputs: Sequence[Input], dimensions: int | None) -> Iterator[records.Embed]:
-    """The list of inputs, cut into what one request in the log asks for."""
+    """The list of inputs, split into requests of the log."""
     first, size = 0, 0
     for index, each in enumerate(inputs):
         more = len(msgspec.json.encode(each))

@@ -16,7 +16,7 @@ from tailrace.protocol import errors
 
 KIND: Final = "file_search"
 RESULTS: Final = "file_search_call.results"  # of `include`
-MAX_STORES: Final = 8  # each is searched by itself
+MAX_STORES: Final = 8  # each is searched separately
 _FIELDS: Final = frozenset(
     {"type", "vector_store_ids", "max_num_results", "filters", "ranking_options"}
 )
@@ -24,12 +24,12 @@ _FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FileSearch:
-    """What the tool asks for.
+    """A parsed tool.
 
     Attributes:
-        stores: ids, each once; whose they are is not known yet.
-        results: the client is shown the passages.
-        context: tokens that a prompt and its answer may have together.
+        stores: ids, each once; their owner is not checked yet.
+        results: whether the client gets the passages.
+        context: maximum tokens of prompt and answer together.
     """
 
     stores: tuple[str, ...]

@@ -1,6 +1,6 @@
 """The text of a file, and its pieces (pure).
 
-A token is taken to be four characters, because a gateway need not have the model's tokenizer.
+A token counts as four characters, because a gateway may lack the model's tokenizer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.protocol import errors
 
 CHARS_PER_TOKEN: Final = 4
 MAX_SIZE: Final = 4_000  # tokens: in UTF-8 they fit into a field of the vector database
-# Of what may be uploaded at all: text in UTF-8, or an image.
+# Suffixes of text files; other uploads are images.
 SUFFIXES: Final = (
     *("txt", "text", "md", "markdown", "rst", "log"),
     *("json", "jsonl", "csv", "tsv", "yaml", "yml", "html", "htm"),
@@ -27,7 +27,7 @@ _BLOCKS: Final = frozenset(
         *("nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul"),
     }
 )
-# Where a piece ends rather than elsewhere: the first that is found in its last quarter.
+# Preferred ends of a piece: the first of these that is found in its last quarter.
 _BREAKS: Final = ("\n\n", "\n", ". ", " ")
 
 
@@ -41,15 +41,15 @@ def check(filename: str, is_text: bool, where: str) -> None:
 
 
 def text_of(filename: str, data: bytes) -> str:
-    """The text of a file; of HTML what it shows. Raises UnicodeDecodeError."""
+    """The text of a file; of HTML its visible text. Raises UnicodeDecodeError."""
     text = data.decode("utf-8-sig")
     return _visible_text(text) if _suffix(filename) in _HTML else text
 
 
 def pieces(text: str, size: int, overlap: int) -> list[str]:
-    """The pieces of a text in order: each of at most `size` tokens, and beginning about `overlap`
-    tokens before the end of the one before it. It is a function of its arguments alone, so that a
-    file that was cut once is cut again at the same places.
+    """The pieces of a text in order: each has at most `size` tokens, and begins about `overlap`
+    tokens before the end of the previous one. The result depends on the arguments only, so a file
+    is always split at the same places.
 
     Args:
         overlap: at most half of `size`.
@@ -82,7 +82,7 @@ def _end(text: str, start: int, size: int) -> int:
 
 
 def _beginning(text: str, at: int, end: int) -> int:
-    """`at` or soon behind it: behind a space, so that a piece begins with a whole word."""
+    """`at` or soon after it: after a space, so that a piece begins with a whole word."""
     if at >= end or text[at - 1].isspace():
         return at
     space = text.find(" ", at, min(end, at + (end - at) // 2 + 1))
@@ -95,7 +95,7 @@ def _suffix(filename: str) -> str:
 
 
 class _Text(html.parser.HTMLParser):
-    """Collects what a page shows."""
+    """Collects the visible text of a page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

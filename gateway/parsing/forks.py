@@ -15,7 +15,7 @@ from tailrace.settings.shapes import Pool
 SOURCE: Final = "fork.response_id"
 AT: Final = "fork.at"
 REPLACE: Final = "fork.replace"
-# A fork's prompt is that of its source, so nothing that makes a prompt stands beside it.
+# A fork has the prompt of its source, so it excludes all fields that build a prompt.
 BESIDE: Final = (
     "input",
     "previous_response_id",
@@ -44,7 +44,7 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 def of(body: Body, pool: Pool) -> records.Fork | None:
-    """The fork that a body asks for; None if it asks for none.
+    """The fork of a body; None without one.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -80,7 +80,7 @@ def of(body: Body, pool: Pool) -> records.Fork | None:
 
 
 def _inside(error: errors.ApiError) -> errors.ApiError:
-    """The same error of a field inside of `fork`."""
+    """The same error for a field inside `fork`."""
     name = f"fork.{error.param}"
     message = error.message.replace(f"'{error.param}'", f"'{name}'")
     return errors.ApiError(error.status, error.type, error.code, message, name)

@@ -1,6 +1,6 @@
-"""What an answer's text must look like: `text.format`, `response_format`, and vLLM's fields (pure).
+"""The output format: `text.format`, `response_format`, and vLLM's fields (pure).
 
-`Format.engine` is what a worker is told:
+`Format.engine` is the form for workers:
 
     {"type": "json_schema", "schema": {…}, "strict": …}    any schema that passes `schemas.check`
     {"type": "json_object"}
@@ -51,9 +51,9 @@ class Format:
     """A format other than text.
 
     Attributes:
-        engine: as a worker is told it.
-        shown: as `text.format` of the Response object; None where that has no word for it.
-        param: the field that asked for it, for errors.
+        engine: the form for workers.
+        echo: `text.format` of the Response object; None if that API lacks this format.
+        param: its field, for errors.
     """
 
     engine: dict[str, Any]
@@ -78,7 +78,7 @@ def of_chat(body: Body) -> Format | None:
 
 
 def _only(body: Body, format_: Format | None) -> Format | None:
-    """The one format that is asked for, in OpenAI's fields or in vLLM's."""
+    """The only format of a body, in OpenAI's fields or in vLLM's."""
     for name, kind in _GUIDED.items():
         if body.get(name) is not None:
             if format_ is not None:
@@ -168,13 +168,13 @@ def _enforce(
         "schema": schema,
         "strict": strict,
     }
-    # An engine takes an empty schema for none.
+    # An engine treats an empty schema as no schema.
     engine = {"type": "json_schema", "schema": schema, "strict": strict} if schema else _OBJECT
     return Format(engine, echo, param)
 
 
 def _parse_structured(kind: str, value: Any, where: str, param: str) -> Format:
-    """One of vLLM's ways."""
+    """A format in one of vLLM's fields."""
     match kind:
         case "json":
             return _guided_json(value, where, param)
@@ -218,10 +218,10 @@ def _choices(value: Any, where: str) -> list[str]:
 
 
 def grammar(value: Any, where: str) -> str:
-    """The text of a grammar. Only the engine can tell whether it is one.
+    """The text of a grammar. Only the engine can check it.
 
     Raises:
-        errors.ApiError: no text, or too long.
+        errors.ApiError: it is not a text, or too long.
     """
     if not isinstance(value, str):
         raise errors.invalid_type(where, "a string")

@@ -1,9 +1,9 @@
 """Images and files that a client sends with a message (pure).
 
-They come within the request, as data URLs, or were uploaded before: then a part names the file
-until it is looked up (`gateway.responses.references`). This server fetches nothing from an address
-that a client names. Only an image's header is read here: its format by its first bytes, and its
-size in pixels, which bounds what decoding it can cost. A text file becomes text.
+They are in the request, as data URLs, or were uploaded before: then a part names the file until it
+is looked up (`gateway.responses.references`). This server fetches nothing from an address that a
+client names. Only an image's header is read here: its format and its size in pixels, which bounds
+the cost of decoding. A text file becomes text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_SIDE: Final = 8_192
 MAX_PIXELS: Final = 16_777_216  # 48 MiB in a worker's memory
 MAX_PIXELS_TOGETHER: Final = 2 * MAX_PIXELS
 MAX_FILE_BYTES: Final = 262_144
-MAX_SEGMENTS: Final = 256  # of a JPEG before its size is said
+MAX_SEGMENTS: Final = 256  # of a JPEG before its size
 MAX_NAME_CHARS: Final = 256
 
 _DETAILS: Final = ("auto", "low", "high", "original")
@@ -33,7 +33,7 @@ _TEXT_MEDIA: Final = frozenset(
 
 
 class Size(NamedTuple):
-    """What the header of an image file says."""
+    """The header of an image file."""
 
     media: str
     width: int
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 def of_responses(part: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The part of a message that an `input_image` is.
+    """An `input_image` as a part of a message.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
@@ -54,7 +54,7 @@ def of_responses(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def of_chat(part: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The part of a message that an `image_url` is. Raises like `of_responses`."""
+    """An `image_url` as a part of a message. Raises like `of_responses`."""
     where = f"{where}.image_url"
     inner = part.get("image_url")
     if inner is None:
@@ -65,11 +65,10 @@ def of_chat(part: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def file(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
-    """The text of an `input_file`, or of what a `file` of Chat Completions holds; or the upload
-    that it names.
+    """The text of an `input_file`, or of a `file` of Chat Completions; or the upload that it names.
 
     Raises:
-        errors.ApiError: 400 naming what is wrong in it, also for a file that is no text.
+        errors.ApiError: 400 naming what is wrong in it, also for a file that is not text.
     """
     if part.get("file_id") is not None:
         _alone(part, ("file_data", "file_url"), where)
@@ -94,15 +93,15 @@ def file(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
 
 
 def as_text(name: str | None, text: str) -> str:
-    """A file as a message tells it."""
+    """The text of a file in a message."""
     return f"File {name}:\n{text}\n" if name else f"{text}\n"
 
 
 def text_of(data: bytes, path: str) -> str:
-    """The text that a file is.
+    """The text of a file.
 
     Raises:
-        errors.ApiError: 400, it is none, or is too long.
+        errors.ApiError: 400, it is not a text, or is too long.
     """
     if data.startswith(b"%PDF-") or b"\0" in data:
         raise errors.unsupported_value(path, _ONLY_TEXT)
@@ -132,8 +131,8 @@ def check_image(header: Size, data: bytes, path: str) -> None:
 
 
 def check_count(items: list[dict[str, Any]], param: str) -> None:
-    """Check that messages do not show too many images, or too large ones together. An image counts
-    as often as it is shown.
+    """Check the number and the total size of images in messages. An image counts each time it
+    appears.
 
     Raises:
         errors.ApiError
@@ -152,7 +151,7 @@ def check_count(items: list[dict[str, Any]], param: str) -> None:
 
 
 def first(items: Iterable[conversation.Item]) -> str | None:
-    """The place in the body of the first image that the items show."""
+    """The path in the body of the first image of the items."""
     for item in items:
         match item:
             case conversation.Message(content=list(parts), where=where):
@@ -167,7 +166,7 @@ def _index(parts: Iterable[Mapping[str, Any]]) -> int:
 
 
 def size(data: bytes) -> Size | None:
-    """What the header of a PNG, JPEG, WebP or GIF file says; None for anything else."""
+    """The header of a PNG, JPEG, WebP or GIF file; None for anything else."""
     if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR" and len(data) >= 24:
         return Size("image/png", _big(data[16:20]), _big(data[20:24]))
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
@@ -198,7 +197,7 @@ def _alone(part: Mapping[str, Any], others: Iterable[str], where: str) -> None:
 
 
 def _upload(file_id: Any, where: str, *, image: bool, detail: str | None = None) -> dict[str, Any]:
-    """A part that stands for an upload until it is looked up."""
+    """A part that refers to an upload until it is looked up."""
     path = f"{where}.file_id"
     if not isinstance(file_id, str):
         raise errors.invalid_type(path, "a string")
@@ -220,7 +219,7 @@ def _detail(value: Any, where: str) -> str | None:
 
 
 def image_part(sha256: str, header: Size, detail: str | None, **content: Any) -> dict[str, Any]:
-    """The part of a message that shows an image; `kept`: its `data`, or its `file`."""
+    """An image as a part of a message; `content`: its `data`, or its `file`."""
     return {
         "type": "image",
         "sha256": sha256,

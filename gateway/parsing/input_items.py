@@ -13,8 +13,8 @@ MAX_SEALED_CHARS: Final = 262_144
 
 
 def read(body: Body, *, required: bool, continues: bool = False) -> tuple[conversation.Item, ...]:
-    """The items of the input; none if there are none and none are required. `continues`: something
-    comes before them, so that an empty text is none, too.
+    """The items of the input. `continues`: the request has a history, so an empty text counts as no
+    input.
 
     Raises:
         errors.ApiError: 400 naming the item.
@@ -43,8 +43,8 @@ def read_list(
 
 
 def _is_search(item: Any) -> bool:
-    """Whether an item is the call of a search, or a reference to one: clients send back what they
-    got. Its passages were for one question, so it is left out."""
+    """Whether an item is the call of a search, or a reference to one. Clients send such items back;
+    they are left out, because their passages belong to one question."""
     if not isinstance(item, dict):
         return False
     if item.get("type") == file_search.CALL:

@@ -29,7 +29,8 @@ def decode(data: str | bytes | bytearray) -> dict[str, Any]:
 
 
 class EventHead(msgspec.Struct, frozen=True):
-    """What of a client event decides its way. The rest is skipped, not decoded."""
+    """The members of a client event that decide its handling. The others are skipped, not
+    decoded."""
 
     type: Any = None
     stream_id: Any = None
@@ -44,7 +45,7 @@ def event_head(data: bytes) -> EventHead:
     try:
         return _decode_head(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        decode(data)  # says why
+        decode(data)  # raises with the reason
         raise errors.invalid_json() from error
 
 

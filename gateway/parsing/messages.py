@@ -1,4 +1,4 @@
-"""One message of a conversation: a role and content, which both APIs write alike (pure)."""
+"""One message of a conversation: role and content, alike in both APIs (pure)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tailrace.settings.shapes import Pool
 MAX_ITEMS: Final = 512
 MAX_PARTS: Final = 64
 MAX_ID_CHARS: Final = 256
-# No text is denser with a real tokenizer. The engine counts exactly; this bound only keeps absurd
-# inputs out of the log.
+# No real tokenizer is denser. The engine counts exactly; this bound only keeps absurd inputs out of
+# the log.
 CHARS_PER_TOKEN: Final = 16
 
 Role = Literal["user", "system", "assistant"]
@@ -27,7 +27,7 @@ _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
 
 
 def role(item: dict[str, Any], where: str) -> Role:
-    """Who speaks.
+    """The role of a message.
 
     Raises:
         errors.ApiError: 400 naming the role.
@@ -43,7 +43,7 @@ def role(item: dict[str, Any], where: str) -> Role:
 
 
 def message(item: dict[str, Any], where: str) -> conversation.Message:
-    """A message. `where` is its place in the body, for errors.
+    """A message. `where`: its path in the body, for errors.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
@@ -76,7 +76,7 @@ def content(value: Any, where: str, *, refusals: bool = False) -> str:
 
 
 def parts(value: Any, where: str) -> str | list[dict[str, Any]]:
-    """What a user says, or a tool's output: a text, or parts of a message if an image is among them
+    """A user's content or a tool's output: a text, or parts if an image is among them
     (`tailrace.protocol.images`). The text of a file is text.
 
     Raises:
@@ -122,7 +122,7 @@ def text(value: Mapping[str, Any], name: str, where: str) -> str:
     """A member that must be a text.
 
     Raises:
-        errors.ApiError: it is absent, or no text.
+        errors.ApiError: it is absent, or not a text.
     """
     member = value.get(name)
     if not isinstance(member, str):
@@ -131,10 +131,10 @@ def text(value: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
-    """A member that names something.
+    """A member that is an identifier.
 
     Raises:
-        errors.ApiError: it is absent, no text, empty or too long.
+        errors.ApiError: it is absent, not a text, empty or too long.
     """
     if value.get(name) is None:
         raise errors.missing_required_parameter(f"{where}.{name}")
@@ -148,11 +148,11 @@ def identifier(value: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def check_length(messages: list[dict[str, Any]], pool: Pool, param: str) -> None:
-    """Check that messages may fit the model's length, and a record of the log.
+    """Check that messages may fit the model's length and a record of the log.
 
     Raises:
-        errors.ApiError: more text than any tokenizer makes fit the model's length, or too many or
-            too large images.
+        errors.ApiError: the text exceeds the model's length with any tokenizer, or there are too
+            many or too large images.
     """
     images.check_count(messages, param)
     if conversation.characters(messages) > pool.max_model_len * CHARS_PER_TOKEN:

@@ -1,4 +1,4 @@
-"""Which pool and model answer a body: by a model, an alias, or a rule of `auto` (pure)."""
+"""Chooses the pool and the model of a body: by a model, an alias, or a rule of `auto` (pure)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tailrace.settings.catalog import AUTO, Catalog
 from tailrace.settings.shapes import Pool
 
 CHARS_PER_TOKEN_GUESS: Final = 4
-# What a prompt is made of, in all APIs.
+# Fields that make the prompt, in all APIs.
 _PROMPT: Final = ("input", "messages", "prompt", "instructions", "tools")
 _IMAGE_TYPES: Final = ("input_image", "image_url")
 _FORMATS: Final = ("json_object", "json_schema")
 
 
 def pool_and_model(body: Body, catalog: Catalog) -> tuple[Pool, str]:
-    """The pool that serves the model or alias that a body names, and the model; or the first pool
-    and its first model.
+    """The pool and the model for the model or alias in a body; by default the first pool and its
+    first model.
 
     Raises:
         errors.ApiError: not a string, or 404 for an unknown model.
@@ -36,10 +36,10 @@ def pool_and_model(body: Body, catalog: Catalog) -> tuple[Pool, str]:
 
 
 def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
-    """The same, for a body that asks for text: the model may be `auto` where there are rules.
+    """Like `pool_and_model`, for text: the model may be `auto` if there are rules.
 
     Raises:
-        errors.ApiError: as above, or 400 where no rule fits.
+        errors.ApiError: like `pool_and_model`, or 400, no rule fits.
     """
     if body.get("model") != AUTO or not catalog.rules:
         return pool_and_model(body, catalog)
@@ -47,8 +47,7 @@ def for_text(body: Body, catalog: Catalog) -> tuple[Pool, str]:
 
 
 def by_rules(catalog: Catalog, tokens: float, needs: frozenset[str]) -> tuple[Pool, str]:
-    """The pool and model of the first rule that fits a prompt of this length which asks for these
-    features.
+    """The pool and model of the first rule that fits a prompt of this length with these features.
 
     Raises:
         errors.ApiError: 400, no rule fits.
@@ -66,7 +65,7 @@ def fitting(catalog: Catalog, tokens: float, needs: frozenset[str]) -> list[str]
 
 
 def no_rule_fits(tokens: float, needs: frozenset[str]) -> errors.ApiError:
-    """The answer where no rule fits."""
+    """The error if no rule fits."""
     return errors.invalid_value(
         "model",
         f"No model of '{AUTO}' takes this request: about {tokens:.0f} tokens"
@@ -75,8 +74,8 @@ def no_rule_fits(tokens: float, needs: frozenset[str]) -> errors.ApiError:
 
 
 def prompt_tokens(body: Body) -> float:
-    """The length of the prompt that a body has in it, estimated. What comes before it is counted
-    by `auto_model`, a file that it refers to is not."""
+    """The estimated length of the prompt in a body. `auto_model` adds the history; files that it
+    refers to are not counted."""
     characters = image_count = 0
     for value in _values(body):
         if isinstance(value, str) and not value.startswith("data:"):
@@ -87,7 +86,7 @@ def prompt_tokens(body: Body) -> float:
 
 
 def features(body: Body) -> frozenset[str]:
-    """What a body asks for beside plain text (`catalog.AskedFeature`)."""
+    """The features of a body other than plain text (`catalog.AskedFeature`)."""
     names = set()
     if any(_is_image(value) for value in _values(body)):
         names.add("images")

@@ -19,7 +19,7 @@ _STEP: Final = 65_536
 
 @dataclass(slots=True)
 class Form:
-    """What a client sent. `filename` and `data` are of its file; None where there is none."""
+    """A parsed form. `filename` and `data`: those of its file; None without a file."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -27,18 +27,18 @@ class Form:
 
 
 class _FormError(Exception):
-    """The form is one that is not taken; the text says why."""
+    """The form is refused; the text gives the reason."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Builds a form from what the parser finds.
+    """Builds a form from the parser's callbacks.
 
     Attributes:
-        _name, _value: of the header that is being read.
-        _headers: of the part that is being read.
-        _part: name of that part; None for one without a name.
-        _field: its value; None if it is the file.
+        _name, _value: those of the present header.
+        _headers: those of the present part.
+        _part: name of the present part; None without a name.
+        _field: value of the present part; None if it is the file.
     """
 
     name: str
@@ -109,10 +109,10 @@ class _Reader:
 
 
 def parse(content_type: str, body: bytearray, name: str) -> Form:
-    """The form that a body is. Its file is the part called `name`.
+    """The form of a body. Its file is the part called `name`.
 
     Raises:
-        errors.ApiError: 400, it is none, is cut short, or has too much in it.
+        errors.ApiError: 400, it is not a form, is incomplete, or exceeds a limit.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")

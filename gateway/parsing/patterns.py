@@ -1,8 +1,8 @@
-"""Regular expressions that the engine's grammar honours exactly (pure).
+"""Checks that the engine's grammar matches a regular expression exactly (pure).
 
 xgrammar matches a pattern against the whole string, ignores lookarounds and anchors in the middle,
-and writes a literal quote, backslash or control character into JSON unescaped. What it would ignore
-or spoil is named here, and refused by the caller.
+and writes a literal quote, backslash or control character into JSON unescaped. This module names
+such parts, and the caller refuses them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SPOILS: Final = "it has a quote, a backslash or a control character as a litera
 
 
 class Unsupported(Exception):
-    """What in a pattern cannot be honoured, as text for the client."""
+    """The part of a pattern that is not supported, as text for the client."""
 
 
 def problem(pattern: str, *, in_json: bool = True) -> str | None:
-    """Why the engine cannot honour `pattern`; None if it can.
+    """Why the engine does not support `pattern`; None if it does.
 
     Args:
-        in_json: the matched text stands in a JSON string.
+        in_json: the matched text is part of a JSON string.
     """
     if len(pattern) > MAX_PATTERN_CHARS:
         return f"it has more than {MAX_PATTERN_CHARS} characters"

@@ -1,4 +1,4 @@
-"""How much a model thinks and says: `reasoning`, `reasoning_effort`, `verbosity` (pure)."""
+"""Reasoning effort and verbosity: `reasoning`, `reasoning_effort`, `verbosity` (pure)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ VERBOSITIES: Final = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What is asked of a model's reasoning. None: the model's own way. `param`: the field that
-    names the effort."""
+    """The requested reasoning. None: the model's default. `param`: the field of the effort."""
 
     effort: str | None = None
     summary: str | None = None
@@ -26,17 +25,17 @@ class Reasoning:
 
     @property
     def echo(self) -> dict[str, Any]:
-        """As the Response object shows it."""
+        """The form in the Response object."""
         return {"effort": self.effort, "summary": self.summary}
 
     @property
     def engine(self) -> dict[str, Any]:
-        """As a worker is told it: what was asked for only."""
+        """The form for workers: given members only."""
         return {name: value for name, value in self.echo.items() if value is not None}
 
 
 def of_responses(body: Body) -> Reasoning | None:
-    """`reasoning`; None if nothing is asked of it.
+    """The field `reasoning`; None if it has no members.
 
     Raises:
         errors.ApiError: 400 naming the member.
@@ -55,14 +54,14 @@ def of_chat(body: Body) -> Reasoning | None:
 
 
 def _effort(body: Body, value: Any, param: str) -> tuple[str | None, str]:
-    """The effort that a field asks for, or what clients of vLLM tell a template; and the field."""
+    """The effort in a field, or in vLLM's template variables; and its field."""
     effort = _one_of(value, param, EFFORTS)
     thinks = _thinks(object_field(body, _TEMPLATE))
     return ("none", _TEMPLATE) if effort is None and thinks is False else (effort, param)
 
 
 def _thinks(variables: Body) -> bool | None:
-    """Whether a template is told to have the model think; None if it is told nothing."""
+    """The template variable that switches thinking on or off; None if not given."""
     thinking = None
     for name, value in variables.items():
         if name not in _SWITCHES:
@@ -74,7 +73,7 @@ def _thinks(variables: Body) -> bool | None:
 
 
 def verbosity(value: Any, where: str) -> str | None:
-    """How much the model is to say; None if that was left open. Raises like `of_responses`."""
+    """The requested verbosity; None if not given. Raises like `of_responses`."""
     return _one_of(value, where, VERBOSITIES)
 
 

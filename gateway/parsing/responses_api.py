@@ -62,10 +62,10 @@ def parse(
     counts: bool = False,
     searches: bool = False,
 ) -> Create:
-    """The command that a body asks for.
+    """The command of a body.
 
     Args:
-        counts: it asks only how many tokens the input is.
+        counts: it requests only the number of input tokens.
         searches: this deployment runs the tool `file_search`.
 
     Raises:
@@ -157,13 +157,13 @@ def _search(tool_set: tools.Tools, pool: Pool, *, results: bool) -> file_search.
 
 
 def parse_count(body: Body, catalog: Catalog, *, searches: bool = False) -> Create:
-    """The command that `POST /v1/responses/input_tokens` is: a request that generates nothing, and
-    whose usage tells. Arguments and errors as of `parse`."""
+    """The command of `POST /v1/responses/input_tokens`: a request that generates nothing and whose
+    usage has the count. Arguments and errors like `parse`."""
     fields = {**body, "background": None, "stream": None, "store": False}
     return parse(_whole(fields), catalog, counts=True, searches=searches)
 
 
-# What the model is asked behind the conversation.
+# The last message of a compaction.
 SUM_UP: Final = (
     "Sum up our conversation so far, so that you could go on with it from your summary alone. Keep "
     "what was decided, what is still open, names, numbers, and what tools returned. Write only the "
@@ -172,7 +172,7 @@ SUM_UP: Final = (
 
 
 def parse_compact(body: Body, catalog: Catalog) -> Create:
-    """The command that `POST /v1/responses/compact` is: the model sums the conversation up. Raises
+    """The command of `POST /v1/responses/compact`: the model summarizes the conversation. Raises
     like `parse`."""
     if body.get("input") in (None, [], "") and body.get("previous_response_id") is None:
         raise errors.missing_required_parameter("input")
@@ -186,7 +186,8 @@ def parse_compact(body: Body, catalog: Catalog) -> Create:
 
 
 def _whole(body: Body) -> Body:
-    """The body without the pool's `truncation`: what is counted or summed up is whole."""
+    """The body without the pool's default `truncation`: counting and summaries need the whole
+    input."""
     return body if body.get("truncation") is not None else {**body, "truncation": "disabled"}
 
 
@@ -200,8 +201,8 @@ def _refuse_unsupported(body: Body, *, websocket: bool) -> None:
 
 
 def _truncates(body: Body, pool: Pool) -> bool:
-    """Whether older messages may be left out where the input is too long. A fork has no prompt of
-    its own."""
+    """Whether older messages may be left out if the input is too long. A fork has no prompt of its
+    own."""
     truncation = body.get("truncation")
     if truncation is None and body.get("fork") is None:
         truncation = pool.truncation
@@ -215,8 +216,8 @@ def _truncates(body: Body, pool: Pool) -> bool:
 
 
 def _logprobs(body: Body, top: int | None) -> tuple[int | None, str]:
-    """How many likely tokens each token comes with, None for no log probabilities; and the field
-    that asked for them."""
+    """The number of top tokens with log probabilities, None without log probabilities; and the
+    field that requested them."""
     include = body.get("include")
     if include is not None and not isinstance(include, list):
         raise errors.invalid_type("include", "an array of strings")

@@ -1,4 +1,4 @@
-"""How the engine picks tokens, and how many: bounds of the sampling parameters (pure)."""
+"""Bounds of the sampling parameters and of the number of tokens (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LOGIT_BIAS: Final = 300
 MAX_TOP_LOGPROBS: Final = 20
 MAX_TOP_K: Final = 2**31 - 1
 
-# Of scalar fields; `shared_fields` names them.
+# Types of scalar fields in `shared_fields`.
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 Temperature = Annotated[float, Meta(ge=0.0, le=2.0)]
 Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
@@ -29,10 +29,10 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def top_k(value: int | None) -> int:
-    """The number of likeliest tokens; 0 for all, for which vLLM's clients also write -1.
+    """The number of likeliest tokens; 0 for all. Clients of vLLM also write -1 for all.
 
     Raises:
-        errors.ApiError: no number of tokens.
+        errors.ApiError: it is out of range.
     """
     if value is not None and not -1 <= value <= MAX_TOP_K:
         raise errors.out_of_range("top_k", -1, MAX_TOP_K)
@@ -52,7 +52,7 @@ def min_tokens(value: int | None, max_tokens: int) -> int:
 def top_logprobs(value: int | None, name: str = "top_logprobs") -> int:
     """
     Raises:
-        errors.ApiError: not a number of tokens that an engine gives.
+        errors.ApiError: not a number of tokens that engines support.
     """
     if value is not None and not 0 <= value <= MAX_TOP_LOGPROBS:
         raise errors.out_of_range(name, 0, MAX_TOP_LOGPROBS)
@@ -60,7 +60,7 @@ def top_logprobs(value: int | None, name: str = "top_logprobs") -> int:
 
 
 def token_bound(value: int | None, name: str, pool: Pool) -> int | None:
-    """A number of tokens to generate, which the pool bounds.
+    """A number of tokens to generate, bounded by the pool.
 
     Raises:
         errors.ApiError: not from 1 to the pool's longest answer.
@@ -94,7 +94,7 @@ def stops(body: Body) -> tuple[str, ...]:
 
 
 def logit_bias(body: Body) -> dict[str, float]:
-    """The bias of token ids, which are decimal text.
+    """The bias by token id; ids are decimal text.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -121,9 +121,9 @@ def logit_bias(body: Body) -> dict[str, float]:
 
 
 def check_beside_format(parameters: records.Sampling, what: str) -> None:
-    """Check that no field would have a text go on behind the end of its format, where the engine
-    has no token to pick. (A stop string may cut it: the client asked for that.) `what`: the format,
-    for the message.
+    """Check that no field makes a text continue after the end of its format, where the engine has
+    no allowed token. (A stop string may end it earlier: that is the client's choice.) `what`: the
+    format, for the message.
 
     Raises:
         errors.ApiError: 400 naming the field.

@@ -1,4 +1,4 @@
-"""Scalar fields of a body: declared as structs with their bounds, refused by name (pure).
+"""Scalar fields of a body: structs declare them with their bounds, and errors name them (pure).
 
 Null means absent. A struct has no field without a default of None.
 """
@@ -38,8 +38,8 @@ def read(body: Mapping[str, Any], kind: type[Fields]) -> Fields:
 
 
 def _with_integers(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The body with 5 for 5.0 in fields of integers: JSON has one type for numbers, and languages
-    with one type for them write either."""
+    """The body with 5 for 5.0 in integer fields: JSON has one number type, and clients may write
+    either."""
     whole = {
         name: int(value)
         for name, rule in _rules(kind).items()
@@ -51,7 +51,7 @@ def _with_integers(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[
 
 
 def _wrong_field(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> errors.ApiError | None:
-    """The refusal of the first wrong field."""
+    """The error of the first wrong field."""
     for name, rule in _rules(kind).items():
         value = body.get(name)
         if value is not None and (refusal := _refusal(name, value, rule)) is not None:
@@ -61,7 +61,7 @@ def _wrong_field(body: Mapping[str, Any], kind: type[msgspec.Struct]) -> errors.
 
 @functools.cache  # inspecting a struct takes half a millisecond
 def _rules(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
-    """What each field of a struct must be, unless it is null."""
+    """The type of each field of a struct, without null."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     rules = {}
@@ -74,7 +74,7 @@ def _rules(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
 
 
 def _refusal(name: str, value: Any, rule: inspect.Type) -> errors.ApiError | None:
-    """Why `value` is no `rule`, in the words of the protocol; None if it is one."""
+    """The API error if `value` does not match `rule`; None if it matches."""
     match rule:
         case inspect.BoolType():
             return None if type(value) is bool else errors.invalid_type(name, "a boolean")
@@ -106,7 +106,7 @@ def _refusal(name: str, value: Any, rule: inspect.Type) -> errors.ApiError | Non
 
 
 def too_long(name: str, most: int) -> errors.ApiError:
-    """The refusal of a text of more than `most` characters."""
+    """The error for a text of more than `most` characters."""
     return errors.invalid_value(name, f"Invalid '{name}': expected at most {most} characters.")
 
 

@@ -1,10 +1,10 @@
-"""JSON schemas of tools and formats: what the engine's grammar enforces, and what not (pure).
+"""Checks that the engine's grammar enforces a JSON schema of a tool or format (pure).
 
-The engine turns a schema into a grammar (xgrammar 0.2.8, strict: objects have no properties but
-the declared ones unless `additionalProperties` says so). Keywords that it refuses, ignores or
-applies in another sense are refused here, before the log, by their path in the request. So every
+The engine turns a schema into a grammar (xgrammar 0.2.8, strict: objects have no properties but the
+declared ones unless `additionalProperties` says so). Keywords that it refuses, ignores or
+interprets differently are refused here, before the append, by their path in the request. So every
 schema that passes is enforced as a whole. docs/protocol.md lists the keywords for clients;
-`tests/unit/gateway/parsing/test_schemas.py` tells of each what the engine makes of it.
+`tests/unit/gateway/parsing/test_schemas.py` shows the engine's behaviour for each.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gateway.parsing import patterns
 from tailrace.protocol import errors
 
 MAX_SCHEMA_BYTES: Final = 65_536  # 30 kB take the engine a third of a second
-MAX_SCHEMA_DEPTH: Final = 32  # of arrays and objects in the JSON; a record has 64 for all of it
-# Of all texts of bounded length in a request. Each character of a bound takes the engine 10 ms of
-# CPU to make the grammar, up to a length from which it repeats instead.
+MAX_SCHEMA_DEPTH: Final = 32  # of arrays and objects; a record has at most 64
+# Of all texts of bounded length in a request. Compiling the grammar takes 10 ms of CPU for each
+# character of a bound, up to a length from which the engine repeats instead.
 MAX_BOUNDED_CHARS: Final = 1024
 _REPEATED_CHARS: Final = 256
 MAX_COUNT: Final = 2**31 - 1  # of lengths and numbers of items and properties
@@ -82,7 +82,7 @@ _OBJECT: Final = (
 )
 _ARRAY: Final = ("items", "prefixItems", "minItems", "maxItems", "unevaluatedItems")
 _ASSERTIONS: Final = ("type", *_STRING, *_NUMBER, *_OBJECT, *_ARRAY)
-# The engine's own check looks into these, whatever the type is.
+# The engine's own check reads these for every type.
 _HOLDING_SCHEMAS: Final = {
     "object": (
         "properties",
@@ -93,10 +93,10 @@ _HOLDING_SCHEMAS: Final = {
     ),
     "array": ("items", "prefixItems", "unevaluatedItems"),
 }
-# The engine looks at one of these and at nothing beside it.
+# The engine reads one of these and ignores other keywords next to it.
 _WHOLE: Final = ("$ref", "const", "enum", "allOf", "anyOf", "oneOf")
 _DEFINITIONS: Final = ("$defs", "definitions")
-# In data beside a type the engine takes these for keywords of a schema.
+# In data next to a type the engine mistakes these for keywords of a schema.
 _TAKEN_FOR_KEYWORDS: Final = (_NEVER - {"not", "if", "then", "else"}) | {
     "pattern",
     "format",
@@ -107,7 +107,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}\Z")
 
 
 def check_bounds(schema: Any, where: str) -> None:
-    """Check what every schema must be, also one that is not enforced.
+    """Check the size of a schema, also of one that is not enforced.
 
     Args:
         where: its path in the request, for errors.
@@ -121,7 +121,7 @@ def check_bounds(schema: Any, where: str) -> None:
 
 
 def check_size(value: Any, where: str, most_bytes: int, most_levels: int) -> None:
-    """Check how large a JSON value is, and how deep its arrays and objects are nested.
+    """Check the size of a JSON value and the nesting of its arrays and objects.
 
     Raises:
         errors.ApiError: too large or too deep.
@@ -135,21 +135,21 @@ def check_size(value: Any, where: str, most_bytes: int, most_levels: int) -> Non
 
 
 class Budget:
-    """What the schemas of one request may cost together. `left`: characters of bounded texts."""
+    """The cost limit of all schemas of one request. `remaining`: characters of bounded texts."""
 
     def __init__(self) -> None:
         self.remaining = MAX_BOUNDED_CHARS
 
 
 def check(schema: Any, where: str, budget: Budget | None = None) -> None:
-    """Check a schema that is to be enforced. Arguments and errors as those of `check_bounds`.
+    """Check a schema that will be enforced. Arguments and errors like `check_bounds`.
 
     Args:
-        budget: of the request; None where it has one schema. What passes is taken off it.
+        budget: of the request; None if it has one schema. The cost is subtracted from it.
 
     Raises:
-        errors.ApiError: `unsupported_value` naming the keyword that cannot be enforced, or
-            `invalid_value`, `invalid_type` naming the one that is no JSON schema.
+        errors.ApiError: `unsupported_value` naming the keyword that cannot be enforced;
+            `invalid_value`, `invalid_type` naming the invalid one.
     """
     check_bounds(schema, where)
     budget = budget or Budget()
@@ -160,7 +160,7 @@ def size(value: Any) -> int:
     """Bytes of a JSON value.
 
     Raises:
-        errors.ApiError: it is no Unicode text.
+        errors.ApiError: it is not Unicode text.
     """
     try:
         return len(msgspec.json.encode(value))
@@ -169,7 +169,7 @@ def size(value: Any) -> int:
 
 
 def member(where: str, name: str) -> str:
-    """The path of a member. A name that is no identifier is quoted, bounded and printable."""
+    """The path of a member. A name that is not an identifier is quoted, bounded and printable."""
     if _PLAIN_NAME.match(name):
         return f"{where}.{name}"
     shown = "".join(c if c.isprintable() and c not in "'\\" else "?" for c in name[:64])
@@ -177,8 +177,8 @@ def member(where: str, name: str) -> str:
 
 
 def _depth(value: Any) -> int:
-    """Nesting of arrays and objects. Without recursion: a body may be nested as deep as the
-    decoder allows."""
+    """Nesting of arrays and objects. It does not recurse, because a body may be nested up to the
+    decoder's limit."""
     depth, level = 0, [value]
     while level := [v for v in level if isinstance(v, (dict, list))]:
         depth += 1
@@ -198,16 +198,16 @@ def _invalid(where: str, keyword: str, why: str) -> errors.ApiError:
 
 
 class _Walk:
-    """One look at every schema in a schema.
+    """One pass over every schema in a schema.
 
     Attributes:
-        _todo: schemas that are still to be looked at.
-        _seen: identities of those that were. `_root` keeps them alive.
-        _same: schema → the ones that its value must match too, without a level between them.
-        _either: the `oneOf` lists, looked at when all references are known to end.
-        _ends: where references lead to, by the identity of the schema that refers.
-        _kept: schemas that were made here, which `_root` does not keep alive.
-        _left: characters that texts of bounded length may still have.
+        _todo: schemas to visit.
+        _visited: identities of visited schemas. `_root` keeps them alive.
+        _same: schema → the schemas that its value must also match, at the same level.
+        _either: the `oneOf` lists, checked once all references are known to end.
+        _ends: targets of references, by the identity of the referring schema.
+        _owned_schemas: schemas created here, which `_root` does not keep alive.
+        _remaining: characters that texts of bounded length may still have.
     """
 
     def __init__(self, root: Schema, where: str, remaining: int) -> None:
@@ -222,7 +222,7 @@ class _Walk:
         self._owned_schemas: list[Schema] = []
 
     def run(self) -> int:
-        """Look at all of it; how many characters of bounded texts are left."""
+        """Visit all schemas. Returns the remaining characters of bounded texts."""
         while self._todo:
             schema, where = self._todo.pop()
             if id(schema) not in self._visited:
@@ -268,7 +268,7 @@ class _Walk:
             raise _unsupported(where, "$id", "references start at the whole schema")
 
     def _alone(self, schema: Schema, where: str, whole: list[str]) -> None:
-        """The engine ignores what stands beside some keywords."""
+        """Refuse keywords that the engine ignores next to another one."""
         typed = whole[0] in ("const", "enum")
         beside = [
             *whole[1:],
@@ -285,7 +285,7 @@ class _Walk:
                 if "allOf" in each or ("type" in each and _TAKEN_FOR_KEYWORDS & each.keys()):
                     raise _unsupported(where, keyword, "the engine takes its value for a schema")
 
-    # ---- keywords that say all of a schema
+    # ---- keywords that exclude others
 
     def _ref(self, schema: Schema, where: str) -> None:
         target = self._target(schema["$ref"], where)
@@ -317,7 +317,7 @@ class _Walk:
         self._values(schema, where, "enum", values)
 
     def _values(self, schema: Schema, where: str, keyword: str, values: list[Any]) -> None:
-        """The engine does not compare the values with the type beside them."""
+        """Check the values against `type`, which the engine does not."""
         if "type" in schema:
             types = self._types(schema, where)
             for value in values:
@@ -457,7 +457,7 @@ class _Walk:
             self._property_names(schema["propertyNames"], member(where, "propertyNames"))
 
     def _property_names(self, names: Any, where: str) -> None:
-        """Names are texts: the engine takes a schema of texts only, and no other way to say one."""
+        """Check `propertyNames`: the engine accepts only a schema of the type string."""
         if not isinstance(names, dict):
             raise errors.invalid_type(where, "a JSON schema")
         if names.get("type", "string") != "string" or not _WHOLE_NAMES & names.keys() <= {"enum"}:
@@ -504,11 +504,11 @@ class _Walk:
             (each, member(path, name)) for name, each in self._schemas_in(schema, where, keyword)
         ]
 
-    # ---- what needs the whole schema
+    # ---- checks of the whole schema
 
     def _refuse_circles(self) -> None:
-        """Refuse references that lead to themselves without a level of JSON between: no text
-        matches, and the engine would have no token to pick."""
+        """Refuse references that form a circle at one level: no text matches, and the engine would
+        have no allowed token."""
         counts: dict[int, int] = {}
         for _, targets in self._same.values():
             for target in targets:
@@ -526,8 +526,8 @@ class _Walk:
             raise errors.invalid_value(where, f"Invalid '{where}': the schema refers to itself.")
 
     def _one_of(self, branches: list[Any], where: str) -> None:
-        """The engine lets several branches match; so only one may be able to, as far as types and
-        constants tell. Each value is looked at once: a client may send thousands of branches."""
+        """Check that at most one branch can match, by types and constants, because the engine lets
+        several branches match. Each value is read once: a client may send thousands of branches."""
         targets = [self._resolve(each) for each in branches]
         if len({id(each) for each in targets}) < len(targets):
             raise _overlapping(where)
@@ -543,7 +543,7 @@ class _Walk:
                 raise _overlapping(where)
 
     def _resolve(self, schema: Any) -> Any:
-        """What a schema is, or in the end refers to."""
+        """The schema, or the final target of its references."""
         chain = []
         while isinstance(schema, dict) and "$ref" in schema:
             chain.append(id(schema))
@@ -552,8 +552,8 @@ class _Walk:
         return schema
 
     def _distinguishable(self, kind: str, branches: list[Schema]) -> bool:
-        """Whether branches of one type have no value in common: all list their values, or are
-        objects that require a member with values of its own in each."""
+        """Whether branches of one type have no common value: all list their values, or all are
+        objects that require a member whose values differ between them."""
         if _disjoint(iter(branches)):
             return True
         if kind != "object" or not all("properties" in each for each in branches):
@@ -570,7 +570,7 @@ def _overlapping(where: str) -> errors.ApiError:
 
 
 def _disjoint(branches: Iterator[Any]) -> bool:
-    """Whether all list their values, each of them others."""
+    """Whether all branches list their values, without common ones."""
     known_values: set[bytes] = set()
     for branch in branches:
         values = _constants(branch)
@@ -673,7 +673,7 @@ def _is_of(value: Any, type_: str) -> bool:
 
 
 def _kinds(schema: Any) -> set[str] | None:
-    """The types that a schema allows; None where it does not say."""
+    """The types that a schema allows; None if it has no type."""
     if not isinstance(schema, dict):
         return None
     declaration = schema.get("type")
@@ -705,5 +705,5 @@ def _constants(schema: Any) -> set[bytes] | None:
 
 
 def _as_integer(value: Any) -> Any:
-    """1.0 as 1: JSON schemas do not tell them apart."""
+    """1.0 as 1: they are equal in JSON schemas."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,4 +1,4 @@
-"""What a search of vector stores asks for, by itself or as a tool (pure)."""
+"""The parameters of a vector store search, as a request or as a tool (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USUAL_RESULTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search. `least`: the score of the worst hit that is told."""
+    """A search. `least`: the minimum score of a hit."""
 
     queries: tuple[str, ...]
     limit: int
@@ -25,7 +25,7 @@ class Search:
 
 
 def read(queries: tuple[str, ...], body: Body, prefix: str = "") -> Search:
-    """The search for these texts. `prefix`: of the fields of `body`, for errors.
+    """The search for these texts. `prefix`: the path of `body`, for errors.
 
     Raises:
         errors.ApiError: 400 naming the field.

@@ -1,4 +1,4 @@
-"""What both APIs ask alike: model, sampling, metadata, labels (pure)."""
+"""Fields that both APIs share: model, sampling, metadata, labels (pure)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_METADATA_VALUE: Final = 512
 
 
 class SharedFields(msgspec.Struct, frozen=True):
-    """The scalar fields that both APIs spell alike."""
+    """The scalar fields that both APIs share."""
 
     store: bool | None = None
     service_tier: str | None = None
@@ -57,13 +57,13 @@ def create(
     *,
     truncate: bool = False,
 ) -> Create:
-    """The command, as far as both APIs ask alike.
+    """The part of a command that both APIs share.
 
     Args:
-        turn: what the model is given, by the field `param`.
-        max_tokens: as asked; None for the default.
-        logprobs: how many likely tokens each token comes with; None: no log probabilities.
-        truncate: older messages may be left out where it is too long.
+        turn: the model's input, from the field `param`.
+        max_tokens: as requested; None for the default.
+        logprobs: number of top tokens with log probabilities; None: no log probabilities.
+        truncate: older messages may be left out if it is too long.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -120,7 +120,7 @@ def priority(service_tier: str | None, pool: Pool, model: str) -> topics.Priorit
     """The class of a request. `flex` is the public name for "cheaper and later".
 
     Raises:
-        errors.ApiError: the pool does not take this class.
+        errors.ApiError: the pool does not accept this class.
     """
     if service_tier is None:
         return pool.classes[0]

@@ -1,4 +1,4 @@
-"""What a link to a conversation is asked for with (pure)."""
+"""The parameters of a link to a conversation (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_DIGITS: Final = 6  # a conversation has at most 10,000 nodes
 
 
 def seconds(body: Body) -> int:
-    """How long a link is to hold.
+    """The lifetime of a link, in seconds.
 
     Raises:
         errors.ApiError: 400 naming the field.
@@ -25,7 +25,7 @@ def seconds(body: Body) -> int:
     lifetime_s = body.get("expires_in")
     if lifetime_s is None:
         return USUAL_S
-    if type(lifetime_s) is float and lifetime_s.is_integer():  # JSON has one type for numbers
+    if type(lifetime_s) is float and lifetime_s.is_integer():  # JSON has one number type
         lifetime_s = int(lifetime_s)
     if type(lifetime_s) is not int:
         raise errors.invalid_type("expires_in", "an integer")
@@ -35,7 +35,7 @@ def seconds(body: Body) -> int:
 
 
 def start(after: str | None) -> int:
-    """The place that `after` names. Raises like `seconds`."""
+    """The position in `after`. Raises like `seconds`."""
     if after is None:
         return 0
     if not (after.isascii() and after.isdigit()) or len(after) > _MAX_DIGITS:

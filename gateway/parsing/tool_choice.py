@@ -15,7 +15,7 @@ MAX_CHOICE_DEPTH: Final = 8
 def read(
     value: Any, read_tools: Sequence[tool_kinds.ReadTool]
 ) -> tuple[records.ToolChoice, str | dict[str, Any]]:
-    """`tool_choice` among the tools of a body, and as the Response object shows it.
+    """The `tool_choice` of a body, for its record and for the Response object.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
@@ -29,7 +29,7 @@ def read(
     if value == "none":
         return records.ToolChoice("none"), "none"
     if value == "required":
-        if searches:  # that is a call
+        if searches:  # a search is not a call of the model
             return records.ToolChoice("auto"), "required"
         if not names:
             raise _without_tools(read_tools, "required")
@@ -85,7 +85,7 @@ def _allowed_tools(
         return records.ToolChoice(effective_mode, tuple(dict.fromkeys(names))), echo
     if mode == "required" and not searches:
         raise _not_run(f"{where}.tools", tools[0])
-    return records.ToolChoice("none"), echo  # no other one that is allowed runs
+    return records.ToolChoice("none"), echo  # no other allowed tool runs here
 
 
 def _is_search(value: Any) -> bool:
@@ -93,7 +93,7 @@ def _is_search(value: Any) -> bool:
 
 
 def searches_files(choice: Any) -> bool:
-    """Whether a choice, which was checked, lets files be searched."""
+    """Whether a valid choice allows the file search."""
     if not isinstance(choice, dict):
         return bool(choice != "none")
     if choice.get("type") != "allowed_tools":

@@ -1,4 +1,4 @@
-"""Which kinds of tools there are, and one of them as it was read (pure)."""
+"""The kinds of tools, and one parsed tool (pure)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gateway.parsing import file_search
 
-MAX_TOOLS: Final = 128  # functions and custom tools, those of namespaces counted one by one
+MAX_TOOLS: Final = 128  # functions and custom tools, also those of namespaces
 OWN: Final = ("function", "custom")
-# Known to OpenAI's API and run there.
+# Known to OpenAI's API and run by its server.
 HOSTED: Final = frozenset(
     {
         "apply_patch",
@@ -37,12 +37,12 @@ class ReadTool:
     """One member of `tools`.
 
     Attributes:
-        shown, prompt: as of `tools.Tools`.
-        names: those of `prompt`.
-        paths: where each of them stands in the body.
-        hosted: its type, if it is left out.
-        namespace: the name of the namespace that it is.
-        search: what it searches for, if it is `file_search` and this server runs it.
+        echo, prompt: like in `tools.Tools`.
+        names: the names in `prompt`.
+        paths: the path of each name in the body.
+        hosted: its type, if it is left out of the prompt.
+        namespace: its name, if it is a namespace.
+        search: the search, if it is `file_search` and this server runs it.
     """
 
     echo: dict[str, Any]
@@ -55,7 +55,7 @@ class ReadTool:
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """The name under which the model sees a tool."""
+    """A tool's name in the prompt."""
     return f"{namespace}__{name}" if namespace else name
 
 

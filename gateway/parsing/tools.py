@@ -1,4 +1,4 @@
-"""Tools, and which of them the model may or must call, in both APIs (pure).
+"""Tools, and the choice among them, in both APIs (pure).
 
 A tool is one of four:
 
@@ -9,8 +9,8 @@ A tool is one of four:
     hosted              run by the server that offers them, which this one does not: left out of
                         the prompt, shown in the Response object, named in a header
 
-Functions are strict unless they say otherwise: their arguments are enforced by a grammar, so their
-schemas pass `schemas.check`.
+Functions are strict by default: a grammar enforces their arguments, so their schemas must pass
+`schemas.check`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from gateway.parsing.json_body import Body
 from tailrace.protocol import errors, records
 
 MAX_TOOLS_BYTES: Final = 262_144  # of all tools: a record has them twice
-MAX_TOOLS_DEPTH: Final = schemas.MAX_SCHEMA_DEPTH + 4  # a namespace's function's schema
+MAX_TOOLS_DEPTH: Final = schemas.MAX_SCHEMA_DEPTH + 4  # for the schema of a function in a namespace
 MAX_CALLS: Final = 2**31 - 1
 
-_SECRETS: Final = frozenset({"authorization", "headers"})  # of `mcp`: no credential in the log
+_SECRETS: Final = frozenset(
+    {"authorization", "headers"}
+)  # of `mcp`: credentials do not enter the log
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
@@ -42,12 +44,12 @@ class Tools:
     Attributes:
         prompt: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`
             or `{"type": "custom", "custom": {"name", "description", "format"}}`.
-        shown: all of them as the Response object shows them.
-        hosted: types of those that were left out, each once.
-        search: what is to be searched for in files; None: nothing.
-        choice_shown: `tool_choice` as the Response object shows it.
-        parallel: several calls in one answer are allowed.
-        max_calls: how many calls there may be; None: any number.
+        echo: all of them in the form of the Response object.
+        hosted: types of those left out of the prompt, each once.
+        search: the file search; None: no search.
+        choice_echo: `tool_choice` in the form of the Response object.
+        parallel: whether one answer may have several calls.
+        max_calls: maximum number of calls; None: unlimited.
     """
 
     prompt: tuple[dict[str, Any], ...] = ()
@@ -61,7 +63,7 @@ class Tools:
 
     @property
     def characters(self) -> int:
-        """Length of what the prompt has of them, about."""
+        """Approximate length of their part of the prompt."""
         return sum(schemas.size(tool) for tool in self.prompt)
 
 
@@ -71,7 +73,7 @@ NO_TOOLS: Final = Tools()
 def read(
     body: Body, *, parallel: bool | None, max_calls: int | None = None, searches: bool = False
 ) -> Tools:
-    """The tools of a body, in the form of either API. `searches`: this server searches in files.
+    """The tools of a body, in the form of either API. `searches`: this server runs `file_search`.
 
     Raises:
         errors.ApiError: 400 naming the tool and what is wrong in it.
@@ -134,7 +136,7 @@ def _tool(value: Any, where: str, budget: schemas.Budget, searches: bool) -> too
 
 
 def _namespace(value: dict[str, Any], where: str, budget: schemas.Budget) -> tool_kinds.ReadTool:
-    """Its tools one by one."""
+    """A namespace, with its tools."""
     name = _name_of(value, where)
     _description(value, where)
     inner = value.get("tools")
@@ -230,9 +232,8 @@ def _description(value: dict[str, Any], where: str) -> str | None:
 def _parameters(
     value: dict[str, Any], where: str, budget: schemas.Budget
 ) -> tuple[bool, dict[str, Any]]:
-    """Whether a function is strict, and the schema of its arguments. Where the client does not say,
-    it is strict if its schema can be enforced: many clients send schemas that they did not write.
-    """
+    """Whether a function is strict, and the schema of its arguments. By default it is strict if its
+    schema can be enforced: many clients send schemas that they did not write."""
     strict = value.get("strict")
     if strict is not None and not isinstance(strict, bool):
         raise errors.invalid_type(f"{where}.strict", "a boolean")
@@ -259,7 +260,7 @@ def _parameters(
 
 
 def _input_format(value: Any, where: str) -> dict[str, Any]:
-    """What the input of a custom tool must look like."""
+    """The input format of a custom tool."""
     if value is None:
         return {"type": "text"}
     if not isinstance(value, dict):

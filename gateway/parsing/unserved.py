@@ -1,5 +1,4 @@
-"""Known fields of either API that this product cannot honour, and the values that ask for nothing
-(pure)."""
+"""Known fields that this product does not support, with their neutral values (pure)."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from typing import Any, Final
 from gateway.parsing.json_body import Body
 from tailrace.protocol import errors
 
-# OpenAI's, and those of vLLM's own server that its clients send. Null, and what is listed, ask for
-# nothing beyond what happens anyway.
+# Fields of OpenAI, and of vLLM's own server. Null and the listed values are neutral: they change
+# nothing.
 _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "access_programs": ({},),
     "context_management": ([],),
@@ -47,8 +46,8 @@ _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
     "repetition_detection": (),
     "watermarking": (False,),
     "priority": (0,),
-    "request_id": (),  # it would be the answer's
-    "cache_salt": (),  # the salt is its owner's: no narrower one can be asked for
+    "request_id": (),  # it would become the id of the answer
+    "cache_salt": (),  # the salt depends on the owner; a client cannot narrow it
     "kv_transfer_params": ({},),
     "ec_transfer_params": ({},),
     "vllm_xargs": ({},),
@@ -56,7 +55,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 def check(body: Body, *, apart_from: frozenset[str] = frozenset()) -> None:
-    """Refuse what would be silently left undone. `apart_from`: fields that this API has.
+    """Refuse fields that would be ignored silently. `apart_from`: fields that this API supports.
 
     Raises:
         errors.ApiError: 400 `unsupported_parameter` naming the field.
@@ -65,7 +64,7 @@ def check(body: Body, *, apart_from: frozenset[str] = frozenset()) -> None:
 
 
 def check_fields(body: Body, fields: Mapping[str, tuple[Any, ...]]) -> None:
-    """Like `check`, with other fields. Of each the values that ask for nothing, beside null."""
+    """Like `check`, with other fields. `fields` maps each to its neutral values other than null."""
     for name, nothing in fields.items():
         value = body.get(name)
         if value is not None and not _among(value, nothing):
@@ -73,7 +72,7 @@ def check_fields(body: Body, fields: Mapping[str, tuple[Any, ...]]) -> None:
 
 
 def _among(value: Any, nothing: tuple[Any, ...]) -> bool:
-    """Whether the value is one of these; a number is no boolean."""
+    """Whether the value is one of these; a number does not equal a boolean."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in nothing
     )

@@ -17,7 +17,7 @@ _TEXT: Final = "text/plain"
 
 @dataclass(frozen=True, slots=True)
 class UploadForm:
-    """What was uploaded. An image has a size in pixels; anything else is text in UTF-8."""
+    """A parsed upload. An image has a size in pixels; anything else is text in UTF-8."""
 
     filename: str
     purpose: str
@@ -29,7 +29,7 @@ class UploadForm:
 
 
 def parse(form: multipart.Form) -> UploadForm:
-    """The upload that a form asks for.
+    """The upload of a form.
 
     Raises:
         errors.ApiError: 400 naming what is wrong in it.
@@ -57,7 +57,7 @@ def parse(form: multipart.Form) -> UploadForm:
 
 
 def _filename(raw_name: str) -> str:
-    """The name without a path and without control characters. It is shown, and never opened."""
+    """The name without a path and control characters. It is displayed, and never opened."""
     name = raw_name.replace("\\", "/").rpartition("/")[2]
     printable = "".join(c for c in name if c.isprintable())[: images.MAX_NAME_CHARS].strip()
     return printable or FILE
@@ -76,5 +76,5 @@ def _lives_s(fields: dict[str, str]) -> int:
         raise errors.invalid_value(
             "expires_after[seconds]", f"Expected at least {LEAST_S} seconds."
         )
-    # A longer wish is met as far as it goes: `expires_at` says what holds.
+    # A longer lifetime is reduced to the maximum; `expires_at` has the result.
     return min(int(seconds), topics.UPLOAD_S)

@@ -30,8 +30,8 @@ _TYPES: Final = ("eq", "ne", *_ORDERED, "in", "nin", "and", "or")
 
 
 def parse(value: Any, where: str = "filters") -> Filter:
-    """What a filter lets through. A file without the attribute, or with one of another type, is let
-    through by `ne` and `nin` only.
+    """The predicate of a filter. A file without the attribute, or with a value of another type,
+    passes only `ne` and `nin`.
 
     Raises:
         errors.ApiError: 400 naming the part.
@@ -100,5 +100,5 @@ def _scalar(value: Any, where: str) -> Value:
 
 
 def _equal(attribute: Value | None, operand: Value) -> bool:
-    """In JSON true is not 1."""
+    """Whether both are equal; true does not equal 1 in JSON."""
     return isinstance(attribute, bool) is isinstance(operand, bool) and attribute == operand

@@ -24,14 +24,15 @@ USUAL_SIZE: Final = 800
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a file is cut, in tokens. `static`: as the client said; else as suits the model."""
+    """How a file is split, in tokens. `static`: given by the client; else adapted to the model."""
 
     size: int = USUAL_SIZE
     overlap: int = USUAL_SIZE // 2
     static: bool = False
 
     def fitting(self, longest: int) -> Chunking:
-        """The same for a model whose context is `longest` tokens. Estimates may be a quarter off.
+        """The chunking for a model with a context of `longest` tokens. Estimates may be off by a
+        quarter.
 
         Raises:
             errors.ApiError: 400, pieces of this size do not fit.
@@ -49,12 +50,12 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class StoreFields:
-    """What a store is to be, or is to be from now on.
+    """The fields of a new store, or of a change.
 
     Attributes:
-        name, description, metadata, days: None where nothing is said of it; `days` without use
-            after which it expires, 0: never.
-        files: of a new store.
+        name, description, metadata: None: not given. days: days without use until it expires; None:
+            not given; 0: never.
+        files: those of a new store.
     """
 
     name: str | None
@@ -67,7 +68,7 @@ class StoreFields:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A file that is to be added to a store."""
+    """A file to add to a store."""
 
     file: str
     attributes: dict[str, Value]
@@ -96,8 +97,8 @@ def parse_create(body: Body) -> StoreFields:
 
 
 def parse_update(body: Body) -> StoreFields:
-    """A body of `POST /v1/vector_stores/{id}`. A null takes an expiry back. Raises like
-    `created`."""
+    """A body of `POST /v1/vector_stores/{id}`. A null removes the expiry. Raises like
+    `parse_create`."""
     _only(body, ("name", "description", "metadata", "expires_after"))
     days = 0 if "expires_after" in body and body["expires_after"] is None else _days(body)
     return StoreFields(
@@ -106,13 +107,13 @@ def parse_update(body: Body) -> StoreFields:
 
 
 def parse_file(body: Body) -> Addition:
-    """A body of `POST /v1/vector_stores/{id}/files`. Raises like `created`."""
+    """A body of `POST /v1/vector_stores/{id}/files`. Raises like `parse_create`."""
     _only(body, ("file_id", "attributes", "chunking_strategy"))
     return _addition(body, "")
 
 
 def parse_batch(body: Body) -> list[Addition]:
-    """A body of `POST /v1/vector_stores/{id}/file_batches`. Raises like `created`."""
+    """A body of `POST /v1/vector_stores/{id}/file_batches`. Raises like `parse_create`."""
     _only(body, ("file_ids", "files", "attributes", "chunking_strategy"))
     each = body.get("files")
     if each is None:
@@ -137,7 +138,7 @@ def parse_batch(body: Body) -> list[Addition]:
 
 
 def parse_attributes(body: Body) -> dict[str, Value]:
-    """A body of `POST /v1/vector_stores/{id}/files/{file_id}`. Raises like `created`."""
+    """A body of `POST /v1/vector_stores/{id}/files/{file_id}`. Raises like `parse_create`."""
     _only(body, ("attributes",))
     if "attributes" not in body:
         raise errors.missing_required_parameter("attributes")
@@ -145,7 +146,7 @@ def parse_attributes(body: Body) -> dict[str, Value]:
 
 
 def search(body: Body) -> searches.Search:
-    """A body of `POST /v1/vector_stores/{id}/search`. Raises like `created`."""
+    """A body of `POST /v1/vector_stores/{id}/search`. Raises like `parse_create`."""
     _only(body, ("query", "filters", "max_num_results", "ranking_options", "rewrite_query"))
     if body.get("rewrite_query"):
         raise errors.unsupported_parameter("rewrite_query")

@@ -1,15 +1,15 @@
-"""Retrieval: vector stores, and searches in the files that are in them.
+"""Retrieval: vector stores, and searches in their files.
 
-The log has the truth in two topics: which files are in which store (`llm.vector_stores`), and their
-passages with vectors (`llm.passages`). The vector database is a fold of them and can be made anew.
+Two topics of the log are authoritative: the stores and their files (`llm.vector_stores`), and
+passages with vectors (`llm.passages`). The vector database is a fold of them and can be rebuilt.
 
-    vector_stores   stores and their files as the log says, and what is done to them
+    vector_stores   stores and their files, folded from the log, and operations on them
     passages        passages written to the log, folded into the database, searched there
     embedder        vectors of texts, by a pool of this deployment
-    ingestion       cuts and embeds the files that were added, erases those that were deleted
-    wiring          makes all of these of their parts
+    ingestion       splits and embeds added files, erases deleted ones
+    wiring          wires these parts
     file_search     searches, for the route and for the tool `file_search` of a request
 
 In: files of `gateway.files`, queries. Out: records of the two topics, passages with scores. Vectors
-are made by requests like those of any client, so this room stands above `requests`.
+come from requests like those of any client, so this room is above `requests`.
 """

@@ -1,4 +1,4 @@
-"""Vectors of texts, by a pool of this deployment: the way of `POST /v1/embeddings`."""
+"""Embeds texts with a pool of this deployment, like `POST /v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Embedder:
         submission: Callable[[], Submission],
         withdrawals: Withdrawals,
     ) -> None:
-        """`submission` is called when there is something to embed: what submits requests is wired
-        later, with the search in files of these."""
+        """`submission` is called at each use: the submission is wired later, because it needs the
+        file search."""
         self.model = model
         self._pools = pools
         self._submission = submission
@@ -38,7 +38,7 @@ class Embedder:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest text.
+        """The longest text, in tokens.
 
         Raises:
             errors.ApiError: 503, no pool offers the model.
@@ -47,7 +47,7 @@ class Embedder:
 
     @property
     def _pool(self) -> shapes.Pool:
-        """Raises like `longest`: pools come and go."""
+        """Raises like `longest`, because pools change."""
         match = self._pools.catalog.find(self.model)
         if match is None:
             raise errors.unavailable(f"No pool of this deployment offers {self.model!r}.")
@@ -56,12 +56,12 @@ class Embedder:
     async def embed(
         self, principal: Principal, texts: Sequence[str], *, later: str = ""
     ) -> list[bytes]:
-        """The vectors, in little-endian float32, charged to `principal`. Of a text that is too long
-        for the model, that of its beginning. `later`: an idempotency key of work that nobody waits
-        for. It waits behind what somebody waits for, and is paid once for each key.
+        """The vectors, in little-endian float32, charged to `principal`. A text that is too long
+        for the model is truncated. `later`: an idempotency key for background work. It runs with
+        batch priority, and is charged once for each key.
 
         Raises:
-            errors.ApiError: as `POST /v1/embeddings`; 503, the log lost one.
+            errors.ApiError: like `POST /v1/embeddings`; 503, the log lost a response.
         """
         pool = self._pool
         body: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Searches in the vector stores of an owner: those of the search route and of `file_search`."""
+"""Searches the vector stores of an owner, for the search route and for the tool `file_search`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tailrace.web import access
 
 
 class Searcher:
-    """Searches. Owners are filtered by the database itself."""
+    """Searches vector stores. The database itself filters by owner."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class Searcher:
         self, stores: Sequence[acts.Store], search: searches.Search, principal: Principal
     ) -> list[passage_prompt.Hit]:
         """The best passages of all queries in all stores, each with its best score, best first. A
-        score is the cosine of both vectors, and 0 for what is less than that.
+        score is the cosine of both vectors, at least 0.
 
         Raises:
-            errors.ApiError: a store has expired; as `Embedder.embed`; 503, the database is away.
+            errors.ApiError: a store has expired; 503, the database is down; and like
+                `Embedder.embed`.
             log.LogUnavailable, log.AppendFailed
         """
         for store in stores:
@@ -78,7 +79,7 @@ class Searcher:
         messages: Sequence[dict[str, Any]],
         principal: Principal,
     ) -> passage_prompt.PassagePrompt | None:
-        """As `SearchPort.prompted`."""
+        """Implements `SearchPort.prompt`."""
         question = passage_prompt.question(messages)
         if question is None:
             return None
@@ -96,13 +97,13 @@ class Searcher:
 
     @property
     def _longest(self) -> int:
-        """Characters of a question: as of a passage that suits the embedding model."""
+        """Maximum characters of a question: those of a passage that fits the embedding model."""
         tokens = max(1, self._embedder.longest * 3 // 4)
         return min(searches.MAX_QUERY_CHARS, tokens * file_text.CHARS_PER_TOKEN)
 
 
 def _files_to_search(store: acts.Store, search: searches.Search) -> dict[str, acts.File]:
-    """The files that are searched, by attachment."""
+    """The files to search, by attachment."""
     return {
         each.act.attachment: each
         for each in store.present.values()

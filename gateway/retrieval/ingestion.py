@@ -1,9 +1,8 @@
-"""Makes the passages of files that were added to vector stores, and erases those that are deleted.
+"""Creates the passages of files added to vector stores, and erases those of deleted files.
 
-What is to be done follows from the log, so another gateway goes on with what one that ended left:
-a file that is in progress and of which nothing was heard for a while. Two that work on the same
-file write the same records. What one batch of passages costs is paid once, because its embeddings
-have an idempotency key.
+The log shows the open work, so another gateway continues the work of one that ended: a file in
+progress without a heartbeat for a while. Two gateways that work on the same file write the same
+records. A batch of passages is charged once, because its embeddings have an idempotency key.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from tailrace.protocol import errors, records
 from tailrace.protocol import vector_stores as acts
 from tailrace.vectors import contract
 
-MAX_PASSAGES: Final = 10_000  # of one file; less than one answer of the database holds
-TAKEOVER_S: Final = 15.0  # nothing was heard for so long: its gateway is gone
-HEARTBEAT_S: Final = 4.0  # a gateway says so often that it works on a file
+MAX_PASSAGES: Final = 10_000  # of one file; fewer than one answer of the database holds
+TAKEOVER_S: Final = 15.0  # without a heartbeat for this long its gateway is lost
+HEARTBEAT_S: Final = 4.0  # interval of a gateway's heartbeat for a file
 RETRY_S: Final = 5.0
 CHECK_S: Final = 1.0
 AT_ONCE: Final = 2  # files of one gateway
@@ -36,7 +35,7 @@ _TEMPORARY: Final = (408, 409, 425, 429)
 
 
 class _FileError(Exception):
-    """A file has no passages, for good. Said to its owner: a code and a message."""
+    """A file can never have passages. Its owner sees the code and the message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code)
@@ -45,13 +44,12 @@ class _FileError(Exception):
 
 
 class Ingestion:
-    """The work of one gateway.
+    """The ingestion of one gateway.
 
     Attributes:
-        _running: by the name of what is worked on, an attachment or a store: its owner's key, and
-            the work.
-        _not_before: when something is tried again, by the same name (seconds of `monotonic`).
-        _attempts: how often embeddings of a file failed here, by attachment.
+        _running: the owner's key and the task, by the name of an attachment or a store.
+        _not_before: the earliest retry, by the same name (seconds of `monotonic`).
+        _attempts: number of failed embeddings of a file here, by attachment.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Ingestion:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _begin(self) -> None:
-        """Begin what there is room for: next that of the owner for whom least is done now."""
+        """Start jobs up to the limit. Next is a job of the owner with the fewest running jobs."""
         self._running = {n: each for n, each in self._running.items() if not each[1].done()}
         now = self._monotonic()
         jobs = [
@@ -107,7 +105,7 @@ class Ingestion:
             self._running[name] = (store.owner.key, work)
 
     def _jobs(self) -> Iterator[tuple[str, acts.Store, acts.File | None]]:
-        """What this gateway has to work on: files to be erased, stores without files, new files."""
+        """The jobs of this gateway: files to erase, deleted stores without files, new files."""
         now = self._clock()
         for store in self._stores.all_stores():
             store_leaves = store.leaving or store.expired(now)
@@ -126,7 +124,7 @@ class Ingestion:
         return file.gateway == self._stores.name or self._monotonic() - heard_at > TAKEOVER_S
 
     async def _run(self, name: str, store: acts.Store, file: acts.File | None) -> None:
-        """Work, and try again later where that may help."""
+        """Run a job. A failure is retried later."""
         try:
             if file is None:
                 await self._stores.erase(store.owner, acts.keys_of_store(store.id))
@@ -190,7 +188,7 @@ class Ingestion:
     async def _write_with_heartbeat(
         self, store: acts.Store, file: acts.File, pieces: Sequence[str]
     ) -> int:
-        """Write what is missing, and say meanwhile that somebody does. Returns like `_write`."""
+        """Write the missing passages, with heartbeats meanwhile. Returns like `_write`."""
         work = asyncio.ensure_future(self._write(store, file, pieces))
         try:
             while True:
@@ -206,7 +204,7 @@ class Ingestion:
     async def _write(self, store: acts.Store, file: acts.File, pieces: Sequence[str]) -> int:
         """Embed and append the passages that are missing. Returns the bytes of the texts.
 
-        Batches are cut at the same places each time: their keys stand for the same texts.
+        Batches are split at the same places each time, so that a key always means the same texts.
         """
         model = self._embedder.model
         attachment = file.act.attachment
@@ -239,7 +237,7 @@ class Ingestion:
             raise _FileError("server_error", error.message) from error
 
     def _in_progress(self, store: acts.Store, file: acts.File) -> bool:
-        """Whether a file is in its store still and in progress, as far as this gateway has read."""
+        """Whether a file is still in its store and in progress, in the log as read so far."""
         return self._status(store, file) == "in_progress"
 
     def _is_completed(self, store: acts.Store, file: acts.File) -> bool:
@@ -247,7 +245,8 @@ class Ingestion:
         return self._status(store, file) == "completed"
 
     def _status(self, store: acts.Store, file: acts.File) -> acts.Status | None:
-        """Of a file in its store, as far as this gateway has read; None: it is not there."""
+        """The status of a file in its store, in the log as read so far; None: it is not in the
+        store."""
         store_now = self._stores.at_once(store.id)
         file_now = store_now.files.get(file.act.attachment) if store_now is not None else None
         if store_now is None or store_now.leaving or file_now is None or file_now.detached:
@@ -256,8 +255,8 @@ class Ingestion:
 
 
 def _principal(act: acts.Attached, now: float) -> Principal:
-    """Who is charged. A revocation of all that the owner's credentials were before it stops this
-    too."""
+    """The principal that is charged. A revocation of the owner's earlier credentials applies to
+    it."""
     owner: records.Owner = act.by
     return Principal(
         owner.issuer,

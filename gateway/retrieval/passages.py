@@ -1,7 +1,7 @@
-"""The passages of files: written to the log, folded into the vector database, searched there.
+"""The passages of files: appended to the log, folded into the vector database, searched there.
 
-Each gateway folds `llm.passages`. With a database of its own (milvus-lite) it has to; with one that
-it shares with others, what several fold is the same.
+Each gateway folds `llm.passages`. With a database of its own (milvus-lite) it must; with a shared
+one several gateways write the same.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tailrace.vectors import contract
 
 CAUGHT_UP_S: Final = 10.0
 RETRY_S: Final = 2.0
-TOGETHER: Final = 500  # records that are appended at once
-BEHIND_S: Final = 5.0  # what a client is told to wait for while the database is built again
+TOGETHER: Final = 500  # records appended at once
+BEHIND_S: Final = 5.0  # retry-after while the database is rebuilt
 
 T = TypeVar("T")
 
 
 class Passages:
-    """One vector database, and the topic that it is a fold of.
+    """One vector database, and the topic that it folds.
 
     Attributes:
         _thread: makes all calls of the database.
-        _folded: for each partition, the offset below which everything is in the database.
+        _positions: for each partition, the offset up to which the database has all records.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Passages:
         vector: bytes,
         limit: int,
     ) -> list[contract.Found]:
-        """The passages of these files that are most like a vector, best first.
+        """The passages of these files that are most similar to a vector, best first.
 
         Raises:
-            errors.ApiError: 503, the database is away, or is being built again.
+            errors.ApiError: 503, the database is down, or is being rebuilt.
             log.LogUnavailable
         """
         await self._caught_up(store.id)
@@ -102,7 +102,7 @@ class Passages:
         return await self._now(lambda: self._database.search(where, model, vector, limit))
 
     async def numbers(self, store: acts.Store, attachment: str, model: str) -> set[int]:
-        """Numbers of the passages of a file that are there. Raises like `search`."""
+        """Numbers of a file's passages in the database. Raises like `search`."""
         await self._caught_up(store.id)
         where = _where(store, [attachment])
         return await self._now(lambda: self._database.numbers(where, model))
@@ -118,7 +118,7 @@ class Passages:
         await self._writer.append(topics.PASSAGES, partition, key, value)
 
     async def _caught_up(self, store: str) -> None:
-        """Wait until everything is in the database that the log holds of a store now."""
+        """Wait until the database has the store's records up to the log's present end."""
         try:
             await self._topic.caught_up([acts.passages_partition(store)], CAUGHT_UP_S)
         except Behind as error:
@@ -150,7 +150,7 @@ class Passages:
         tombstones: Sequence[str],
         positions: Mapping[int, int],
     ) -> None:
-        self._database.open()  # a server may have been away meanwhile
+        self._database.open()  # the server may have been down meanwhile
         try:
             self._database.fold(rows, tombstones, positions)
         except contract.Unavailable:
@@ -159,8 +159,8 @@ class Passages:
             self._database.fold((), tombstones, positions)
 
     def _fold_alone(self, rows: Sequence[contract.Passage]) -> None:
-        """Fold each row alone. Those that are refused, by a database that takes others, are left
-        out: else no later passage of anybody would be found any more."""
+        """Fold each row alone. A row that the database refuses is left out, if the database accepts
+        other writes: otherwise no later passage could be found."""
         for row in rows:
             try:
                 self._database.fold([row], (), {})
@@ -175,9 +175,9 @@ class Passages:
                 )
 
     async def _without_orphans(self, passages: dict[str, acts.Passage | None]) -> None:
-        """Erase passages of files that are in no store any more: a process wrote them that did not
-        know yet, or their erasure was cut short. A file is in the log before its passages are, so
-        one that is not known when all was read is gone."""
+        """Erase passages of files that are no longer in a store: a process wrote them before it
+        read the deletion, or their erasure was interrupted. A file is in the log before its
+        passages, so a file that is unknown after a full read was deleted."""
         unknown = {key: each for key, each in passages.items() if each and not self._belongs(each)}
         if not unknown:
             return
@@ -188,7 +188,7 @@ class Passages:
         for key, each in unknown.items():
             if not self._belongs(each):
                 passages[key] = None
-                with contextlib.suppress(log.AppendFailed):  # whoever reads it next tries again
+                with contextlib.suppress(log.AppendFailed):  # the next reader retries
                     await self._append(each.id, key, None)
 
     def _belongs(self, passage: acts.Passage) -> bool:

@@ -1,8 +1,7 @@
-"""Vector stores as the log says, and what is done to them.
+"""Vector stores, folded from the log, and operations on them.
 
-Every gateway knows `llm.vector_stores` whole: which stores there are, and which files they have. An
-answer holds all that the log held when it was asked for. The passages of files are elsewhere
-(`gateway.retrieval.passages`).
+Every gateway holds the whole of `llm.vector_stores`: the stores and their files. A query first
+reads up to the log's end. The passages of files are in `gateway.retrieval.passages`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tailrace.protocol import errors, ids, records, topics
 from tailrace.protocol import vector_stores as acts
 
 MAX_STORES: Final = 500  # of one owner
-USED_EVERY_S: Final = 600  # a use is written down so often at most
+USED_EVERY_S: Final = 600  # a use is recorded at most this often
 RANDOM_BYTES: Final = 15
 
 
@@ -32,9 +31,10 @@ class VectorStores:
     """Reads and changes the stores of their owners.
 
     Attributes:
-        name: of this process, another one in each.
-        changed: set when records were folded; whoever waits for it clears it.
-        told: when this process last read of each file, by attachment (seconds of `monotonic`).
+        name: of this process; unique.
+        changed: set when records were folded; the waiter clears it.
+        read_at: when this process last read a record of each file, by attachment (seconds of
+            `monotonic`).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class VectorStores:
 
     @property
     def ready(self) -> bool:
-        """Whether all was read that the log held when this process began."""
+        """Whether the log was read up to its end at the start of this process."""
         return self._topic.ready
 
     async def run(self) -> None:
@@ -72,11 +72,11 @@ class VectorStores:
             await self._reader.stop()
 
     def all_stores(self) -> Iterable[acts.Store]:
-        """All stores as far as they were read, those that are being erased too."""
+        """All stores read so far, also those being erased."""
         return list(self._stores)
 
     def at_once(self, name: str) -> acts.Store | None:
-        """A store as far as it was read, whoever's it is."""
+        """A store as read so far, of any owner."""
         return self._stores.find(name)
 
     async def create(
@@ -85,7 +85,7 @@ class VectorStores:
         """A new store without files.
 
         Raises:
-            errors.ApiError: 400, the owner has as many as one may have.
+            errors.ApiError: 400, the owner has the maximum of stores.
             log.LogUnavailable, log.AppendFailed
         """
         await self.catch_up([acts.partition(owner)])
@@ -102,7 +102,7 @@ class VectorStores:
         """The owner's store.
 
         Raises:
-            errors.ApiError: 404, there is none of this name that is the owner's.
+            errors.ApiError: 404, the owner has no such store.
             log.LogUnavailable
         """
         if acts.named(name) is None:
@@ -119,12 +119,12 @@ class VectorStores:
         return self._stores.of(owner)
 
     async def change(self, store: acts.Store, fields: vector_stores_api.StoreFields) -> acts.Store:
-        """Call it something else. Raises like `create`."""
+        """Change a store's name, description, metadata or expiry. Raises like `create`."""
         await self.append(_change_record(store.id, store.owner, fields, store))
         return await self.find(store.id, store.owner)
 
     async def record_use(self, store: acts.Store) -> None:
-        """Write down that it was used, where that matters. Raises log.AppendFailed."""
+        """Record a use of the store, if it expires. Raises log.AppendFailed."""
         now = int(self._clock())
         if store.days and now - store.used >= USED_EVERY_S:
             await self.append(acts.Used(store.id, store.owner, now))
@@ -136,11 +136,11 @@ class VectorStores:
         addition: vector_stores_api.Addition,
         batch: str = "",
     ) -> acts.File:
-        """Add a file. It is in the log when this returns, and its passages come later. A file that
-        is in the store already stays, unless it is added in another way.
+        """Add a file. It is in the log when this returns; its passages follow later. A file that is
+        already in the store stays, unless its chunking differs.
 
         Raises:
-            errors.ApiError: 400, the store has as many as one may have.
+            errors.ApiError: 400, the store has the maximum of files.
             log.LogUnavailable, log.AppendFailed
         """
         before = store.present.get(upload.id)
@@ -173,7 +173,7 @@ class VectorStores:
         current = await self.find(store.id, store.owner)
         mine = current.files.get(act.attachment)
         if (mine is None or mine.detached) and upload.id in current.present:
-            # Somebody else has added it just before. What was added here is being erased.
+            # Another call has just added it. The attachment of this call is being erased.
             if mine is not None:
                 await self.detach(current, mine)
             return await self.attach(current, upload, addition, batch)
@@ -188,7 +188,7 @@ class VectorStores:
         return current.files.get(file.act.attachment, file)
 
     async def detach(self, store: acts.Store, file: acts.File) -> None:
-        """Take a file out. What it has in the log is erased after this. Raises log.AppendFailed,
+        """Remove a file. Its records are erased later. Raises log.AppendFailed,
         log.LogUnavailable."""
         await self.append(acts.Detached(store.id, store.owner, file.act.attachment))
         await self.catch_up([acts.partition(store.owner)])
@@ -199,7 +199,7 @@ class VectorStores:
         await self.catch_up([acts.partition(store.owner)])
 
     async def progress(self, store: acts.Store, file: acts.File, **now: object) -> None:
-        """Say how far the passages of a file are; what is not named stays. Raises
+        """Record the progress of a file's passages; members that are not given stay. Raises
         log.AppendFailed."""
         before = file.progress or acts.Progress(
             store.id, store.owner, file.act.attachment, self.name
@@ -207,12 +207,12 @@ class VectorStores:
         await self.append(msgspec.structs.replace(before, gateway=self.name, **now))
 
     async def erase(self, owner: records.Owner, keys: Sequence[str]) -> None:
-        """Append tombstones, in this order. Raises log.AppendFailed."""
+        """Append tombstones, in order. Raises log.AppendFailed."""
         for key in keys:
             await self._writer.append(topics.VECTOR_STORES, acts.partition(owner), key, None)
 
     async def append(self, *changes: acts.Act) -> None:
-        """Append acts of one owner, one after the other. Raises log.AppendFailed."""
+        """Append acts of one owner, in order. Raises log.AppendFailed."""
         for act in changes:
             await self._writer.append(
                 topics.VECTOR_STORES,
@@ -223,7 +223,7 @@ class VectorStores:
             )
 
     async def catch_up(self, partitions: Sequence[int]) -> None:
-        """Wait until everything was read that these partitions hold now.
+        """Wait until these partitions are read up to their present end.
 
         Raises:
             log.LogUnavailable
@@ -254,7 +254,7 @@ def _change_record(
     fields: vector_stores_api.StoreFields,
     before: acts.Store | None = None,
 ) -> acts.Changed:
-    """What a store is called: as asked, and as before where nothing is said."""
+    """The change record of a store: given fields, and the former values of the others."""
     return acts.Changed(
         name,
         owner,

@@ -1,4 +1,4 @@
-"""The parts of retrieval, wired."""
+"""Wires the parts of retrieval."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tailrace.log import interfaces
 from tailrace.vectors import contract
 
 Clients = tuple[contract.VectorDatabase, interfaces.TailReader, interfaces.TailReader]
-"""The vector database, and what tails `llm.vector_stores` and `llm.passages`."""
+"""The vector database, and the tails of `llm.vector_stores` and `llm.passages`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """All of it. `parts` run in the background; so does `ingestion`, until a drain begins."""
+    """The parts of retrieval. `parts` run in the background; so does `ingestion`, until a drain
+    begins."""
 
     stores: vector_stores.VectorStores
     passages: Passages
@@ -46,7 +47,7 @@ def retrieval_of(
     submission: Callable[[], Submission],
     clock: Callable[[], float],
 ) -> Retrieval:
-    """`tag`: of the log. `submission`: as of `embedder.Embedder`. `clock`: seconds since the
+    """`tag`: the log's tag. `submission`: for `embedder.Embedder`. `clock`: seconds since the
     epoch."""
     database, store_reader, passage_reader = clients
     stores = vector_stores.VectorStores(

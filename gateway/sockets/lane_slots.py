@@ -60,7 +60,7 @@ class LaneSlots:
             submissions.
         _memories: Lanes with a memory, oldest first.
         _memory_bytes: Size of all memories.
-        _account: Counts all of it for the principal.
+        _account: Counts these bytes for the principal.
     """
 
     def __init__(self, max_in_flight: int, max_lanes: int, account: kept_bytes.Account) -> None:
