@@ -3,21 +3,21 @@ import { defineConfig } from "vitest/config";
 import { de } from "./src/core/words/de";
 import { en } from "./src/core/words/en";
 
-/** KaTeX names each font in three formats; every browser that runs this page reads the first. */
+/** KaTeX lists each font in three formats. Every browser that runs this page supports the first. */
 const oneFormat: Plugin = {
   name: "one-font-format",
   enforce: "pre",
   transform: (code, id) => (id.includes("katex") && id.endsWith(".css") ? code.replace(/,url\([^)]*\) format\("(?:woff|truetype)"\)/g, "") : null),
 };
 
-/** Without JavaScript no language can be chosen, so the page says it in each. */
+/** Without JavaScript no language can be chosen, so the text is in all languages. */
 const withoutScript: Plugin = {
   name: "without-script",
   transformIndexHtml: (html) =>
     html.replace("<noscript></noscript>", `<noscript>${[en, de].map(({ code, needsJavaScript }) => `<p lang="${code}">${needsJavaScript}</p>`).join("")}</noscript>`),
 };
 
-/** Names what draws a chat, for public/early.js. */
+/** Adds a link to the Markdown code, for public/early.js. */
 const chatParts: Plugin = {
   name: "chat-parts",
   transformIndexHtml: {
@@ -33,13 +33,13 @@ export default defineConfig({
   plugins: [oneFormat, withoutScript, chatParts],
   build: {
     target: "es2022",
-    // A strict Content-Security-Policy forbids inline script, and data: is allowed for images only.
+    // The strict content security policy forbids inline scripts, and allows data: only for images.
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
     reportCompressedSize: false,
     rollupOptions: { input: ["index.html", "shared.html"] },
   },
-  // No test says how fast anything is: a busy machine has time. Test files share a process and its modules: a third of
-  // the time.
+  // No test measures speed, so the timeout is long. Test files share a process and its modules, which takes a third of the
+  // time.
   test: { include: ["tests/**/*.test.ts"], environment: "node", testTimeout: 60_000, pool: "threads", isolate: false },
 });

@@ -1,23 +1,23 @@
-// The script of diagram.html, which the page puts into frames without an origin (src/view/diagrams.ts): one
-// that draws, and one for each diagram that is shown. Text of a model becomes markup here and nowhere else. The policy of
-// the document lets nothing in but this server's scripts, and only pages of this server can hold it.
+// The script of diagram.html, which the page shows in frames without an origin (src/view/diagrams.ts): one frame draws, and
+// each drawn diagram has a frame. Only here the text of a model becomes markup. The policy of the document allows only this
+// server's scripts, and only pages of this server can embed it.
 
 const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif';
-/** A diagram is not made smaller than this to fit into the width: then it scrolls. */
+/** A diagram is scaled down to the width, but not below this factor: then it scrolls. */
 const LEAST_SCALE = 0.5;
 /** The padding of the body on both sides. */
 const PADDING = 24;
-/** What a bar to scroll with may take. It is left free at all times: else a bar would make the diagram smaller, which would
-    take the bar away, and so on. */
+/** The height of a scroll bar. This space is always free: otherwise a scroll bar would make the diagram smaller, which would
+    remove the scroll bar, and so on. */
 const BAR = 16;
 
-const tell = (message) => parent.postMessage(message, "*");
+const send = (message) => parent.postMessage(message, "*");
 
 function load(script) {
   const element = document.createElement("script");
   element.src = script;
-  element.onload = () => tell({ did: "loaded" });
-  element.onerror = () => tell({ did: "missing" });
+  element.onload = () => send({ did: "loaded" });
+  element.onerror = () => send({ did: "missing" });
   document.head.append(element);
 }
 
@@ -32,14 +32,14 @@ async function draw({ id, source, dark, most }) {
     logLevel: "fatal",
     theme: dark ? "dark" : "default",
     fontFamily: FONT,
-    // What a directive in the source cannot change.
+    // A directive in the source cannot change these.
     secure: ["secure", "securityLevel", "startOnLoad", "maxTextSize", "suppressErrorRendering", "maxEdges", "htmlLabels", "dompurifyConfig", "themeCSS", "fontFamily", "logLevel"],
   });
   try {
     const { svg } = await mermaid.render(`diagram-${id}`, source);
-    tell({ did: "drawn", id, svg });
+    send({ did: "drawn", id, svg });
   } catch {
-    tell({ did: "wrong", id });
+    send({ did: "wrong", id });
   }
   document.body.replaceChildren();
 }
@@ -48,7 +48,7 @@ let natural = null;
 let fitted = 0;
 
 function show({ svg, dark }) {
-  // The frame is only transparent while it is as dark as the page.
+  // The frame is transparent only if it has the colour scheme of the page.
   document.documentElement.style.colorScheme = dark ? "dark" : "light";
   document.body.innerHTML = svg;
   const drawn = document.querySelector("svg");
@@ -63,14 +63,14 @@ function show({ svg, dark }) {
 }
 
 function fit() {
-  // A frame that is not shown has no width.
+  // A hidden frame has no width.
   if (natural === null || innerWidth === 0) return;
   fitted = innerWidth;
   const { drawn, width, height } = natural;
   const room = Math.max(1, innerWidth - PADDING - BAR);
   const scale = Math.min(1, Math.max(LEAST_SCALE, room / width));
   Object.assign(drawn.style, { maxWidth: "none", width: `${width * scale}px`, height: `${height * scale}px` });
-  tell({ did: "shown", height: height * scale + PADDING + (width * scale > room ? BAR : 0) });
+  send({ did: "shown", height: height * scale + PADDING + (width * scale > room ? BAR : 0) });
 }
 
 addEventListener("resize", () => {
@@ -82,4 +82,4 @@ addEventListener("message", ({ source, data }) => {
   else if (data.do === "draw") void draw(data);
   else if (data.do === "show") show(data);
 });
-tell({ did: "ready" });
+send({ did: "ready" });

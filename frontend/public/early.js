@@ -1,12 +1,12 @@
-// What would come too late from the page's modules.
+// Runs before the page's modules, which would be too late for this.
 try {
-  // A reader who chose a theme never sees the other one flash.
+  // Sets the reader's theme before the first paint.
   const theme = localStorage.getItem("tailrace.theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-  // What draws the chat that is about to be opened comes together with the page.
+  // Loads the Markdown code together with the page where the page opens with a chat.
   if (location.hash.startsWith("#c=") || localStorage.getItem("tailrace.current")) {
     for (const link of document.querySelectorAll("link[data-chat]")) link.rel = "modulepreload";
   }
 } catch {
-  // Storage is blocked: the system's theme it is.
+  // The storage is blocked: the system's theme applies.
 }

@@ -1,8 +1,8 @@
 /* The controller runs every conversation of this tab: it sends questions, follows answers, stops and retries them, and
    shares its state with the other tabs through the store. It draws nothing; a view listens to `onChange`.
 
-   A question is written to the store before it is sent, with an idempotency key. So a reload, a lost answer to the
-   request or a retry never asks it twice. */
+   A question is stored before it is sent, with an idempotency key. So a reload, a lost reply or a retry never sends it
+   twice. */
 
 import { isRunning, newAnswer, type Answer } from "./core/answer";
 import { isExpired, toMetadata, type Attachment } from "./core/attachments";
@@ -26,29 +26,30 @@ export interface ControllerParts {
   watchSocket: { send(message: object): void; replace(): void; draining(afterMs: number): void; expiring(): void };
   now(): number;
   newId(): string;
-  /** Resolves after `ms`; a test makes it pass at once. */
+  /** Resolves after `ms`. */
   pause(ms: number): Promise<void>;
   later(run: () => void, ms: number): () => void;
-  /** Whether the browser says that it has a network. */
+  /** Whether the browser reports a network. */
   online(): boolean;
-  /** The server's id of the conversation in which a question is asked; null: it is in this browser only. Throws ApiError. */
+  /** Creates the conversation of a question on the server, if needed, and returns its id there; null: it stays in this browser.
+      Throws ApiError. */
   ensureRemote(conversation: Conversation): Promise<string | null>;
-  /** A question of this conversation has its answer. */
+  /** An answer in this conversation has ended. */
   onAnswerEnd(conversationId: string, turn: Turn): void;
-  /** The feed of the reader's devices. */
+  /** Events of the feed. */
   feed(events: readonly FeedEvent[]): void;
-  /** Names this tab, also after its reload. */
+  /** The id of this tab; it survives a reload. */
   tab: string;
   warn(words: string): void;
 }
 
 const ASK_TRIES = 4;
-/** So long a question that was refused waits to be sent again by itself. */
+/** The longest wait after which a refused question is sent again automatically. */
 const LONGEST_WAIT_MS = 10_000;
 const SILENCE_CHECK_MS = 5000;
-/** After this time a question that another tab is still sending counts as abandoned by that tab. */
+/** After this time, a question that another tab is still sending counts as abandoned. */
 const ABANDONED_MS = 60_000;
-/** So long a question that can be sent is left to the tab in which it was asked. Its key is the same in each. */
+/** The time for which a question is left to the tab in which it was asked. Then another tab sends it, with the same key. */
 const TAKE_OVER_MS = 5_000;
 const TRY_EVERY_MS = 15_000;
 
@@ -56,12 +57,12 @@ export class Controller {
   private readonly cache: ConversationCache;
   private readonly engineWatch: EngineWatch;
   private readonly watchlist = new Watchlist();
-  /** response id → where it is shown; for every response on the watchlist. */
+  /** response id → its turn; for every response on the watchlist. */
   private readonly places = new Map<string, { conversation: string; turn: string }>();
-  /** turn id → why its question waits to be sent again; empty while none does. */
+  /** turn id → the refusal after which its question waits to be sent again. */
   private readonly refusals = new Map<string, conversations.Refusal>();
   private started = false;
-  /** The models that may be asked; null: not known yet. */
+  /** The models that the server offers; null: not known yet. */
   models: readonly string[] | null = null;
   onChange: (conversationId: string) => void = () => undefined;
 
@@ -78,8 +79,7 @@ export class Controller {
     });
   }
 
-  /** What this browser keeps for a user (null: no user), to be shown before anything is asked of the network. What is
-      shown of another one goes. */
+  /** Loads what this browser stores for a user (null: no user), before any request. The data of another user is dropped. */
   load(owner: string | null): void {
     this.cache.load(owner);
     if (this.started) this.resumeAll();
@@ -96,17 +96,17 @@ export class Controller {
     this.parts.later(checkSilence, SILENCE_CHECK_MS);
   }
 
-  /** The state of the engine; null until known, and while no turn waits for an answer. */
+  /** The state of the engine; null: not known, or no turn waits for an answer. */
   get engine(): Engine | null {
     return this.engineWatch.engine;
   }
 
-  /** Whether something could not be kept since this was asked last. */
+  /** Whether a write to the storage failed since the last call. */
   popStorageFull(): boolean {
     return this.cache.popFull();
   }
 
-  /** Newest first; those without a question yet are not listed. */
+  /** The conversations with a question, the newest first. */
   list(): Conversation[] {
     return this.all()
       .filter((conversation) => conversation.remote !== null || conversations.visibleTurns(conversation).length > 0)
@@ -121,13 +121,13 @@ export class Controller {
     return this.cache.all();
   }
 
-  /** What the server says of a conversation. */
+  /** Merges the server's copy of a conversation. */
   absorb(conversation: Conversation): void {
     this.merge(conversation.id, conversation);
     this.cache.writeLater(conversation.id);
   }
 
-  /** What following questions of a conversation are asked with; of a new one the last used model, and what is usual. */
+  /** The settings of the next question. In a new conversation: the defaults, with the model that was used last. */
   settings(conversationId: string | null): Settings {
     const conversation = conversationId === null ? null : this.get(conversationId);
     return this.withOfferedModel(conversation?.settings ?? { ...DEFAULT_SETTINGS, model: this.list()[0]?.settings.model ?? null });
@@ -140,14 +140,14 @@ export class Controller {
     this.cache.write(conversationId);
   }
 
-  // A model that is not there any more would answer nothing.
+  // A model that the server no longer offers is replaced by the default one.
   private withOfferedModel({ model, instructions, temperature, length }: Settings): Settings {
     const isGone = model !== null && this.models !== null && !this.models.includes(model);
     return { model: isGone ? null : model, instructions, temperature, length };
   }
 
-  /** Asks in the given conversation, or in a new one with these settings (null: the usual ones), whose id is returned.
-      What comes while an answer runs is sent when that has ended. */
+  /** Asks in a conversation (null: in a new one, with `initialSettings`; null: the defaults) and returns its id. While an answer
+      runs, the question waits until that answer has ended. */
   ask(conversationId: string | null, question: string, initialSettings: Settings | null, attachments: readonly Attachment[] = []): string {
     const now = this.parts.now();
     const existing = conversationId === null ? null : this.get(conversationId);
@@ -162,7 +162,7 @@ export class Controller {
     return conversation.id;
   }
 
-  /** Asks once more. Where there is an answer, it is kept, and the new one is a version beside it. */
+  /** Asks again. An existing answer stays, and the new one is another version. */
   retry(conversationId: string, turnId: string): void {
     const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
@@ -170,13 +170,13 @@ export class Controller {
     else this.sendAgain(conversationId, turn);
   }
 
-  /** Asks in other words; what was asked before is kept as a version beside it. */
+  /** Asks an edited question. The former question stays as another version. */
   edit(conversationId: string, turnId: string, question: string): void {
     const turn = this.cache.turn(conversationId, turnId);
     if (turn !== null) this.addVersion(conversationId, turn, { question });
   }
 
-  /** Asks once more, without the messages that are too many for the model. */
+  /** Asks again, without the oldest messages where the model cannot read all. */
   trim(conversationId: string, turnId: string): void {
     const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn)) return;
@@ -192,7 +192,7 @@ export class Controller {
     this.cache.write(conversationId);
   }
 
-  /** More of an answer that was cut short, as a part of the same answer. */
+  /** Continues an answer that was cut short. */
   more(conversationId: string, turnId: string): void {
     const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || conversations.isBusy(turn) || conversations.continuableChain(turn).length === 0) return;
@@ -202,7 +202,7 @@ export class Controller {
     void this.post(conversationId, turnId);
   }
 
-  /** Takes a question that was not accepted back; returns it for the composer. */
+  /** Withdraws a question that was not accepted, and returns its text for the composer. */
   withdraw(conversationId: string, turnId: string): string {
     const turn = this.cache.turn(conversationId, turnId);
     if (turn === null || (turn.phase !== "unsent" && turn.phase !== "next") || turn.before.length > 0) return "";
@@ -217,7 +217,7 @@ export class Controller {
     if (turn === null || !conversations.isBusy(turn)) return;
     this.cache.change(conversationId, { ...turn, stopWanted: true });
     this.cache.write(conversationId);
-    // Without an answer there is nothing to cancel yet: `post` cancels once the question was accepted.
+    // Without an answer there is nothing to cancel yet: `onAccepted` cancels when the question was accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
   }
 
@@ -257,7 +257,7 @@ export class Controller {
     for (const conversation of this.all()) for (const turn of conversation.turns) this.sendWaiting(conversation.id, turn);
   }
 
-  /** Whether what came while there was no connection is still on its way. */
+  /** Whether events that were missed without a connection have not arrived yet. */
   get catchingUp(): boolean {
     return this.watchlist.isCatchingUp(this.parts.now());
   }
@@ -266,7 +266,7 @@ export class Controller {
     for (const { id } of this.all()) this.onChange(id);
   }
 
-  // A connection is there, so the user is signed in.
+  // There is a connection, so the user is signed in.
   private sendWaiting(conversationId: string, turn: Turn): void {
     if (turn.phase !== "unsent" || turn.problem?.waits !== true) return;
     this.preferAskingTab(turn, () => {
@@ -275,7 +275,7 @@ export class Controller {
     });
   }
 
-  /** Sends what waited for the end of an answer. */
+  /** Sends the questions that waited for the end of an answer. */
   private sendNext(conversationId: string): void {
     for (const turn of this.get(conversationId)?.turns ?? []) {
       if (turn.phase === "next" && this.canBeSent(conversationId, turn.id)) {
@@ -303,7 +303,7 @@ export class Controller {
     this.watchlist.onClose();
   }
 
-  /** Null: it could not be read. */
+  /** Null: the message is invalid. */
   onSocketMessage(message: Incoming | null): void {
     if (message === null) return this.parts.warn("a message on the watch socket could not be read");
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
@@ -318,17 +318,17 @@ export class Controller {
     if (effects.reconnect) this.parts.watchSocket.replace();
   }
 
-  /** Where the request of a response stands in the queue; null once it has begun, and while that is not known. */
+  /** The place of a response's request in the queue; null after it has begun, and while it is not known. */
   placeInQueue(responseId: string): Place | null {
     return this.watchlist.place(responseId);
   }
 
-  /** Why a question waits to be sent again; null where none was refused. */
+  /** The refusal after which a question waits to be sent again; null: it was not refused. */
   refusal(turnId: string): conversations.Refusal | null {
     return this.refusals.get(turnId) ?? null;
   }
 
-  /** Writes what is not yet written; also called when the page goes away. */
+  /** Writes pending changes to the store; also called when the page closes. */
   flush(): void {
     this.cache.flush();
   }
@@ -395,8 +395,8 @@ export class Controller {
     try {
       return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
-      // The log may have forgotten the answer that this question continues; this browser has not. Its text alone, as a
-      // message, would be answered and not gone on with.
+      // The server may no longer have the answer that this question follows, while this browser has it: then all messages are
+      // sent. A continuation cannot be sent so: the model would reply to the text instead of continuing it.
       if (remote !== null || context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
       const input = wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
@@ -424,8 +424,8 @@ export class Controller {
     const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
     this.cache.change(conversationId, unsent);
     this.cache.write(conversationId);
-    // A user who is not signed in is asked to; that the server can be reached again, or has the other answer, may be told
-    // by no event.
+    // A sign-in sends the question again. No event reports that the server is reachable again, or that the other answer has
+    // ended, so the page tries again after a time.
     if (problem.waits === true && (problem.code === UNREACHABLE || problem.code === LOCKED)) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
   }
 
@@ -434,7 +434,7 @@ export class Controller {
       await this.parts.api.cancel(responseId);
     } catch (error) {
       const turn = this.cache.turn(conversationId, turnId);
-      // An answer that has just ended by itself cannot be stopped, and need not be.
+      // An answer that has just ended cannot be stopped.
       if (turn === null || turn.answer === null || !isRunning(turn.answer)) return;
       this.cache.change(conversationId, { ...turn, stopWanted: false });
       this.parts.warn(`the answer could not be stopped: ${error instanceof Error ? error.message : String(error)}`);
@@ -475,7 +475,7 @@ export class Controller {
     if (place !== undefined) this.onChange(place.conversation);
   }
 
-  /** What another tab, or the server, knows of a conversation; null: it was removed. */
+  /** Merges the copy of another tab or of the server; null: the conversation was deleted. */
   private merge(id: string, theirs: Conversation | null): void {
     if (theirs === null) return this.cache.drop(id);
     const mine = this.get(id);

@@ -1,5 +1,5 @@
-/* The conversations that this tab holds. Each is what the store has of it, joined with what this tab knows more of: other tabs
-   write to the same store. */
+/* The conversations of this tab. Each is the stored copy, joined with this tab's newer state. Other tabs write to the same
+   store. */
 
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
@@ -8,9 +8,8 @@ import type { Store } from "./edge/store";
 export interface ConversationCacheParts {
   store: Store;
   later(run: () => void, ms: number): () => void;
-  /** Something of this conversation changed, or it is gone. */
+  /** This conversation changed or was dropped. */
   onChange(conversationId: string): void;
-  /** It is not held any more. */
   onDrop(conversation: Conversation): void;
 }
 
@@ -18,7 +17,7 @@ const WRITE_EVERY_MS = 300;
 
 export class ConversationCache {
   private readonly conversations = new Map<string, Conversation>();
-  /** Conversations that the store has or had: one that vanished from it was removed by another tab. */
+  /** The ids that the store has or had. If one is missing there, another tab removed the conversation. */
   private readonly storedIds = new Set<string>();
   private readonly dirty = new Set<string>();
   private isWritePlanned = false;
@@ -27,10 +26,10 @@ export class ConversationCache {
 
   constructor(private readonly parts: ConversationCacheParts) {}
 
-  /** What is kept for a user (null: no user). What is held of another one goes. */
+  /** Loads the conversations of a user (null: no user), and drops those of another one. */
   load(owner: string | null): void {
     this.flush();
-    // What was asked before it was known who asks is theirs.
+    // Questions from before the user was known become theirs.
     const unowned = this.owner === null ? this.all() : [];
     if (unowned.length === 0) for (const id of [...this.conversations.keys()]) this.drop(id);
     this.owner = owner;
@@ -42,7 +41,7 @@ export class ConversationCache {
     }
   }
 
-  /** Calls `heard` when another tab wrote a conversation, or removed it (null). */
+  /** Calls `listener` when another tab wrote a conversation, or removed it (null). */
   listen(listener: (id: string, conversation: Conversation | null) => void): void {
     this.parts.store.onChange((id, conversation) => {
       if (conversation !== null) this.storedIds.add(id);
@@ -72,7 +71,7 @@ export class ConversationCache {
     if (conversation !== null) this.put(conversations.withTurn(conversation, turn));
   }
 
-  /** Holds what somebody else knows of a conversation, joined with what is known here. Gives that. */
+  /** Joins another copy of a conversation with this tab's, and returns the joined one. */
   join(theirs: Conversation): Conversation {
     const mine = this.get(theirs.id);
     const conversation = mine === null ? theirs : conversations.join(mine, theirs);
@@ -88,7 +87,7 @@ export class ConversationCache {
     return conversation;
   }
 
-  /** Holds it no longer. The store may have it. */
+  /** Removes it from this tab. The store may still have it. */
   drop(id: string): void {
     const conversation = this.get(id);
     this.conversations.delete(id);
@@ -98,7 +97,7 @@ export class ConversationCache {
     this.parts.onChange(id);
   }
 
-  /** Whether something could not be kept since this was asked last. */
+  /** Whether a write failed since the last call. */
   popFull(): boolean {
     const wasFull = this.isFull;
     this.isFull = false;
@@ -115,12 +114,12 @@ export class ConversationCache {
     }, WRITE_EVERY_MS);
   }
 
-  /** Writes what is not yet written. */
+  /** Writes pending changes. */
   flush(): void {
     for (const id of [...this.dirty]) this.write(id);
   }
 
-  // No await between read and write: a write of another tab just before is not lost.
+  // No await between read and write, so a write of another tab just before is not lost.
   write(id: string): void {
     this.dirty.delete(id);
     const mine = this.get(id);
@@ -139,7 +138,7 @@ export class ConversationCache {
     }
   }
 
-  /** Takes turns out of the store that the server has, of conversations that were not used for longest. */
+  /** Removes turns that the server has from the store: those of the half that was used least recently. */
   private makeRoom(exceptId: string): boolean {
     const candidates = this.all()
       .filter((each) => each.id !== exceptId && each.turns.length > 0 && conversations.isOnServer(each))

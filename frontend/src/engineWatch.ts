@@ -1,13 +1,12 @@
-/* Asks for the state of the engine while a question waits for its answer: it explains the wait. */
+/* Polls the state of the engine while a question waits for its answer: the state explains the wait. */
 
 import type { Engine } from "./edge/api";
 
 export interface EngineWatchParts {
   fetchEngine(): Promise<Engine | null>;
   later(run: () => void, ms: number): () => void;
-  /** Whether a question waits for its answer. */
   hasWaitingQuestion(): boolean;
-  /** The state was asked for. */
+  /** The state was fetched. */
   onState(): void;
 }
 
@@ -15,12 +14,12 @@ const EVERY_MS = 2500;
 
 export class EngineWatch {
   private isPolling = false;
-  /** null until known, and while no question waits. */
+  /** null: not known, or no question waits. */
   engine: Engine | null = null;
 
   constructor(private readonly parts: EngineWatchParts) {}
 
-  /** Asks until no question waits. */
+  /** Polls until no question waits. */
   start(): void {
     if (this.isPolling) return;
     this.isPolling = true;

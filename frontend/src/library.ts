@@ -1,8 +1,8 @@
-/* The conversations that the server keeps, and this browser's copies of them: a copy is brought up to date when it is
-   opened, and when the feed tells of another device. Names, pins and the version on show are told to the server.
+/* The conversations on the server, and this browser's copies of them. A copy is updated when it is opened, and when the feed
+   reports a change on another device. Names, pins and the visible version are sent to the server.
 
-   The server is right about what it has. What it has not, such as a question that waits for a connection, is the
-   controller's. */
+   The server's data takes precedence. Data that the server does not have, such as a question that waits for a connection, belongs
+   to the controller. */
 
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
@@ -16,12 +16,12 @@ import { POLL_AGAIN_MS, TurnReader } from "./turnReader";
 
 export interface LibraryParts {
   api: Pick<Conversations, "create" | "list" | "find" | "turns" | "search" | "change" | "remove" | "titleFor">;
-  /** What the server offers. Throws ApiError. */
+  /** The features of the server. Throws ApiError. */
   server(): Promise<Pick<Config, "conversations" | "titles" | "searches">>;
   copies: {
     get(id: string): Conversation | null;
     all(): Conversation[];
-    /** Joins what the server says with what is kept, and follows what runs. */
+    /** Merges the server's copy, and follows running answers. */
     absorb(conversation: Conversation): void;
     remove(id: string): Conversation | null;
     restore(conversation: Conversation): void;
@@ -34,11 +34,11 @@ export interface LibraryParts {
   warn(words: string): void;
 }
 
-/** So long a deletion can be undone. */
+/** The time in which a deletion can be undone. */
 export const UNDO_MS = 7000;
-/** What another device asked while this one waits for the answer to a request of its own. */
+/** While a request of this tab runs, a turn in the feed may be its own: it is checked again after this time. */
 const OWN_MS = 1000;
-/** So long the list waits for the feed. */
+/** After this time the list is requested without the feed. */
 const LIST_ANYWAY_MS = 5000;
 
 export class Library {
@@ -47,7 +47,7 @@ export class Library {
   private listed = false;
   private next: string | null = null;
   private current: string | null = null;
-  /** Counts users: what was asked for another one is dropped. */
+  /** Counts users: a reply to a request for another user is dropped. */
   private user = 0;
   onChange: () => void = () => undefined;
 
@@ -64,7 +64,7 @@ export class Library {
     });
   }
 
-  /** Another user: nothing is known yet. */
+  /** Called for another user: drops everything. */
   reset(): void {
     this.user += 1;
     this.turns.reset();
@@ -75,14 +75,14 @@ export class Library {
     this.parts.send({ type: "feed", ...(this.position === null ? {} : { after: this.position }) });
     for (const { remote, at } of this.parts.store.deletions()) if (this.parts.now() - at > UNDO_MS) void this.removeOnServer(remote);
     this.turns.retry();
-    // Where a feed is refused, for example because too many devices have one, the list is asked for all the same.
+    // The server may refuse the feed, for example where too many devices have one. The list is requested all the same.
     const user = this.user;
     this.parts.later(() => {
       if (!this.listed && user === this.user) void this.refresh();
     }, LIST_ANYWAY_MS);
   }
 
-  /** The newest page of the list, and the conversation on show. */
+  /** Reads the newest page of the list, and the open conversation. */
   refresh(): Promise<void> {
     return this.orWarn(async () => {
       if (!(await this.keepsConversations())) return;
@@ -97,7 +97,7 @@ export class Library {
     });
   }
 
-  /** Whether there are conversations that were not listed yet. */
+  /** Whether the server has conversations that are not listed yet. */
   get hasMore(): boolean {
     return this.next !== null;
   }
@@ -131,7 +131,7 @@ export class Library {
         return;
       case "created": {
         const summary = readSummary(event.conversation);
-        // One that this browser asked for. Others are listed with their first turn.
+        // A conversation that this browser created. Others are listed with their first turn.
         if (summary !== null && this.copy(summary.id, summary.metadata) !== null) this.mergeSummary(summary);
         return;
       }
@@ -170,7 +170,7 @@ export class Library {
     const copy = this.copy(remote);
     this.turns.onTurn(remote, response, parent);
     if (copy === null) return void this.refreshCopy(remote);
-    if (this.turns.hasTurn(remote, response)) return; // the list knows when it was asked
+    if (this.turns.hasTurn(remote, response)) return; // its time is known
     if (copy.turns.some((turn) => turn.phase === "sending" && turn.tab === this.parts.tab)) {
       this.parts.later(() => this.onTurn(remote, response, parent), OWN_MS);
       return;
@@ -179,14 +179,14 @@ export class Library {
     void this.refreshCopy(remote);
   }
 
-  // What is not on show is read when it is opened.
+  // A conversation that is not open is read when it is opened.
   private async refreshCopy(remote: string): Promise<void> {
     const copy = this.copy(remote);
     if (copy !== null && copy.id !== this.current) this.turns.markStale(remote);
     else if (copy !== null) await this.turns.read(remote);
     else {
       await this.orWarn(async () => {
-        this.listed = false; // in case it cannot be found now
+        this.listed = false; // in case the request fails
         await this.addByRemote(remote);
         this.listed = true;
       });
@@ -201,7 +201,7 @@ export class Library {
     return id;
   }
 
-  /** The local id of what an address names; null where there is no such conversation. Throws ApiError. */
+  /** The local id of the conversation in an address; null where there is none. Throws ApiError. */
   async resolve(name: string): Promise<string | null> {
     if (this.parts.copies.get(name) !== null) return name;
     const copy = this.copy(name);
@@ -209,7 +209,7 @@ export class Library {
     return name.startsWith("conv_") && (await this.keepsConversations()) ? this.addByRemote(name) : null;
   }
 
-  /** By conversation in which the server finds these words: the text around them, empty for its title. Throws ApiError. */
+  /** By conversation in which the server finds these words: the text around them; empty for its title. Throws ApiError. */
   async search(words: string): Promise<Map<string, string>> {
     const snippets = new Map<string, string>();
     if (!(await this.parts.server()).searches) return snippets;
@@ -222,29 +222,29 @@ export class Library {
     return snippets;
   }
 
-  /** It is on show from now on; null: a new one is. */
+  /** Called when a conversation is opened; null: a new one. */
   open(id: string | null): void {
     this.current = id;
     if (id !== null) void this.load(id);
   }
 
-  /** Reads what the server has of it and this browser has not. */
+  /** Reads the turns that this browser does not have. */
   async load(id: string): Promise<void> {
     const remote = this.parts.copies.get(id)?.remote ?? null;
     if (remote !== null) await this.turns.load(remote);
   }
 
-  /** What is to be seen of one whose turns are not here. */
+  /** Whether the turns of a conversation are here, are being read, or cannot be read now. */
   state(conversation: Conversation): "here" | "coming" | "away" {
     if (conversation.remote === null || conversation.turns.length > 0) return "here";
     return this.turns.state(conversation.remote);
   }
 
-  /** The server's id of a conversation that is asked in, which is made with its first question. Null: it stays in this
-      browser. Throws ApiError. */
+  /** Creates the conversation on the server with its first question, and returns its id there. Null: it stays in this browser.
+      Throws ApiError. */
   async ensureRemote(conversation: Conversation): Promise<string | null> {
     if (conversation.remote !== null) return conversation.remote;
-    // What was said in it before is nothing that the server's conversation could continue.
+    // A conversation on the server cannot continue answers that were made without one.
     if (conversation.turns.some(({ answer }) => answer !== null) || !(await this.keepsConversations())) return null;
     const remote = await this.parts.api.create(conversation.id, conversations.title(conversation), toMetadata(conversation.settings));
     this.turns.begin(remote);
@@ -259,7 +259,7 @@ export class Library {
     await this.label(id, { pinned }, () => ({ pinned }));
   }
 
-  /** The reader asks in another way from now on: other devices do, too. */
+  /** Sends changed settings to the server, for other devices. */
   set(id: string): void {
     const copy = this.parts.copies.get(id);
     const remote = copy?.remote ?? null;
@@ -271,7 +271,7 @@ export class Library {
     });
   }
 
-  /** The reader looks at another version: other devices follow. */
+  /** Sends the visible version to the server, for other devices. */
   publishHead(id: string): void {
     const copy = this.parts.copies.get(id);
     const head = copy === null ? null : (conversations.visibleTurns(copy).flatMap(conversations.chain).at(-1)?.responseId ?? null);
@@ -281,7 +281,7 @@ export class Library {
     void this.orWarn(() => this.parts.api.change(remote, { head }));
   }
 
-  /** A question has its answer. The tab that asked the first one of a conversation gives it a name. */
+  /** An answer has ended. The tab that asked the first question of a conversation requests a title for it. */
   onAnswerEnd(id: string, turn: Turn): void {
     const copy = this.parts.copies.get(id);
     if (copy?.remote == null || !isUnnamed(copy, turn) || turn.parent !== null || turn.tab !== this.parts.tab) return;
@@ -294,7 +294,7 @@ export class Library {
     });
   }
 
-  /** It is gone at once here, and for good in a while; until then `restore` brings it back. */
+  /** Removes it here at once, and on the server after UNDO_MS. Until then `restore` undoes it. */
   remove(id: string): Conversation | null {
     const conversation = this.parts.copies.remove(id);
     const remote = conversation?.remote ?? null;
@@ -344,7 +344,7 @@ export class Library {
   private mergeSummary(summary: Summary): string | null {
     if (this.parts.store.deletions().some(({ remote }) => remote === summary.id)) return null;
     const copy = this.copy(summary.id, summary.metadata);
-    if (copy === null && summary.head === null) return null; // nothing was said in it
+    if (copy === null && summary.head === null) return null; // it has no turns
     const pageId = summary.metadata[PAGE_ID];
     const conversation = copy ?? conversations.newConversation(pageId !== undefined && /^[\w-]{6,64}$/.test(pageId) ? pageId : summary.id, summary.createdAt);
     if (copy !== null && copy.remote !== null && summary.usedAt > copy.usedAt) this.turns.markStale(summary.id);
@@ -366,7 +366,8 @@ export class Library {
     return all.find((each) => each.remote === remote) ?? all.find((each) => each.remote === null && each.id === metadata[PAGE_ID]) ?? null;
   }
 
-  /** Copies of what was deleted while nothing told so. Those that would be in the list are looked for one by one. */
+  /** Removes copies of conversations that were deleted while there was no feed. A copy that is missing in the list is checked
+      by a request. */
   private async dropDeleted(rows: readonly Summary[], hasMore: boolean): Promise<void> {
     const ids = new Set(rows.map(({ id }) => id));
     const oldest = hasMore ? (rows.at(-1)?.usedAt ?? 0) : -Infinity;
@@ -388,21 +389,21 @@ export class Library {
     }
   }
 
-  // That there is no connection is shown, and all of it is tried again when there is one.
+  // A missing connection is shown elsewhere, and all requests are repeated when there is one.
   private warn(error: unknown): void {
     if (!(error instanceof ApiError && error.status === 0)) this.parts.warn(`the server's chats: ${errorText(error)}`);
   }
 }
 
 const LONGEST_NAME = 200;
-/** How keys of this page's metadata begin. */
+/** The prefix of this page's metadata keys. */
 const KEY_PREFIX = "page.";
 
 function isUnnamed({ label }: Conversation, first: Turn): boolean {
   return label.name === "" || label.name === conversations.questionTitle(first.question);
 }
 
-/** null for what is not there; what else went wrong is thrown. */
+/** null for status 404; throws every other error. */
 function nullIfMissing(error: unknown): null {
   if (error instanceof ApiError && error.status === 404) return null;
   throw error;

@@ -1,4 +1,4 @@
-/* Composition root: builds the parts, gives each what it needs, and starts them. */
+/* Composition root: creates the parts, connects them and starts them. */
 
 import "./style.css";
 import "./chats.css";
@@ -32,7 +32,7 @@ function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Kept for the life of the tab, its reloads included. */
+/** The id of this tab; it survives reloads. */
 function tabName(storage: Storage | null): string {
   const name = storage?.getItem("tailrace.tab") ?? newId();
   storage?.setItem("tailrace.tab", name);
@@ -44,7 +44,7 @@ function later(run: () => void, ms: number): () => void {
   return () => clearTimeout(timer);
 }
 
-/** Every push service in turn, beginning anywhere so that readers spread over them, and the gateway as the last that can deliver. */
+/** The push services, starting at a random one so that readers spread over them, and the gateway as the last. */
 function watchAddresses(config: Config, chance: number): string[] {
   const first = Math.floor(chance * config.pushUrls.length);
   const inTurn = [...config.pushUrls.slice(first), ...config.pushUrls.slice(0, first), location.origin];
@@ -55,14 +55,14 @@ function watchAddresses(config: Config, chance: number): string[] {
 
 const PROBE_MS = 3000;
 const POLL_AGAIN_MS = 10_000;
-/** So long the page waits for what draws the chat it opens with. */
+/** The time that the page waits for Markdown where it opens with a chat. */
 const MARKDOWN_WAIT_MS = 150;
 
 async function begin(): Promise<void> {
   const fragment = popFragment(location, history);
   const [local, tab] = [storageOf("localStorage"), storageOf("sessionStorage")];
   await useLanguage(languageOf(preference(local), navigator.languages));
-  // public/early.js found a chat that is about to be shown. What draws it is on its way; with it the first frame has the answers.
+  // public/early.js found a chat to show and started to load Markdown. Waiting for it puts the answers into the first frame.
   if (document.querySelector('link[data-chat][rel="modulepreload"]') !== null) await markdown.wait(MARKDOWN_WAIT_MS);
   document.documentElement.lang = texts().code;
   const signIn = new SignIn(
@@ -82,7 +82,7 @@ async function begin(): Promise<void> {
     base: "",
     storage: local,
     initialUser: owner,
-    requestSignIn: (refusal) => signIn.open(texts().credentialWanted, refusal),
+    requestSignIn: (refusal) => signIn.open(texts().credentialNeeded, refusal),
     confirmSwitch: (who, instead) => linkSignIn.confirm(who, instead),
     onSignOut: () => forgetUser(local),
     onUserChange: (who) => {
@@ -90,7 +90,7 @@ async function begin(): Promise<void> {
       if (who !== null) switchUser(who);
       else if (loadUser(local) === null) switchUser(null);
       if (!isStarted) return;
-      // What is open was opened for another user.
+      // The open socket belongs to another user.
       watchSocket.stop();
       if (who !== null) watchSocket.connectNow();
       else app.setConnection({ kind: "refused", words: texts().signedOut });
@@ -98,13 +98,13 @@ async function begin(): Promise<void> {
   });
   const api = new Api("", session);
 
-  let cancelPoll = (): void => undefined; // ends a look that is due
+  let cancelPoll = (): void => undefined; // cancels a planned poll
   const offer = (newConfig: Config): void => {
     app.offer(newConfig);
     share.isOffered = newConfig.shares;
     storeConfig(local, newConfig);
     cancelPoll();
-    // Whether a model takes images is known when a worker of it is there.
+    // Whether a model accepts images is known only while a worker of it runs.
     if (Object.values(newConfig.takes).some(({ images }) => images === null)) cancelPoll = later(pollConfig, POLL_AGAIN_MS);
   };
   const pollConfig = (): void => {
@@ -151,8 +151,8 @@ async function begin(): Promise<void> {
       controller.onSocketOpen();
       library.onSocketOpen();
       app.onSocketOpen();
-      markdown.load(); // before the first answer asks for it
-      // What is offered may have changed with the gateway.
+      markdown.load(); // before the first answer needs it
+      // A new gateway may offer something else.
       if (hasOpened) pollConfig();
       hasOpened = true;
     },
@@ -209,7 +209,7 @@ async function begin(): Promise<void> {
     app.start(who !== null);
   };
 
-  // What the browser says of the network is not always so: a server of this very machine can be reached without one.
+  // The browser's report about the network may be wrong: a server on this machine can be reached without a network.
   const probe = async (): Promise<void> => {
     if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
     else watchSocket.connectNow();
@@ -223,7 +223,7 @@ async function begin(): Promise<void> {
     else void probe();
   });
 
-  // First what this browser knows, then the network.
+  // First the data of this browser, then the network.
   account.show(owner);
   controller.load(owner);
   if (lastConfig !== null) app.offer(lastConfig);

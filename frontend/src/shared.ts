@@ -1,5 +1,5 @@
-/* Composition root of the page that shows what a link leads to. It has nothing of the chat page: no session, no storage but
-   for the reader's language and theme, no socket. */
+/* Composition root of the page that shows a shared chat. It has no session and no socket, and reads only language and theme
+   from the storage. */
 
 import "./style.css";
 import "./shared.css";

@@ -1,5 +1,5 @@
-/* Brings the turns of the server's conversations into this browser's copies, and says which of their versions is on
-   show. A page of turns at a time; what was read is asked for again only from the first turn that was not yet written. */
+/* Reads the turns of the server's conversations into this browser's copies, and sets their visible version. It reads a page of
+   turns at a time. A turn may be listed before its request is in the log: the next read starts at the first such turn. */
 
 import { chain, withPathTo, type Conversation } from "./core/conversation";
 import { withRows, turnOf, type Row } from "./core/serverTurns";
@@ -9,27 +9,27 @@ export interface TurnReaderParts {
   api: Pick<Conversations, "turns">;
   /** This browser's copy, by the server's id. */
   copy(remote: string): Conversation | null;
-  /** Joins what was read with what is kept. */
+  /** Merges the turns that were read. */
   absorb(conversation: Conversation): void;
-  /** There may be more of it in a moment. */
+  /** A turn was not in the log yet: read again. */
   onIncomplete(remote: string): void;
-  /** What `state` says may have changed. */
+  /** The value of `state` may have changed. */
   onChange(): void;
   now(): number;
   later(run: () => void, ms: number): () => void;
   warn(error: unknown): void;
 }
 
-/** A turn is told before its request is in the log. */
+/** A turn is listed before its request is in the log. After this time it counts as empty. */
 const WRITE_DELAY_MS = 15_000;
 export const POLL_AGAIN_MS = 300;
 
 interface Tree {
   readonly parents: Map<string, string | null>;
-  /** Everything up to this node is here. */
+  /** All nodes up to this one are here. */
   last: string | null;
   head: string | null;
-  /** What was read last had a turn that was not yet written, which may be the head: it is shown with the next reading. */
+  /** The last read had a turn that was not in the log yet. It may be the head, so the next read shows the head. */
   headPending: boolean;
 }
 
@@ -37,36 +37,36 @@ function newTree(): Tree {
   return { parents: new Map(), last: null, head: null, headPending: false };
 }
 
-/** Conversations are named by the server's ids. */
+/** Ids are the server's. */
 export class TurnReader {
   private readonly trees = new Map<string, Tree>();
   private readonly reads = new Map<string, Promise<void>>();
   private readonly staleIds = new Set<string>();
-  /** Those of which nothing could be read. */
+  /** The conversations whose read failed. */
   private readonly failedIds = new Set<string>();
-  /** Counts users: what was asked for another one is dropped. */
+  /** Counts users: a reply to a request for another user is dropped. */
   private user = 0;
 
   constructor(private readonly parts: TurnReaderParts) {}
 
-  /** Another user: nothing is known yet. */
+  /** Called for another user: drops everything. */
   reset(): void {
     this.user += 1;
     for (const collection of [this.trees, this.reads, this.staleIds, this.failedIds]) collection.clear();
   }
 
-  /** What was read may be wrong by now, of this conversation or of all. */
+  /** Drops the tree of a conversation, or all trees: they may be wrong. */
   forget(remote?: string): void {
     if (remote === undefined) this.trees.clear();
     else this.trees.delete(remote);
   }
 
-  /** A new one, in which nothing was said. */
+  /** A new conversation without turns. */
   begin(remote: string): void {
     if (!this.trees.has(remote)) this.trees.set(remote, newTree());
   }
 
-  /** It is to be read when it is opened. */
+  /** The conversation must be read when it is opened. */
   markStale(remote: string): void {
     this.staleIds.add(remote);
   }
@@ -79,7 +79,7 @@ export class TurnReader {
     return this.parts.copy(remote)?.turns.some((turn) => chain(turn).some(({ responseId }) => responseId === response)) ?? false;
   }
 
-  /** A turn was told of. */
+  /** The feed reported a turn. */
   onTurn(remote: string, response: string, parent: string | null): void {
     const tree = this.trees.get(remote);
     if (tree === undefined) return;
@@ -87,13 +87,13 @@ export class TurnReader {
     if (this.hasTurn(remote, response)) tree.head = response;
   }
 
-  /** This browser shows that version. */
+  /** This browser shows another version. */
   setHead(remote: string, head: string): void {
     const tree = this.trees.get(remote);
     if (tree !== undefined) [tree.head, tree.headPending] = [head, false];
   }
 
-  /** Another device shows that version. */
+  /** Another device shows another version. */
   onHeadMove(remote: string, head: string | null): void {
     const tree = this.trees.get(remote);
     if (tree === undefined || tree.head === head) return;
@@ -101,12 +101,12 @@ export class TurnReader {
     this.showHead(remote);
   }
 
-  /** Those that could not be read are tried again. */
+  /** Reads the failed conversations again. */
   retry(): void {
     for (const remote of [...this.failedIds]) void this.read(remote);
   }
 
-  /** Reads what the server has and this browser has not. */
+  /** Reads the turns that this browser does not have. */
   async load(remote: string): Promise<void> {
     if (!this.trees.has(remote) || this.staleIds.has(remote) || this.failedIds.has(remote)) await this.read(remote);
   }

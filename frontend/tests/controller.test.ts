@@ -654,7 +654,7 @@ describe("a gap", () => {
     for (let second = 0; second < 30; second += 1) {
       one.say({ type: "watch.events", response_id: "resp_1", events: [later] });
       await clock.pass(1000);
-      // The replay this server gives is empty: it believes that it sent everything.
+      // The replay of this server is empty, as if it had sent all events.
       expect(only(one).answer?.lastSeq).toBe(5);
     }
     expect(one.replaced).toBeGreaterThan(0);

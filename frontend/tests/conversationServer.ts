@@ -1,4 +1,4 @@
-/* A server that keeps conversations, for tests of the library: as docs/protocol.md, sections 15 and 16, have them. */
+/* A fake server with conversations, for tests of the library (docs/protocol.md, sections 15 and 16). */
 
 import { ApiError, type Ask } from "../src/edge/api";
 import { PAGE_ID, readSummary, type Changes, type Match, type Page, type Summary, type Tree } from "../src/edge/conversations";
@@ -30,9 +30,9 @@ export class ConversationServer extends Server {
   away = false;
   /** The reader has too many feeds. */
   refusesFeeds = false;
-  /** What a model says when it is asked for a title. */
+  /** The model's answer to the request for a title. */
   title = "A title";
-  /** Responses whose request is not yet to be read. */
+  /** Responses whose request is not in the log yet. */
   readonly pendingWrites = new Set<string>();
   private readonly feedMessages: FeedMessage[] = [];
   private readonly devices = new Set<Tab>();
@@ -48,7 +48,7 @@ export class ConversationServer extends Server {
     };
   }
 
-  /** A tab in a browser of its own. */
+  /** A tab in another browser. */
   device(name: string, storage = new SharedStorage()): Tab {
     const tab = new Tab(this, storage, this.clock, name);
     tab.library = new Library({
@@ -71,7 +71,7 @@ export class ConversationServer extends Server {
     tab.cut();
   }
 
-  /** As another client would. */
+  /** Does the same as another client. */
   tell(type: string, fields: Record<string, unknown>): void {
     const event = { type, position: String(this.feedMessages.length + 1), ...fields };
     this.feedMessages.push(event);

@@ -1,4 +1,4 @@
-/* Events as the protocol gives them, for tests. */
+/* Events of the protocol, for tests. */
 
 import { readEvent, type ResponseEvent } from "../src/core/protocol";
 import RECORDED from "./recorded.json";
@@ -10,11 +10,11 @@ export interface Ending {
   status?: string;
   reason?: string;
   error?: { code: string; message: string };
-  /** Its text can be continued. */
+  /** The answer can be continued. */
   continues?: boolean;
 }
 
-/** The whole series of one background response whose text comes in these pieces. */
+/** All events of one background response whose text arrives in these pieces. */
 export function series(responseId: string, pieces: string[], ending: Ending = {}): Raw[] {
   const text = pieces.join("");
   const type = ending.type ?? "response.completed";
@@ -50,7 +50,7 @@ export function parse(raw: Raw): ResponseEvent {
   return event;
 }
 
-/** A whole series as the services send it: made by `python -m tests.support.page_events`. */
+/** All events of a response from the services, recorded by `python -m tests.support.page_events`. */
 export function recorded(name: keyof typeof RECORDED): Raw[] {
   return RECORDED[name] as Raw[];
 }

@@ -1,5 +1,5 @@
-/* Fakes for tests of the controller: a clock that tests move, a store that several tabs share, and a server that keeps
-   every event of every response and sends it to the tabs that watch it. */
+/* Fakes for tests of the controller: a clock that tests advance, a store that several tabs share, and a server that stores all
+   events and sends them to the tabs that watch the response. */
 
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
@@ -34,7 +34,7 @@ export class Clock {
   }
 }
 
-/** Lets every promise that can go on do so. */
+/** Runs all promises that can continue. */
 export async function flushPromises(): Promise<void> {
   for (let round = 0; round < 20; round += 1) await Promise.resolve();
 }
@@ -44,7 +44,7 @@ export class SharedStorage {
   readonly deletions = new Map<string, number>();
   readonly tabs: { store: Store; listener: (id: string, conversation: Conversation | null) => void }[] = [];
   full = false;
-  /** While set, tabs do not hear of each other's writes: the announcement is on its way. */
+  /** While set, writes are not announced to other tabs yet. */
   private pending: (() => void)[] | null = null;
 
   hold(): void {
@@ -103,7 +103,7 @@ export class Server {
   readonly cancelled: string[] = [];
   readonly log = new Map<string, Raw[]>();
   private readonly byKey = new Map<string, string>();
-  /** What the next asks meet, in order: an error before (`refuse`) or after (`lose`) the request was taken. */
+  /** The errors of the next requests, in order: before (`refuse`) or after (`lose`) the request was accepted. */
   readonly errors: { kind: "refuse" | "lose"; error: ApiError }[] = [];
   engineState: Engine | null = null;
   readonly watchers = new Set<Tab>();
@@ -126,12 +126,12 @@ export class Server {
 
   engine = async (): Promise<Engine | null> => this.engineState;
 
-  /** Appends the events up to `count` of the series and delivers them to those who watch. */
+  /** Appends the events of the series up to `count` and delivers them to the watching tabs. */
   stream(id: string, pieces: string[], count = Infinity, ending: Ending = {}): void {
     this.play(id, series(id, pieces, ending), count);
   }
 
-  /** The same with a series that is given. */
+  /** The same with this series. */
   play(id: string, whole: Raw[], count = Infinity): void {
     const log = this.log.get(id) ?? [];
     const events = whole.slice(log.length, count);
@@ -145,7 +145,7 @@ export class Server {
   }
 }
 
-/** One tab: a controller with a socket that can be cut. */
+/** One tab: a controller with a socket that a test can close. */
 export class Tab {
   readonly controller: Controller;
   readonly store: Store;
@@ -153,18 +153,18 @@ export class Tab {
   readonly warnings: string[] = [];
   replaced = 0;
   drains: number[] = [];
-  /** Null where the server keeps no conversations. */
+  /** Null: the server has no conversations. */
   library: Library | null = null;
   expiries = 0;
-  /** Takes what this tab's socket says of the feed. */
+  /** Receives this tab's messages about the feed. */
   feed: ((message: Record<string, unknown>) => void) | null = null;
-  /** Response ids that this tab's socket watches. */
+  /** The response ids that this tab watches. */
   private watching = new Set<string>();
   open = false;
   online = true;
-  /** What a delay before another try takes. */
+  /** The length of a delay before the next try. */
   pause = (): Promise<void> => Promise.resolve();
-  /** Swallows the next so many events, as a broken server might. */
+  /** The number of next events that are dropped, as by a broken server. */
   swallow = 0;
 
   constructor(
@@ -212,7 +212,7 @@ export class Tab {
     this.controller.onSocketClose();
   }
 
-  /** The tab dies: nothing it still had in mind is written. */
+  /** The tab crashes: pending changes are not written. */
   kill(storage: SharedStorage): void {
     this.cut();
     this.server.watchers.delete(this);
@@ -244,7 +244,7 @@ export class Tab {
     this.watching.add(id);
     const after = typeof message["starting_after"] === "number" ? message["starting_after"] : -1;
     const suffix = log.slice(after + 1);
-    // Answers come after the call that asked for them, as on a socket.
+    // Replies arrive after the call, as on a socket.
     queueMicrotask(() => this.deliver(id, suffix));
   }
 }

@@ -534,15 +534,15 @@ def test_it_fits_a_phone(tabs: Callable[..., Opener], scripted_stack: Stack) -> 
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
     assert box["y"] + box["height"] <= 844
-    assert not chat.page.get_by_role("navigation", name="Conversations").is_visible()
-    chat.page.get_by_role("button", name="Conversations").click()
-    sync_api.expect(chat.page.get_by_role("navigation", name="Conversations")).to_be_visible()
+    assert not chat.page.get_by_role("navigation", name="Chats").is_visible()
+    chat.page.get_by_role("button", name="Chats", exact=True).click()
+    sync_api.expect(chat.page.get_by_role("navigation", name="Chats")).to_be_visible()
     for button in chat.page.get_by_role("navigation").get_by_role("button").all():
         size = button.bounding_box()
         assert size is not None
         assert size["height"] >= 28
     chat.page.get_by_role("button", name="New chat").first.click()
-    sync_api.expect(chat.page.get_by_role("navigation", name="Conversations")).not_to_be_visible()
+    sync_api.expect(chat.page.get_by_role("navigation", name="Chats")).not_to_be_visible()
     sync_api.expect(chat.page.locator(".welcome")).to_be_visible()
 
 
@@ -1135,7 +1135,7 @@ def test_a_shorter_answer_says_why_and_goes_on_where_it_was_cut(fed: FedPage) ->
     more = page_events.made()["more"]
     services.feed(more[:6])
     sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a tim")
-    sync_api.expect(chat.spoken).to_have_text("The answer goes on.")
+    sync_api.expect(chat.spoken).to_have_text("The answer continues.")
     chat.page.reload()
     chat.connected()
     sync_api.expect(chat.turn.locator(".prose")).to_have_text("Once upon a tim")
@@ -1215,7 +1215,7 @@ def test_a_model_that_goes_on_in_code_or_a_list_leaves_them_whole(fed: FedPage) 
         (page_events.spoken(("small", "One.")), "Answered by small: test-model was not available."),
         (
             page_events.spoken(("", "One."), answer_of="resp_0"),
-            "An equal question was answered a short time ago. This is that answer again.",
+            "The same question was answered a short time ago. This is the same answer.",
         ),
     ],
     ids=["another_model", "given_again"],
@@ -1342,8 +1342,8 @@ def test_axe_finds_nothing_on_any_screen(browser: sync_api.Browser) -> None:
     screens.look("answers, and a question that was refused")
     page.set_viewport_size(MOBILE["viewport"])
     screens.look("the same on a phone", ["light"])
-    page.get_by_role("button", name="Conversations").click()
-    page.get_by_role("navigation", name="Conversations").wait_for()
+    page.get_by_role("button", name="Chats", exact=True).click()
+    page.get_by_role("navigation", name="Chats").wait_for()
     screens.look("the list of conversations on a phone", ["light"])
     context.close()
     screens.check()

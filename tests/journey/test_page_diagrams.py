@@ -36,7 +36,7 @@ SEQUENCE = """sequenceDiagram
   G-->>C: queued
 """
 NO_DIAGRAM = "flowchart LR\n  A[Client --> B]]] -->\n"
-WRONG = "This is not a diagram that can be drawn, so its source is shown."
+WRONG = "This is not a valid diagram, so its source is shown."
 TOO_LONG = "This diagram is too long to be drawn, so its source is shown."
 LATE = "This diagram can't be drawn now, so its source is shown."
 # What would tell another host that it was read, were it ever asked for.

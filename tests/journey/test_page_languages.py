@@ -80,7 +80,7 @@ def test_a_choice_that_cannot_be_kept_changes_nothing_and_says_so(
     chat.page.evaluate("void (Storage.prototype.setItem = () => { throw new Error('full'); })")
     choice = chat.page.get_by_role("combobox", name="Language")
     choice.select_option("de")
-    said = "This browser can't keep the choice of a language."
+    said = "This browser can't store the language."
     sync_api.expect(chat.page.locator(".toast")).to_have_text(said)
     sync_api.expect(choice).to_have_value("auto")
     context.close()

@@ -114,8 +114,8 @@ def test_a_chat_is_named_pinned_found_and_deleted_on_all_devices(
     dialog.get_by_role("button", name="Save").click()
     sync_api.expect(names(there)).to_have_text(["Something else.", "Sewing"])
     dialog = options(there, "Sewing")
-    sync_api.expect(dialog.get_by_role("button", name="Make a link")).to_be_visible()
-    dialog.get_by_label("Keep at the top").check()
+    sync_api.expect(dialog.get_by_role("button", name="Create link")).to_be_visible()
+    dialog.get_by_label("Pin to the top").check()
     there.page.keyboard.press("Escape")
     sync_api.expect(names(here)).to_have_text(["Sewing", "Something else."])
     # The other device never opened it: the server finds it.
@@ -179,7 +179,7 @@ def test_a_chat_is_shared_and_saved(tabs: Callable[..., Opener], scripted_stack:
     with chat.page.expect_download() as whole:
         dialog.get_by_role("button", name="JSON").click()
     assert json.loads(whole.value.path().read_text())["title"] == "For all to read."
-    dialog.get_by_role("button", name="Make a link").click()
+    dialog.get_by_role("button", name="Create link").click()
     link = dialog.get_by_role("link", name="Link until").get_attribute("href")
     assert link is not None
     guest = tabs(scripted_stack)().page
@@ -218,7 +218,7 @@ def test_the_list_and_its_dialog_are_accessible(
     chat.ask("Seen by all?")
     chat.status("completed")
     if device == "phone":
-        chat.page.get_by_role("button", name="Conversations").click()
+        chat.page.get_by_role("button", name="Chats", exact=True).click()
     screens.look("the list of chats")
     chat.page.get_by_role("searchbox", name="Search chats").fill("seen")
     sync_api.expect(names(chat)).to_have_text(["Seen by all?"])

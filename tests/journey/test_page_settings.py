@@ -75,7 +75,9 @@ def test_settings_belong_to_the_chat_and_go_with_each_of_its_questions(
     length = dialog.get_by_role("textbox", name="Longest answer")
     length.fill("some")
     keyboard.press("Enter")
-    sync_api.expect(dialog.get_by_role("alert").last).to_contain_text("A whole number from 1 to")
+    sync_api.expect(dialog.get_by_role("alert").last).to_contain_text(
+        "Enter a whole number from 1 to"
+    )
     sync_api.expect(length).to_be_focused()
     length.fill("5")
     keyboard.press("Enter")
@@ -141,7 +143,7 @@ def test_images_and_files_go_with_a_question_and_stay_with_it(
     sync_api.expect(page.locator('.tray > li[data-state="ready"]')).to_have_count(3)
     for name, data, words in (
         ("paper.pdf", b"%PDF-1.7", "neither an image nor a text"),
-        ("log.txt", b"x" * 300_000, "too large. It may have 262 kB"),
+        ("log.txt", b"x" * 300_000, "too large. The limit is 262 kB"),
         ("none.txt", b"", "none.txt is empty"),
     ):
         give(chat, "drop", name, "", data)
@@ -250,7 +252,7 @@ def test_axe_finds_nothing_in_settings_and_attachments(
     sync_api.expect(page.get_by_role("button", name="Attach text files")).to_be_visible()
     page.screenshot(path=tmp_path / "mark.png")
     picker.set_input_files(file("a.png", SMALL, "image/png"))
-    sync_api.expect(page.locator(".toast")).to_contain_text("takes no images")
+    sync_api.expect(page.locator(".toast")).to_contain_text("does not accept images")
     nothing = {**fed_page.CONFIG, "takes": {}}
     context.route("**/config.json", lambda route: route.fulfill(json=nothing))
     page.reload()

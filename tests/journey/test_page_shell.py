@@ -201,7 +201,7 @@ def test_a_sign_in_that_failed_says_why_where_the_reader_is(fed: FedPage, tmp_pa
         (401, "hello", "This is not a credential."),
         (401, credential(sub="reader", exp=1_000_000_000), "was valid until Sep 9, 2001"),
         (401, good, "does not accept this credential"),
-        (403, good, "takes no sign-in from this address"),
+        (403, good, "does not accept sign-ins from this address"),
         (429, good, "Try again in 30 s."),
         (503, good, "can't check credentials right now"),
         (0, good, "The server can't be reached."),
@@ -236,13 +236,13 @@ def test_a_new_chat_says_that_no_model_is_ready_until_one_is(fed: FedPage, tmp_p
     page.route("**/ready", ready)
     chat.open()
     state = page.locator(".welcome .engine")
-    sync_api.expect(state).to_have_text("The model is being loaded. You can ask already.")
+    sync_api.expect(state).to_have_text("The model is loading. You can already ask a question.")
     sync_api.expect(page.locator(".engine-detail")).to_have_text("reading weights")
     screens.look("a model that is loaded")
     screens.measure("a model that is loaded")
     page.screenshot(path=tmp_path / "loading.png")
     engine |= {"state": "none", "detail": ""}
-    sync_api.expect(state).to_have_text("No model is ready to answer yet. You can ask already.")
+    sync_api.expect(state).to_have_text("No model is ready yet. You can already ask a question.")
     engine |= {"state": "ready"}
     sync_api.expect(state).to_have_text("")
     assert asked.count("ready") == 1
@@ -329,8 +329,8 @@ def test_deleting_goes_on_with_the_next_chat_and_a_drawer_holds_the_focus(
     fed: FedPage, device: dict[str, Any], tmp_path: Path
 ) -> None:
     chat, services, screens = fed
-    page, side = chat.page, chat.page.get_by_role("navigation", name="Conversations")
-    menu = page.get_by_role("button", name="Conversations", exact=True)
+    page, side = chat.page, chat.page.get_by_role("navigation", name="Chats")
+    menu = page.get_by_role("button", name="Chats", exact=True)
     chat.open()
     for name in ("One", "Two", "Three"):
         page.evaluate("location.hash = ''")

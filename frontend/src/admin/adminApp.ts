@@ -16,15 +16,15 @@ const RANGES: [string, string][] = [
   ["43200", "30 days"],
 ];
 
-/** A problem of one half of the page. `old`: figures of before it are still shown. */
+/** A problem of one half of the page. `old`: the last figures are still shown. */
 export interface Problem {
   words: string;
   old: boolean;
-  /** Whether another credential would help. */
+  /** Whether another credential could solve it. */
   signIn: boolean;
 }
 
-/** The page: pipelines above, analytics below. */
+/** The page: pipelines at the top, analytics below. */
 export class AdminApp {
   private readonly pipelineTable = new PipelineTable();
   private readonly sessionTable = new SessionTable();
@@ -54,20 +54,20 @@ export class AdminApp {
 
   showPipelines(pipelines: Pipeline[]): void {
     this.pipelineTable.show(pipelines);
-    this.pipelinesHalf.fresh();
+    this.pipelinesHalf.markCurrent();
   }
 
   showAnalytics(analytics: Analytics): void {
     this.analytics = analytics;
     this.drawAnalytics();
-    this.analyticsHalf.fresh();
+    this.analyticsHalf.markCurrent();
   }
 
   problem(half: "pipelines" | "analytics", problem: Problem): void {
     (half === "pipelines" ? this.pipelinesHalf : this.analyticsHalf).problem(problem);
   }
 
-  /** What was shown to another user must not stay on the screen. */
+  /** Removes all figures: another user must not see them. */
   clear(why: string, signIn = false): void {
     this.analytics = null;
     this.pipelineTable.show([]);
@@ -92,7 +92,7 @@ export class AdminApp {
   }
 }
 
-/** One half of the page: its title, what is wrong with it, and its content. */
+/** One half of the page: its title, its problem and its content. */
 class Half {
   private readonly when = h("span", { class: "when" });
   private readonly words = h("span", {});
@@ -108,7 +108,7 @@ class Half {
     content.hidden = true;
   }
 
-  fresh(): void {
+  markCurrent(): void {
     this.last = Date.now();
     this.content.hidden = false;
     this.trouble.hidden = true;
@@ -122,7 +122,7 @@ class Half {
     this.content.hidden = !keepsFigures;
     this.element.classList.toggle("old", keepsFigures);
     setText(this.when, keepsFigures && this.last !== null ? `as of ${words.clock(this.last)}` : "");
-    setText(this.words, keepsFigures ? `${problem.words} These are the last figures; it is tried again.` : problem.words);
+    setText(this.words, keepsFigures ? `${problem.words} These are the last figures. The page tries again.` : problem.words);
     this.button.hidden = !problem.signIn;
     this.trouble.hidden = false;
   }

@@ -1,6 +1,6 @@
-/* Answers of the view service, read strictly: what is not as it should be is an error, not a wrong figure. */
+/* Parses the replies of the view service strictly: an invalid value is an error, not a wrong figure. */
 
-/** A pipeline's figures; those that were not measured are null. */
+/** A pipeline's figures; null: not measured. */
 export interface Progress {
   read: number;
   skipped: number;
@@ -14,7 +14,7 @@ export interface Progress {
   lag: number;
   rowsPerS: number | null;
   etaS: number | null;
-  /** Of the rows that are done, 0 to 1. */
+  /** The share of the rows that are done, 0 to 1. */
   share: number;
   cost: number | null;
 }
@@ -26,7 +26,7 @@ export interface Pipeline {
   input: string;
   outputs: string[];
   state: string;
-  /** Seconds since the epoch; null before the first look. */
+  /** Seconds since the epoch; null before the first check. */
   checkedAt: number | null;
   progress: Progress | null;
 }
@@ -35,7 +35,7 @@ export type Cell = number | string | null;
 export type Row = Record<string, Cell>;
 
 export interface Analytics {
-  /** ms since the epoch; `to` is behind the last step. */
+  /** ms since the epoch; `to` is the end of the last step. */
   from: number;
   to: number;
   step: number;

@@ -1,4 +1,4 @@
-/* The view service over HTTP. Every refusal becomes one ApiError, whatever its cause. */
+/* The view service over HTTP. Every failed request throws an ApiError. */
 
 import { readFault } from "../core/protocol";
 import { ApiError, type SessionHeaders } from "../edge/api";
@@ -17,7 +17,7 @@ export class AdminApi {
     return this.get(`/v1/analytics?minutes=${minutes}`, readAnalytics);
   }
 
-  // A session may be over, or another tab may have begun a new one: once, it is looked at again before giving up.
+  // If the session has ended, or another tab has begun a new one, the session is renewed and the request repeated once.
   private async get<T>(path: string, parse: (body: unknown) => T): Promise<T> {
     try {
       return await this.once(path, parse);

@@ -1,4 +1,4 @@
-/* One plot as SVG: axes, and lines or bars. What it says is said again in a table beside it. */
+/* Draws a plot as SVG: axes, and lines or bars. A table below it has the same figures. */
 
 import type { Plot, Series } from "./series";
 import { stacked, ticks, timeTicks } from "./scale";
@@ -15,7 +15,7 @@ function s(tag: string, attributes: Record<string, string | number>, ...children
   return element;
 }
 
-/** `label`: what assistive technology says instead of the drawing; `picked`: the pointer is at this time, or has left. */
+/** `label`: the text for assistive technology; `onPick`: called with the index of the time at the pointer; null: it has left. */
 export function draw(plot: Plot, at: readonly number[], step: number, width: number, label: string, onPick: (index: number | null) => void): SVGElement {
   const [from, to] = [at[0] ?? 0, (at.at(-1) ?? 0) + step];
   const values = plot.series.map((series) => series.values);

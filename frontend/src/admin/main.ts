@@ -70,7 +70,7 @@ async function begin(): Promise<void> {
     new Polling({
       poll: () => ask().catch((error: unknown) => app.problem(half, problemOf(error))),
       everyMs,
-      // Without a sign-in there is nothing to ask for.
+      // Without a sign-in every request would be refused.
       isVisible: () => document.visibilityState === "visible" && !signIn.element.open,
       later,
     });

@@ -20,7 +20,7 @@ const COLUMNS: Column[] = [
   { title: "Cost", figure: (p) => (p.cost === null ? "–" : words.short(p.cost)) },
 ];
 
-/** A row for each pipeline. On a narrow screen rows are drawn as cards, so roles are said: they would be lost with `display`. */
+/** A row for each pipeline. On a narrow screen rows are drawn as cards: `display` would remove the roles, so they are set. */
 export class PipelineTable {
   private readonly body = h("tbody", { role: "rowgroup" });
   readonly element = h(

@@ -3,14 +3,14 @@ import { draw, mark } from "./chart";
 import { isEmpty, type Plot } from "./series";
 import * as words from "./words";
 
-/** One plot with its title, unit, legend and table. The table may be open while figures change. */
+/** One plot with its title, unit, legend and table. An open table is updated with the figures. */
 export class PlotCard {
   private readonly title = h("h3");
   private readonly unit = h("span", { class: "unit" });
   private readonly drawing = h("div", { class: "drawing" });
   private readonly legend = h("ul", { class: "legend" });
   private readonly readout = h("p", { class: "picked", "aria-hidden": "true" });
-  private readonly nothing = h("p", { class: "nothing" }, "Nothing in this range.");
+  private readonly nothing = h("p", { class: "nothing" }, "No data in this range.");
   private readonly table = h("table", {});
   private readonly scroll = h("div", { class: "scroll", tabindex: "0", role: "region" }, this.table);
   private readonly details = h("details", { ontoggle: () => this.fill() }, h("summary", {}, "Table"), this.scroll);
@@ -61,7 +61,7 @@ export class PlotCard {
     setText(this.readout, `${words.moment(this.at[index] ?? 0)}: ${entries.length === 0 ? "nothing" : entries.join(" · ")}`);
   }
 
-  // Newest first; steps of which nothing is known are left out. Made only while it is read.
+  // Newest first; steps without a figure are left out. Filled only while the table is open.
   private fill(): void {
     const { plot } = this;
     if (plot === null || !this.details.open) return;

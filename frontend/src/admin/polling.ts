@@ -1,22 +1,22 @@
-/* Asks again and again while the page is seen, one question at a time. */
+/* Polls while the page is visible, one request at a time. */
 
 export interface PollingParts {
   poll(): Promise<void>;
   everyMs: number;
-  /** Whether anybody looks. */
+  /** Whether the page is visible and may poll. */
   isVisible(): boolean;
   later(run: () => void, ms: number): () => void;
 }
 
 export class Polling {
   private isPolling = false;
-  /** Somebody wanted an answer while one was on its way, which may be of before. */
+  /** A poll was requested while one was running, whose reply may be older than the request. */
   private again = false;
   private stopLater: (() => void) | null = null;
 
   constructor(private readonly parts: PollingParts) {}
 
-  /** Ask at once. */
+  /** Polls at once. */
   now(): void {
     this.stopLater?.();
     this.stopLater = null;

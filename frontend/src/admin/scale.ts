@@ -1,6 +1,6 @@
-/* Where things stand in a plot. */
+/* Scales of a plot. */
 
-/** 0 and a few round numbers above it, the last of which is at least `most`. `whole`: none is between two whole numbers. */
+/** 0 and a few round numbers; the last is at least `most`. `whole`: whole numbers only. `target`: the wanted number of steps. */
 export function ticks(most: number, whole = false, target = 4): number[] {
   if (!(most > 0)) return [0, 1];
   const raw = whole ? Math.max(1, most / target) : most / target;
@@ -13,7 +13,7 @@ export function ticks(most: number, whole = false, target = 4): number[] {
 const MINUTE = 60_000;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 7200, 14400].map((minutes) => minutes * MINUTE);
 
-/** Round local times within a range, at most `wanted`. `offset`: minutes that local time is behind UTC. */
+/** Round local times within a range, at most `target`. `offset`: minutes from local time to UTC. */
 export function timeTicks(from: number, to: number, target: number, offset = new Date(from).getTimezoneOffset()): number[] {
   const step = STEPS.find((each) => (to - from) / each <= target) ?? to - from;
   const shift = offset * MINUTE;
@@ -22,7 +22,7 @@ export function timeTicks(from: number, to: number, target: number, offset = new
   return times;
 }
 
-/** The sums below and with each series, for bars that stand on each other. */
+/** The lower and the upper end of each bar, for stacked bars. */
 export function stacked(series: readonly (number | null)[][]): { from: number; to: number }[][] {
   const height: number[] = [];
   return series.map((values) =>

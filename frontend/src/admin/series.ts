@@ -1,14 +1,14 @@
-/* From the results of analytics to plots: which series, over which times, in which unit. */
+/* Makes plots of the results of analytics: their series, times and units. */
 
 import type { Analytics, Cell, Row } from "./answers";
 
 export interface Series {
   name: string;
-  /** One for each time; null: nothing is known of it. */
+  /** One for each time; null: not known. */
   values: (number | null)[];
-  /** Which of the colours it has. */
+  /** The index of its colour. */
   colour: number;
-  /** Of a line: what tells two of one colour apart. */
+  /** Whether the line is dashed. Two lines of one colour differ by it. */
   dashed: boolean;
 }
 
@@ -16,14 +16,14 @@ export interface Plot {
   id: string;
   title: string;
   unit: string;
-  /** Bars stand on each other. */
+  /** Bars are stacked. */
   kind: "lines" | "bars";
-  /** Nothing is between two whole numbers. */
+  /** Whether all values are whole numbers. */
   whole: boolean;
   series: Series[];
 }
 
-/** The begins of the steps, in ms. */
+/** The start of each step, in ms. */
 export function times(analytics: Analytics): number[] {
   return Array.from({ length: Math.round((analytics.to - analytics.from) / analytics.step) }, (_, at) => analytics.from + at * analytics.step);
 }
@@ -38,7 +38,7 @@ export function plots(analytics: Analytics, by: By): Plot[] {
     for (const row of rows(table)) setValue(values, at, row, row[column], 1);
     return { name, values, colour, dashed: colour > 0 };
   };
-  // Each name is a series, the others are the last one.
+  // A series for each name; the last series has the other names.
   const many = (table: string, column: string, nothing: number | null, others: string, scale = 1): Series[] => {
     const valuesByName = new Map<string, (number | null)[]>();
     for (const row of rows(table)) {
@@ -67,8 +67,8 @@ export function plots(analytics: Analytics, by: By): Plot[] {
     { id: "cost", title: `Cost by ${by}`, unit: "currency of the prices", kind: "bars", whole: false, series: many(usage, "cost_nano", 0, others, 1e-9) },
     { id: "first", title: "Time to first token", unit: "ms", kind: "lines", whole: false, series: percentiles("first_token") },
     { id: "inter", title: "Time between tokens", unit: "ms", kind: "lines", whole: false, series: percentiles("inter_token") },
-    { id: "sessions", title: "Sessions that began", unit: "sessions", kind: "bars", whole: true, series: [one("sessions", "sessions", "sessions")] },
-    { id: "answers", title: "Answers of pipelines by label", unit: "answers", kind: "bars", whole: true, series: many("answers", "answers", 0, "other labels") },
+    { id: "sessions", title: "New sessions", unit: "sessions", kind: "bars", whole: true, series: [one("sessions", "sessions", "sessions")] },
+    { id: "answers", title: "Pipeline answers by label", unit: "answers", kind: "bars", whole: true, series: many("answers", "answers", 0, "other labels") },
   ];
 }
 

@@ -5,14 +5,14 @@ import * as words from "./words";
 /** The newest sessions of a range. */
 export class SessionTable {
   private readonly body = h("tbody");
-  private readonly nothing = h("p", { class: "nothing" }, "Nothing in this range.");
+  private readonly nothing = h("p", { class: "nothing" }, "No data in this range.");
   private readonly scroll = h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table: newest sessions" },
     h(
       "table",
       { "aria-labelledby": "sessions-title" },
-      h("thead", {}, h("tr", {}, ...["User", "Tenant", "Began", "Lasted", "Responses", "Tokens in", "Tokens out", "Cost"].map((title) => h("th", { scope: "col" }, title)))),
+      h("thead", {}, h("tr", {}, ...["User", "Tenant", "Started", "Duration", "Responses", "Tokens in", "Tokens out", "Cost"].map((title) => h("th", { scope: "col" }, title)))),
       this.body,
     ),
   );

@@ -1,22 +1,22 @@
-/* Figures and states as a person reads them. */
+/* Figures and states as texts. */
 
 import type { Pipeline, Progress } from "./answers";
 
 const STATES: Record<string, string> = {
-  unread: "Being looked at",
+  unread: "Not measured yet",
   running: "Running",
   done: "All rows are done",
-  standing: "Stands still: rows wait, and none was done lately. Either no runner runs, or it waits for the gateway",
-  measuring: "Rows wait; the rate is being measured",
+  standing: "Stalled: rows are waiting, and none was completed recently. Either no runner is running, or the runner waits for the gateway",
+  measuring: "Rows are waiting; the rate is being measured",
   missing: "The input topic does not exist",
   unknown: "Kafka does not answer",
 };
 
 export function state(pipeline: Pipeline): string {
-  if (pipeline.state === "done" && pipeline.progress?.read === 0) return "No row has come yet";
+  if (pipeline.state === "done" && pipeline.progress?.read === 0) return "No rows yet";
   const words = STATES[pipeline.state] ?? pipeline.state;
   const stale = pipeline.state === "missing" || pipeline.state === "unknown";
-  return stale && pipeline.checkedAt !== null ? `${words}. Figures are of ${clock(pipeline.checkedAt * 1000)}` : words;
+  return stale && pipeline.checkedAt !== null ? `${words}. The figures are from ${clock(pipeline.checkedAt * 1000)}` : words;
 }
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -33,7 +33,7 @@ export function short(value: number): string {
   return Math.abs(value) >= 10_000 ? COMPACT.format(value) : FINE.format(value);
 }
 
-/** Of a table: as exact as it is told, without the noise of doubles. */
+/** For a table: up to six digits, without rounding errors of doubles. */
 export function exact(value: number): string {
   return Number.isInteger(value) ? WHOLE.format(value) : String(Number(value.toPrecision(6)));
 }
@@ -53,7 +53,7 @@ export function duration(seconds: number | null): string {
   return `${WHOLE.format(Math.floor(hours / 24))} d ${hours % 24} h`;
 }
 
-/** How far it is. Never 100 % while a row waits. */
+/** The rows that are done. Never 100 % while a row waits. */
 export function progress({ read, lag, share }: Pick<Progress, "read" | "lag" | "share">): string {
   if (read + lag === 0) return "0 rows";
   const percent = Math.floor(Math.min(1, share) * 1000) / 10;
@@ -64,7 +64,7 @@ export function clock(ms: number): string {
   return new Date(ms).toLocaleTimeString("en-GB");
 }
 
-/** Of a step that begins then. */
+/** The time at which a step begins. */
 export function moment(ms: number): string {
   const at = new Date(ms);
   return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;

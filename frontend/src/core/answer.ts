@@ -3,32 +3,33 @@
    state         event          result
    running n     n+1            applied
    running n     <= n           duplicate  (a replay that overlaps, a second socket, another tab's work)
-   running n     > n+1          gap        (nothing changes: the caller asks again from n)
-   running n     place          duplicate  (it says how things stand, and is in no series)
+   running n     > n+1          gap        (nothing changes: the caller requests the events after n)
+   running n     place          duplicate  (a place in the queue has no number of its own)
    ended         anything       duplicate
 
-   Two folds of one response never contradict each other, one is only further: `further` picks it. So a snapshot of an
-   answer may come from any tab and any moment, and the stream goes on exactly behind it.
+   Two folds of one response never contradict each other: one has more events, and `moreAdvanced` picks it. So a snapshot
+   of an answer may come from any tab and any moment, and the stream continues directly after it.
 
-   What is kept is bounded by the events alone, so every reader keeps, and shows, the same. */
+   The limits depend on the events alone, so every reader stores and shows the same. */
 
 import type { Fault, ItemKind, Outcome, ResponseEvent, Segment, ServingInfo, Usage } from "./protocol";
 
-/** `lost`: the server no longer has this response, so it can neither go on nor be shown whole. */
+/** `lost`: the server no longer has this response, so it can neither continue nor be shown whole. */
 export type AnswerStatus = "queued" | "in_progress" | Outcome | "lost";
 
 /** One output item: a message, reasoning, or the call of a tool. */
 export interface Item {
   readonly kind: ItemKind;
-  /** Where its characters begin in the answer's text. They end where those of the next one begin. */
+  /** Where its characters begin in the answer's text. They end where the next item begins. */
   readonly at: number;
-  /** The tool that is called; empty for what is no call. */
+  /** The tool that is called; empty for an item that is not a call. */
   readonly name: string;
-  /** The id that an output of the call names; absent in what is no call and in what an older version of this page kept. */
+  /** The id that an output of the call names. Absent in an item that is not a call, and in one that an older version of
+      this page stored. */
   readonly call?: string;
-  /** cut: the answer ended in the middle of it. */
+  /** cut: the answer ended within the item. */
   readonly state: "open" | "whole" | "cut";
-  /** So many of its characters are not kept. */
+  /** The number of its characters that are not stored. */
   readonly left: number;
 }
 
@@ -43,16 +44,16 @@ export interface Answer extends Readonly<ServingInfo> {
   readonly status: AnswerStatus;
   /** The characters of all items, in order. */
   readonly text: string;
-  /** Empty in an answer that an older version of this page kept: its text is one message. */
+  /** Empty in an answer that an older version of this page stored: its text is one message. */
   readonly items: readonly Item[];
-  /** The files that it cites, each once, in the order of their first citation. */
+  /** The files that the answer cites, each once, in the order of their first citation. */
   readonly sources: readonly string[];
-  /** Items that are not kept, because there were too many. */
+  /** The number of items that are not stored, because there were too many. */
   readonly more: number;
-  /** How many pieces the text came in: a lower bound of its tokens while it runs. */
+  /** The number of pieces that the text arrived in: a lower bound of its tokens while it runs. */
   readonly deltas: number;
-  /** When the first and the latest piece of text were seen to arrive, in ms; null when they came as a replay,
-      which says nothing about their pace. */
+  /** When the first and the latest piece of text arrived, in ms; null when they came in a replay, which does not show
+      their pace. */
   readonly firstAt: number | null;
   readonly lastAt: number | null;
   readonly reason: string | null;
@@ -65,13 +66,13 @@ export type Verdict = "applied" | "duplicate" | "gap";
 export interface Transition {
   readonly answer: Answer;
   readonly verdict: Verdict;
-  /** The server's statement of the whole text differed from what the pieces gave; the server's was taken. */
+  /** The server's whole text differed from the joined pieces. The answer now has the server's text. */
   readonly corrected: boolean;
 }
 
 export const MAX_ITEMS = 200;
 export const MAX_SOURCES = 50;
-/** Characters of reasoning and calls together. Messages are kept as far as the model writes them. */
+/** Of reasoning and calls together. Messages are stored whole. */
 export const MAX_SIDE_CHARACTERS = 200_000;
 
 export function newAnswer(responseId: string): Answer {
@@ -109,9 +110,10 @@ export function parts(answer: Answer): Part[] {
   return items.map((item, place) => ({ ...item, text: text.slice(item.at, items[place + 1]?.at) }));
 }
 
-/** Its calls, all of which the server wants an output for before the answer is continued. Null where not all are known. */
+/** The calls of the answer. The server requires an output for each before the answer is continued. Null where not all calls
+    are known. */
 export function calls(answer: Answer): { readonly kind: "function" | "custom"; readonly call: string }[] | null {
-  if (answer.status !== "completed") return []; // of one that was cut short the server wants none
+  if (answer.status !== "completed") return []; // for an answer that was cut short the server requires none
   if (answer.more > 0) return null;
   const toolCalls = [];
   for (const { kind, call } of answer.items) {
@@ -122,7 +124,7 @@ export function calls(answer: Answer): { readonly kind: "function" | "custom"; r
   return toolCalls;
 }
 
-/** `seenAt` is the time the event was seen to arrive, or null in a replay. */
+/** `receivedAt`: when the event arrived; null in a replay. */
 export function apply(answer: Answer, event: ResponseEvent, receivedAt: number | null): Transition {
   if (!isRunning(answer) || event.seq <= answer.lastSeq || event.kind === "place") return { answer, verdict: "duplicate", corrected: false };
   if (event.seq > answer.lastSeq + 1) return { answer, verdict: "gap", corrected: false };
@@ -174,7 +176,7 @@ function withItem(answer: Answer, kind: ItemKind, name: string, call: string): A
   return { ...answer, items: [...answer.items, { kind, at: answer.text.length, name, ...(call === "" ? {} : { call }), state: "open", left: 0 }] };
 }
 
-/** The answer with an open item that characters of this kind can belong to. */
+/** The answer with an open item of this kind. */
 function withOpenItem(answer: Answer, kind: ItemKind): Answer {
   return answer.more > 0 || answer.items.at(-1)?.kind === kind ? answer : withItem(answer, kind, "", "");
 }
@@ -198,7 +200,7 @@ function sideCharacters({ items, text }: Answer): number {
   return items.reduce((sum, { kind, at }, place) => (kind === "message" ? sum : sum + (items[place + 1]?.at ?? text.length) - at), 0);
 }
 
-/** The server's statement of the open item's whole text. */
+/** `whole`: the open item's whole text, as the server states it. */
 function withWholeText(answer: Answer, whole: string): Transition {
   const last = answer.items.at(-1);
   if (last === undefined || answer.more > 0) return transition(answer);
@@ -212,28 +214,28 @@ export function markLost(answer: Answer, fault: Fault): Answer {
   return isRunning(answer) ? { ...answer, status: "lost", fault } : answer;
 }
 
-/** Of two folds of the same response, the further one; with the earliest sight of its first piece that either had. */
+/** Of two folds of the same response, the one with more events; with the earlier `firstAt` of the two. */
 export function moreAdvanced(a: Answer, b: Answer): Answer {
   const [ahead, behind] = rank(a) >= rank(b) ? [a, b] : [b, a];
   if (behind.firstAt === null || (ahead.firstAt !== null && ahead.firstAt <= behind.firstAt)) return ahead;
   return { ...ahead, firstAt: behind.firstAt };
 }
 
-// An end that came from the stream stands above `lost`, which only says that the stream could not be had.
+// An end from the stream is above `lost`, which only says that the stream could not be read.
 function rank(answer: Answer): number {
   if (isRunning(answer)) return answer.lastSeq;
   return answer.status === "lost" ? 1e15 + answer.lastSeq : 2e15;
 }
 
-/** An answer that was kept, perhaps by an older version of this page, which knew messages only. What it has of a running
-    one may lack items, so that is begun again. Throws at what is no answer. */
+/** Reads a stored answer. An older version of this page stored messages only: its copy of a running answer may lack items,
+    so that answer starts again from its first event. Throws if the record is not an answer. */
 export function readAnswer(record: Answer): Answer {
   if (typeof record.text !== "string" || !Number.isInteger(record.lastSeq)) throw new Error("not an answer");
   if (!isItems(record.items, record.text)) return isRunning(record) ? newAnswer(record.responseId) : { ...withDefaults(record), items: [], more: 0 };
   return withDefaults(record);
 }
 
-/** With what an older version of this page did not keep. */
+/** Adds the fields that an older version of this page did not store. */
 function withDefaults(record: Answer): Answer {
   const { segments, sources } = record;
   return { ...newAnswer(record.responseId), ...record, segments: isSegments(segments) ? segments : [], sources: isNames(sources) ? sources : [] };

@@ -1,5 +1,5 @@
-/* Images and texts that go with a question. They are uploaded before it is asked, so that only their names are kept in
-   this browser. */
+/* Images and texts that belong to a question. They are uploaded before the question is sent, so this browser stores only
+   their names. */
 
 /** A file is a text. */
 export type Kind = "image" | "file";
@@ -9,7 +9,7 @@ export interface Attachment {
   readonly name: string;
   readonly kind: Kind;
   readonly bytes: number;
-  /** When the server no longer has the upload, in ms; 0: not known. Answers keep what they were shown. */
+  /** When the server deletes the upload, in ms; 0: not known. An answer keeps the images that it was given. */
   readonly expiresAt: number;
 }
 
@@ -18,7 +18,7 @@ export type Part =
   | { readonly type: "input_file"; readonly file_id: string }
   | { readonly type: "input_text"; readonly text: string };
 
-/** A question as the content of a message: what it is about comes first. */
+/** A question as the content of a message: the attachments come before the text. */
 export function content(question: string, attachments: readonly Attachment[]): string | readonly Part[] {
   if (attachments.length === 0) return question;
   const files = attachments.map(({ kind, fileId }): Part => ({ type: kind === "image" ? "input_image" : "input_file", file_id: fileId }));
@@ -29,7 +29,7 @@ export function isExpired({ expiresAt }: Attachment, now: number): boolean {
   return expiresAt !== 0 && expiresAt <= now;
 }
 
-/** What was stored may be of another version of this page or damaged. */
+/** The record may be damaged, or from another version of this page. */
 export function readAttachments(record: unknown): readonly Attachment[] {
   if (!Array.isArray(record)) return [];
   return record.flatMap((each: Partial<Attachment> | null) => {
@@ -42,8 +42,8 @@ export function readAttachments(record: unknown): readonly Attachment[] {
 const KEY = "file.";
 const NAME_CHARACTERS = 100;
 
-/** As metadata of the response: what other devices cannot see in its input, which has texts as words and images without
-    names. Its values have at most 512 characters. */
+/** The attachments as metadata of the response. Its input has the words of texts, and images without names, so other devices
+    read names, sizes and ids here. A value has at most 512 characters. */
 export function toMetadata(attachments: readonly Attachment[]): Record<string, string> {
   const entries = attachments.slice(0, MAX_ATTACHMENTS).map((each) => ({ ...each, name: Array.from(each.name.replace(/\p{C}/gu, "")).slice(0, NAME_CHARACTERS).join("") }));
   return Object.fromEntries(entries.map((each, place) => [KEY + place, JSON.stringify(each)]));
@@ -62,17 +62,18 @@ export function fromMetadata(metadata: Readonly<Record<string, unknown>>): reado
   return readAttachments(records);
 }
 
-// ---- what can be attached
+// ---- limits
 
 export const MAX_ATTACHMENTS = 10;
-/** The server's bound of a text. */
+/** The server's limit for a text. */
 export const MAX_TEXT_BYTES = 262_144;
-/** What the browser is asked to decode; it is scaled down before it is uploaded. */
+/** The largest image that the browser decodes. It is scaled down before the upload. */
 export const MAX_IMAGE_BYTES = 50_000_000;
-/** So that as many images as may be attached stay within the server's bounds of a request. */
+/** With this limit, MAX_ATTACHMENTS images fit into one request. */
 export const MAX_UPLOADED_IMAGE_BYTES = 600_000;
 const MAX_SIDE = 1792;
-/** What the server takes as it is. A JPEG is written anew: it may be turned by its metadata, which also say where it was made. */
+/** Images that are uploaded unchanged. A JPEG is always encoded again: its metadata may rotate it, and may say where it was
+    taken. */
 const UNCHANGED_TYPES = ["image/png", "image/webp", "image/gif"];
 
 /** Why a file cannot be attached. */
@@ -89,17 +90,17 @@ export function fitWithin({ width, height }: Size, side = MAX_SIDE): Size {
   return { width: Math.max(1, Math.round(width * factor)), height: Math.max(1, Math.round(height * factor)) };
 }
 
-/** Whether an image is uploaded as it is. */
+/** Whether an image is uploaded without encoding it again. */
 export function canUploadUnchanged(type: string, bytes: number, size: Size): boolean {
   return UNCHANGED_TYPES.includes(type) && bytes <= MAX_UPLOADED_IMAGE_BYTES && Math.max(size.width, size.height) <= MAX_SIDE;
 }
 
-/** By what the system says that it is. A drawing of SVG is a text. */
+/** `type`: the media type that the system reports. An SVG drawing is a text. */
 export function kindOf(type: string): Kind {
   return type.startsWith("image/") && type !== "image/svg+xml" ? "image" : "file";
 }
 
-/** What can be said before the file is read; `takes`: what the model takes. */
+/** Why a file is refused, as far as that is known before it is read; `takes`: what the model accepts. */
 export function refusalBeforeReading(type: string, bytes: number, takes: { images: boolean; files: boolean }): Refusal | null {
   const image = kindOf(type) === "image";
   if (image && !takes.images) return "noImages";
@@ -108,7 +109,7 @@ export function refusalBeforeReading(type: string, bytes: number, takes: { image
   return bytes > (image ? MAX_IMAGE_BYTES : MAX_TEXT_BYTES) ? "tooLarge" : null;
 }
 
-/** Whether the server takes it as a text. */
+/** Whether the server accepts the bytes as a text. */
 export function isText(bytes: Uint8Array): boolean {
   if (bytes.includes(0) || String.fromCharCode(...bytes.subarray(0, 5)) === "%PDF-") return false;
   try {

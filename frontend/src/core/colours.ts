@@ -1,4 +1,4 @@
-/* Code in the colours of its language. A file of its own, because half of the page is languages: it is brought when an answer
+/* Code in the colours of its language. The languages are half of the page's script, so this module is loaded when an answer
    first has code. */
 
 import { createLowlight } from "lowlight";
@@ -23,7 +23,7 @@ const highlighter = createLowlight({ bash, c, cpp, css, diff, go, java, javascri
 /** Colouring longer code on every frame costs more than the colours are worth. */
 const MAX_CHARACTERS = 20_000;
 
-/** Code in the colours of its language, as far as that is known. */
+/** Code in the colours of its language; without colours where the language is not known. */
 export function highlight(code: string, language: string): readonly Node[] {
   if (language === "" || code.length > MAX_CHARACTERS || !highlighter.registered(language.toLowerCase())) return [code];
   return highlighter.highlight(language.toLowerCase(), code).children.flatMap(fromHighlight);

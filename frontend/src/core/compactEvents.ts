@@ -1,21 +1,21 @@
-/* The compact form of events on a watch socket (docs/protocol.md, section 6): messages of `tailrace.v2` become those of
-   `tailrace.v1`. What a text stands for depends on what came before it, so a message that makes no sense ends the watch
-   that it is of: its number stands for nothing until it is told again, and the watchlist notices the silence. */
+/* The compact form of events on a watch socket (docs/protocol.md, section 6): messages of `tailrace.v2` become messages of
+   `tailrace.v1`. The meaning of a text depends on the messages before it. So an invalid message ends its watch: the number of
+   the watch has no meaning until the server announces it again, and the watchlist notices the silence. */
 
 interface Watch {
   readonly responseId: string;
-  /** sequence_number of the event before. */
+  /** sequence_number of the last event. */
   seq: number;
-  /** The last delta that came as an object; null before it. */
+  /** The last delta that came as an object; null before the first. */
   lastDelta: Fields | null;
 }
 
-/** What the numbers of one socket stand for. */
+/** The watches of one socket, by number. */
 export type Watches = Map<number, Watch>;
 
 type Fields = Record<string, unknown>;
 
-/** The message in the form of `tailrace.v1`, where it is in the compact form; else as it is. Null: it makes no sense. */
+/** A compact message in the form of `tailrace.v1`; another message unchanged. Null: the message is invalid. */
 export function expand(message: unknown, watches: Watches): unknown {
   if (Array.isArray(message)) {
     const [number, ...entries] = message as unknown[];

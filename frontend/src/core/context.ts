@@ -1,4 +1,4 @@
-/* What a model is told with a question: the question, what it follows, and what became of the calls before it. */
+/* What is sent with a question: its text, the response that it follows, and the outputs of the calls before it. */
 
 import { calls, type Answer } from "./answer";
 import { content, isExpired, type Attachment, type Part } from "./attachments";
@@ -10,7 +10,7 @@ export interface Message {
   readonly content: string | readonly Part[];
 }
 
-/** Says what became of a call. */
+/** The output of a call. */
 export interface CallOutput {
   readonly type: "function_call_output" | "custom_tool_call_output";
   readonly call_id: string;
@@ -22,12 +22,12 @@ export interface Context {
   readonly previousResponseId: string | null;
 }
 
-// This page runs no tools: who goes on writing leaves the calls without a result, and the model is told so.
+// This page runs no tools. When the user asks on, the model gets this as the output of each open call.
 const NOT_RUN = "This tool was not run. The user went on without it.";
 
-/** What is sent for a question. In a conversation that the server has, it follows the turn before it, whatever became of
-    that: the server passes over what failed. Elsewhere it continues the nearest earlier answer that has an end worth
-    continuing. More of an answer that was cut short is asked for without any input. */
+/** What is sent for a question. In a conversation on the server, it follows the turn before it, also where that failed: the
+    server leaves out failed answers. Otherwise it follows the nearest earlier answer that can be continued. The continuation of
+    an answer that was cut short has no input. */
 export function contextOf(conversation: Conversation, turnId: string): Context {
   const turn = conversation.turns.find(({ id }) => id === turnId);
   const cut = turn?.before.at(-1);
@@ -48,15 +48,15 @@ export function contextOf(conversation: Conversation, turnId: string): Context {
   return { input, previousResponseId: predecessor(conversation, turn, previous.responseId) };
 }
 
-/** The response that a turn follows: in a conversation of the server the last one before it, else the one that is given. */
+/** The response that a turn follows: in a conversation on the server, the last one before it; otherwise `previous`. */
 function predecessor(conversation: Conversation, turn: Turn | undefined, previous: string | null): string | null {
   if (conversation.remote === null || turn === undefined) return previous;
   const path = turnsBefore(conversation, turn).flatMap((each) => chain(each));
   return path.at(-1)?.responseId ?? null;
 }
 
-/** Everything said so far, for when the server no longer knows the answer that the question continues. Of what was shown
-    before, that which the server still has. */
+/** All messages so far, for when the server no longer has the answer that the question follows. Attachments that have expired
+    are left out. */
 export function wholeContext(conversation: Conversation, turnId: string): Message[] {
   const turn = conversation.turns.find((turn) => turn.id === turnId);
   const messages: Message[] = [];
@@ -74,7 +74,7 @@ function exchanges(conversation: Conversation, turnId: string): { question: stri
     .filter(({ answers }) => answers.length > 0);
 }
 
-// A stopped answer without a word leaves nothing to go on from; a failed or lost one is not part of the dialogue.
+// A stopped answer without text cannot be continued; a failed or lost answer is not part of the dialogue.
 function isWhole(answer: Answer): boolean {
   return answer.status === "completed" || ((answer.status === "incomplete" || answer.status === "cancelled") && answer.text !== "");
 }

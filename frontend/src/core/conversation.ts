@@ -1,9 +1,9 @@
-/* A conversation as this browser keeps it. Every tab holds one, works on it alone and joins what others wrote:
-   `join` is commutative, associative and idempotent, so it does not matter in which order tabs hear from each other.
+/* A conversation as this browser stores it. Each tab has a copy, changes it alone and joins the writes of other tabs:
+   `join` is commutative, associative and idempotent, so the order of the writes does not matter.
 
-   It is a tree: another answer to a question, or the question in other words, is a turn beside the first one (a
-   version). So nothing that was said is ever replaced. One path through the tree is on show. Which versions are answers to
-   one question is told by their words and files, so every device sees the same, also of what other clients asked. */
+   A conversation is a tree. Another answer to a question, or an edited question, is a sibling of the first turn (a version).
+   So nothing is ever replaced. One path through the tree is visible. Versions with the same words and files are answers to
+   one question, so every device groups them alike, also the turns of other clients. */
 
 import { moreAdvanced, isRunning, type Answer } from "./answer";
 import type { Attachment } from "./attachments";
@@ -11,11 +11,11 @@ import { latest, DEFAULT_SETTINGS, type StampedSettings, type Settings } from ".
 import { withoutMarks } from "./titles";
 import { texts } from "./words";
 
-/** next: it is sent when the answer before it has ended · sending: it is on its way · unsent: it was not accepted,
-    `problem` says why · accepted: it has an answer · withdrawn: taken back into the composer, no longer shown. */
+/** next: it is sent when the answer before it has ended · sending: a request is running · unsent: it was not accepted,
+    `problem` says why · accepted: it has an answer · withdrawn: it went back into the composer and is no longer shown. */
 export type Phase = "next" | "sending" | "unsent" | "accepted" | "withdrawn";
 
-/** A server that has no room now, and said until when (ms since the epoch). */
+/** The server has no capacity until this time (ms since the epoch). */
 export interface Refusal {
   readonly status: number;
   readonly until: number;
@@ -23,11 +23,11 @@ export interface Refusal {
 
 export interface Problem {
   readonly words: string;
-  /** Whether the same question could be accepted at another time. */
+  /** Whether the same question could be accepted later. */
   readonly again: boolean;
-  /** It is sent by itself when a connection is there. */
+  /** The question is sent automatically when there is a connection. */
   readonly waits?: boolean;
-  /** The server said when to come back. */
+  /** Present where the server said when to try again. */
   readonly refused?: Refusal;
   readonly code: string;
 }
@@ -37,17 +37,17 @@ export interface Turn {
   /** The turn that it follows; null: none. */
   readonly parent: string | null;
   readonly question: string;
-  /** What goes with the question. */
+  /** The images and texts of the question. */
   readonly attachments: readonly Attachment[];
-  /** The place in the conversation; `sentAt` is when the current attempt was sent. Both in ms. */
+  /** `askedAt` gives the order in the conversation; `sentAt` is when the current attempt was sent. Both in ms. */
   readonly askedAt: number;
   readonly sentAt: number;
   readonly model: string | null;
-  /** What it is asked with, so that each try of one attempt is the same request; null once it was accepted. */
+  /** The settings of the request, so that each try of one attempt is the same request; null once it was accepted. */
   readonly settings: Settings | null;
-  /** Counts the responses that were asked for, of which each continues those before it. */
+  /** Counts the requested responses. Each continues those before it. */
   readonly attempt: number;
-  /** Older messages may be left out where all are too many for the model. */
+  /** Older messages may be left out where the model cannot read all. */
   readonly trimmed: boolean;
   /** Counts changes within one attempt before it has an answer. */
   readonly revision: number;
@@ -61,15 +61,15 @@ export interface Turn {
   readonly before: readonly Answer[];
 }
 
-/** The version that a reader wanted to see, and when. */
+/** The version that a reader chose, and when. */
 export interface Choice {
   readonly turn: string;
   readonly at: number;
 }
 
-/** What the reader calls it, and whether it stands first in the list. Of two, the later one holds. */
+/** The reader's name for a conversation, and whether it is pinned. Of two labels the later one applies. */
 export interface Label {
-  /** Empty while it has no name of its own. */
+  /** Empty: no name. */
   readonly name: string;
   readonly pinned: boolean;
   readonly at: number;
@@ -78,17 +78,17 @@ export interface Label {
 export interface Conversation {
   readonly id: string;
   readonly createdAt: number;
-  /** Its id on the server. Null: it is in this browser only, or the server has not been told of it yet. */
+  /** Its id on the server. Null: it is in this browser only, or was not created on the server yet. */
   readonly remote: string | null;
   readonly label: Label;
-  /** When the server last saw a turn of it; 0 where that is not known. */
+  /** When the server last received a turn; 0: not known. */
   readonly usedAt: number;
-  /** Empty also where the server has them and they are not kept here. */
+  /** Also empty where the server has turns that this browser does not store. */
   readonly turns: readonly Turn[];
-  /** By the turn that the versions follow ("": none), and by question (`seenAt`). Without a choice the newest version is
-      shown. */
+  /** By the turn that the versions follow ("": none), and by question (`answerChoiceKey`). Without a choice the newest
+      version is shown. */
   readonly chosen: Readonly<Record<string, Choice>>;
-  /** What following questions are asked with. */
+  /** The settings of the next questions. */
   readonly settings: StampedSettings;
 }
 
@@ -125,11 +125,11 @@ export function chain({ before, answer }: Turn): readonly Answer[] {
   return answer === null ? before : [...before, answer];
 }
 
-/** The turns on show, in order. */
+/** The turns of the visible path, in order. */
 export function visibleTurns(conversation: Conversation): readonly Turn[] {
   const { children } = tree(conversation);
   const path: Turn[] = [];
-  const visited = new Set<string>(); // what was damaged in the store may follow itself
+  const visited = new Set<string>(); // in a damaged record a turn may follow itself
   for (let at = ROOT; !visited.has(at); ) {
     visited.add(at);
     const siblings = children.get(at) ?? [];
@@ -152,8 +152,8 @@ export function answerVersions(conversation: Conversation, turn: Turn): readonly
   return versions(conversation, turn).filter((each) => isSameQuestion(each, turn));
 }
 
-/** One turn for each question that was asked in this place, in the order in which they were asked first: this turn for its
-    own question, for another one the answer that was seen last. */
+/** One turn for each question at this place, in the order in which the questions were first asked: this turn for its own
+    question, and the answer that was visible last for each other question. */
 export function questionVersions(conversation: Conversation, turn: Turn): readonly Turn[] {
   const siblings = versions(conversation, turn);
   const first = siblings.filter((each, place) => siblings.findIndex((other) => isSameQuestion(each, other)) === place);
@@ -171,7 +171,8 @@ function answerOnShow(conversation: Conversation, answers: readonly Turn[]): Tur
   return answers.find(({ id }) => id === conversation.chosen[answerChoiceKey(oldest)]?.turn) ?? newest;
 }
 
-/** Where `chosen` has the answer to a question that was seen last. `oldest`: the first one to it. No turn has such an id. */
+/** The key in `chosen` of the answer to a question that was visible last. `oldest`: the first answer to it. No turn has such
+    an id. */
 function answerChoiceKey(oldest: Turn): string {
   return `:${oldest.id}`;
 }
@@ -191,13 +192,13 @@ export function turnsBefore(conversation: Conversation, turn: Turn): readonly Tu
 /** Shows this turn among its versions. */
 export function withChoice(conversation: Conversation, turn: Turn, now: number): Conversation {
   const parent = tree(conversation).parents.get(turn.id) ?? ROOT;
-  const at = Math.max(now, (conversation.chosen[parent]?.at ?? 0) + 1); // later than the choice that it follows
+  const at = Math.max(now, (conversation.chosen[parent]?.at ?? 0) + 1); // later than the choice before it
   const choice = { turn: turn.id, at };
   const oldest = answerVersions(conversation, turn)[0] ?? turn;
   return { ...conversation, chosen: { ...conversation.chosen, [parent]: choice, [answerChoiceKey(oldest)]: choice } };
 }
 
-/** From now on it is asked with these settings. */
+/** The conversation with these settings for the next questions. */
 export function withSettings(conversation: Conversation, settings: Settings, now: number): Conversation {
   return { ...conversation, settings: { ...settings, at: Math.max(now, conversation.settings.at + 1) } };
 }
@@ -206,9 +207,9 @@ const ROOT = "";
 
 interface Tree {
   readonly byId: ReadonlyMap<string, Turn>;
-  /** By turn: what it follows, ROOT where that is nothing. */
+  /** By turn: the turn that it follows; ROOT for none. */
   readonly parents: ReadonlyMap<string, string>;
-  /** By what they follow: the turns that are not withdrawn. */
+  /** By the turn that they follow: the turns that are not withdrawn. */
   readonly children: ReadonlyMap<string, readonly Turn[]>;
 }
 
@@ -226,7 +227,7 @@ function buildTree({ turns }: Conversation): Tree {
   const children = new Map<string, Turn[]>();
   for (const turn of turns) {
     let parent = turn.parent === null ? undefined : byId.get(turn.parent);
-    // What follows a question that was taken back follows what came before that.
+    // A turn after a withdrawn question follows the turn before that question.
     for (let steps = turns.length; parent?.phase === "withdrawn" && steps > 0; steps -= 1) {
       parent = parent.parent === null ? undefined : byId.get(parent.parent);
     }
@@ -244,17 +245,17 @@ export function isBusy(turn: Turn): boolean {
   return turn.phase === "sending" || (turn.phase === "accepted" && turn.answer !== null && isRunning(turn.answer));
 }
 
-/** What runs on the path that is on show. */
+/** The running turn of the visible path. */
 export function busyTurn(conversation: Conversation): Turn | null {
   return visibleTurns(conversation).find(isBusy) ?? null;
 }
 
-/** Whether anything runs, on whichever path. */
+/** Whether a turn runs on any path. */
 export function isAnyBusy(conversation: Conversation): boolean {
   return conversation.turns.some(isBusy);
 }
 
-/** Shows the path that leads to this turn. What follows it is shown as before. */
+/** Shows the path to this turn. The choices after it stay. */
 export function withPathTo(conversation: Conversation, turn: Turn, now: number): Conversation {
   return [...turnsBefore(conversation, turn), turn].reduce((current, each) => {
     const siblings = versions(current, each).filter(({ id }) => id !== each.id);
@@ -269,10 +270,10 @@ export function title(conversation: Conversation): string {
   return first === undefined ? texts().newChat : questionTitle(first.question);
 }
 
-/** Names are made with each drawing of the list, and a question may be long. */
+/** Titles are computed each time the list is drawn, and a question may be long. */
 const MAX_TITLE_SOURCE = 400;
 
-/** What a chat that began with this question is called until it has a name. */
+/** The title of a chat with this first question, until it has a name. */
 export function questionTitle(question: string): string {
   const line = withoutMarks(question.trim().slice(0, MAX_TITLE_SOURCE)).replace(/\s+/g, " ").trim();
   if (line === "") return texts().newChat;
@@ -283,7 +284,7 @@ export function lastUsed(conversation: Conversation): number {
   return conversation.turns.reduce((latest, turn) => Math.max(latest, turn.sentAt), Math.max(conversation.createdAt, conversation.usedAt));
 }
 
-/** Whether the server has all of it, so that it need not be kept here. */
+/** Whether the server has all of it, so that this browser need not store it. */
 export function isOnServer(conversation: Conversation): boolean {
   return conversation.remote !== null && conversation.turns.every((turn) => turn.phase === "withdrawn" || (turn.phase === "accepted" && !isBusy(turn)));
 }
@@ -297,14 +298,14 @@ function compareTurns(a: Turn, b: Turn): number {
   return a.askedAt - b.askedAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
-/** A question that has no answer once more, under the same key: the gateway knows it should it have been accepted
-    unheard. */
+/** A question without an answer, to be sent again under the same key. If the gateway accepted it before, it recognises the
+    key. */
 export function withResend(turn: Turn, tab: string, now: number): Turn {
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, revision: turn.revision + 1 };
 }
 
-/** The responses up to the one that can be continued; empty where none can. Behind one that failed it is the one that it
-    was to continue. */
+/** The responses up to the one that can be continued; empty where none can. If the last continuation failed, these are the
+    responses before it. */
 export function continuableChain(turn: Turn): readonly Answer[] {
   if (turn.answer === null || isRunning(turn.answer)) return [];
   if (turn.answer.continuable) return chain(turn);
@@ -312,14 +313,14 @@ export function continuableChain(turn: Turn): readonly Answer[] {
   return status === "failed" || status === "lost" || (status !== "completed" && text === "") ? turn.before : [];
 }
 
-/** More of an answer that was cut short; unchanged where nothing can be continued. */
+/** The turn with a request to continue its answer; unchanged where nothing can be continued. */
 export function withContinuation(turn: Turn, tab: string, now: number): Turn {
   const before = continuableChain(turn);
   if (before.length === 0) return turn;
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, attempt: turn.attempt + 1, revision: 0, answer: null, before };
 }
 
-/** A tab that continues an answer and one that asks for another one at the same time make two requests. */
+/** A continuation and a new attempt have different keys, so two tabs that start one each make two requests. */
 export function idempotencyKey(turn: Turn): string {
   const key = `${turn.id}.${turn.attempt}${turn.trimmed ? ".trimmed" : ""}`;
   return turn.before.length === 0 ? key : `${key}.more`;
@@ -353,7 +354,7 @@ function joinLabels(a: Label, b: Label): Label {
   return JSON.stringify([a.name, a.pinned]) >= JSON.stringify([b.name, b.pinned]) ? a : b;
 }
 
-// The latest choice holds; of two in one millisecond any fixed one will do.
+// The latest choice applies. For two in one millisecond any fixed order is enough.
 function joinChoices(a: Conversation["chosen"], b: Conversation["chosen"]): Conversation["chosen"] {
   const choices: Record<string, Choice> = { ...a };
   for (const [parent, theirs] of Object.entries(b)) {
@@ -376,7 +377,7 @@ function mostAdvanced(answer: Answer, other: Turn): Answer {
   return same === undefined ? answer : moreAdvanced(answer, same);
 }
 
-// Any fixed order will do for the cases that differ by chance only (two tabs that retried at once), as long as every tab uses it.
+// Where two tabs retried at once, any fixed order is enough, as long as every tab uses it.
 function isAhead(a: Turn, b: Turn): boolean {
   if ((a.answer === null) !== (b.answer === null)) return a.answer !== null;
   const [mine, theirs] = [a.answer?.responseId ?? "", b.answer?.responseId ?? ""];
@@ -385,8 +386,8 @@ function isAhead(a: Turn, b: Turn): boolean {
   return a.sentAt !== b.sentAt ? a.sentAt > b.sentAt : a.tab >= b.tab;
 }
 
-/** Whether `a` holds something besides progress that `b` lacks, so that writing `b` over it would lose it. What the server
-    has, and was taken out of the store to make room, is nothing to lose. */
+/** Whether `a` has something that `b` lacks, apart from progress of an answer. Writing `b` over `a` would lose it. Turns that
+    the server has, and that were removed to free space, do not count. */
 export function knowsMore(a: Conversation, b: Conversation): boolean {
   if ((a.remote !== null && b.remote === null) || a.label.at > b.label.at) return true;
   if (b.turns.length === 0 && isOnServer(a)) return false;

@@ -1,15 +1,14 @@
-/* Diagrams that an answer has as blocks of code in the language of Mermaid: what is said to the frames (public/diagram.js)
-   and understood of them, and in which order diagrams are drawn. One frame draws them all, one after the other, because what
-   draws is 3.5 MB of script: a frame of its own for each would fetch and compile that again, as browsers keep no cache
-   for frames of an opaque origin. */
+/* Mermaid diagrams in an answer: the messages to and from the frames (public/diagram.js), and the order in which diagrams are
+   drawn. One frame draws all diagrams, one after the other. Mermaid is 3.5 MB of script, and browsers keep no cache for frames
+   of an opaque origin: a frame for each diagram would fetch and compile the script again. */
 
 /** A longer source is not drawn: the time to lay it out grows faster than its length. */
 export const MOST_CHARACTERS = 20_000;
 /** A higher diagram scrolls within its frame. */
 const MOST_HEIGHT = 640;
-/** So long a frame may take until it runs, and until it has drawn or shown one diagram. */
+/** The time limit of a frame until it runs, and until it has drawn or shown one diagram. */
 export const ANSWER_MS = 10_000;
-/** What draws may be slow to come; the source is read meanwhile. */
+/** The time limit for loading Mermaid. The source is shown meanwhile. */
 const LOAD_MS = 60_000;
 
 export type ToFrame =
@@ -23,7 +22,7 @@ export type FromFrame =
   | { readonly did: "wrong"; readonly id: number }
   | { readonly did: "shown"; readonly height: number };
 
-/** Null: not a message of a frame. What draws handles the text of a model, so nothing that it says is taken on trust. */
+/** Null: not a message of a frame. The frame handles the text of a model, so its messages are checked. */
 export function fromFrame(data: unknown): FromFrame | null {
   if (typeof data !== "object" || data === null) return null;
   const { did, id, svg, height } = data as Record<string, unknown>;
@@ -34,26 +33,26 @@ export function fromFrame(data: unknown): FromFrame | null {
   return null;
 }
 
-/** Of the frame that shows a diagram, in CSS px. */
+/** The height of the frame that shows a diagram, in CSS px. */
 export function frameHeight(height: number): number {
   return Math.min(MOST_HEIGHT, Math.ceil(height));
 }
 
-/** Whether the page is dark: the reader's choice, else the system's. */
+/** Whether the page is dark: the reader's choice, otherwise the system's. */
 export function isDark(choice: string | undefined, system: boolean): boolean {
   return choice === undefined ? system : choice === "dark";
 }
 
-/** `wrong`: the source is no diagram. `late`: what draws could not be had, or did not answer. */
+/** `wrong`: the source is not a valid diagram. `late`: Mermaid could not be loaded, or did not answer. */
 export type Drawing = { readonly svg: string } | "wrong" | "late";
 
 export interface DrawingParts {
-  /** Makes the frame that draws, and takes it away, with whatever it does. */
+  /** Create and remove the frame that draws. Removing it stops its work. */
   open(): void;
   close(): void;
   send(message: ToFrame): void;
   later(run: () => void, ms: number): () => void;
-  /** The address of what draws. */
+  /** The address of Mermaid's script. */
   script: string;
 }
 
@@ -65,14 +64,14 @@ interface Job {
 
 /** The frame that draws:
 
-    closed → opening (asked for) → loading (it runs) → idle (it has what draws) ⇄ drawing
+    closed → opening (the document loads) → loading (Mermaid loads) → idle ⇄ drawing
 
-    and back to closed when it does not answer in time. Then the diagram that it was at is late, or, before the first one,
-    all are; it begins anew for the others. */
+    It goes back to closed when it does not answer in time. The current diagram is then late; before the first diagram, all
+    are. A new frame draws the others. */
 export class DrawingQueue {
   private state: "closed" | "opening" | "loading" | "idle" | "drawing" = "closed";
   private waiting: Job[] = [];
-  /** Empty unless `drawing`. */
+  /** Null unless `drawing`. */
   private current: Job | null = null;
   private id = 0;
   private stopTimer = (): void => undefined;

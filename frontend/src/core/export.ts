@@ -1,4 +1,4 @@
-/* A conversation as a file. What the model wrote stands in it to the letter. */
+/* A conversation as a file. The model's text is written unchanged. */
 
 import { parts, type Answer, type Part } from "./answer";
 import { chain, visibleTurns, title, type Conversation, type Turn } from "./conversation";
@@ -10,13 +10,13 @@ import { texts } from "./words";
 const FORMAT = "tailrace.conversation";
 const VERSION = 1;
 
-/** The turns on show, for people. Reasoning is left out. */
+/** The visible turns, for people. Reasoning is left out. */
 export function asMarkdown(conversation: Conversation): string {
   const turns = visibleTurns(conversation).flatMap((turn) => [questionBlock(turn), ...answerBlocks(turn)]);
   return `${[`# ${title(conversation)}`, ...turns].join("\n\n")}\n`;
 }
 
-/** All that is kept, for programs: also the turns beside those on show, reasoning, and calls. Times as in RFC 3339. */
+/** All that is stored, for programs: also the other versions, reasoning, and calls. Times as in RFC 3339. */
 export function asJson(conversation: Conversation): string {
   const turns = conversation.turns.filter(({ phase }) => phase !== "withdrawn");
   const body = {
@@ -66,7 +66,7 @@ function answerRecord(answer: Answer): object {
 
 function questionBlock({ question, askedAt, attachments }: Turn): string {
   const names = attachments.map(({ name }) => `\n> *${name}*`).join("");
-  // A quote, so that nothing in it is taken for a heading of the file.
+  // A quote, so that nothing in it becomes a heading of the file.
   return `## ${texts().question}\n\n*${stamp(askedAt)}*\n\n${question.split("\n").map((line) => `> ${line}`.trimEnd()).join("\n")}${names === "" ? "" : `\n>${names}`}`;
 }
 
@@ -94,7 +94,7 @@ function block({ kind, name, text }: Part): string[] {
   return [`*${texts().callOf(name === "" ? texts().namelessTool : name)}*`, `${marks}${kind === "function" ? "json" : ""}\n${text}\n${marks}`];
 }
 
-/** What ends a block of code that the text leaves open: what comes behind the answer is not of it. */
+/** The fence that closes a block of code that the text leaves open, so that the block ends with the answer. */
 function closingFence(text: string): string {
   for (let at = 0; at < text.length; ) {
     const code = fence(text, at);
@@ -108,7 +108,7 @@ function closingFence(text: string): string {
   return "";
 }
 
-/** To the minute, and the same wherever the file is read. */
+/** To the minute, in UTC. */
 function stamp(ms: number): string {
   return `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC`;
 }

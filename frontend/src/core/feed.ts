@@ -1,4 +1,4 @@
-/* What the feed tells: that conversations of the reader came, changed and went, here or on another device. */
+/* Events of the feed: conversations of the reader were created, changed and deleted, here or on another device. */
 
 import type { Fields } from "./fields";
 export type FeedEvent = { readonly position: string } & (
@@ -7,12 +7,12 @@ export type FeedEvent = { readonly position: string } & (
   | { readonly kind: "labelled"; readonly id: string; readonly name: string | null; readonly pinned: boolean | null; readonly metadata: Fields | null }
   | { readonly kind: "chosen"; readonly id: string; readonly head: string | null }
   | { readonly kind: "turn"; readonly id: string; readonly response: string; readonly parent: string | null }
-  /** A response of it began or ended, or its items changed. */
+  /** A response of the conversation began or ended, or its items changed. */
   | { readonly kind: "changed"; readonly id: string; readonly response: string | null }
   | { readonly kind: "deleted"; readonly id: string }
 );
 
-/** Events that make no sense are left out. */
+/** Invalid events are left out. */
 export function readFeed(values: readonly unknown[]): FeedEvent[] {
   return values.flatMap((value) => {
     const event = readFeedEvent(value);

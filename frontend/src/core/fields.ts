@@ -1,7 +1,7 @@
-/** The members of what should be an object of JSON. */
+/** The members of a JSON object. */
 export type Fields = Record<string, unknown>;
 
-/** Null: it is none. */
+/** Null: not a JSON object. */
 export function fields(value: unknown): Fields | null {
   return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : null;
 }

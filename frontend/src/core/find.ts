@@ -1,12 +1,11 @@
-/* Looks for words in the conversations that are kept here: what is found at once, also without a connection. */
+/* Finds words in the conversations that this browser stores. It works at once, also without a connection. */
 
 import { chain, visibleTurns, title, type Conversation } from "./conversation";
 import { messageText } from "./reading";
 
-const AROUND = 60; // characters before a hit, and twice as many behind it
+const AROUND = 60; // characters before a match, and twice as many after it
 
-/** By conversation that has all the words in its title or in one of its turns: the place of the first one, empty where it
-    is the title. */
+/** By conversation with all the words in its title or in one turn: the text around the first word; empty for the title. */
 export function findLocally(conversations: readonly Conversation[], words: string): Map<string, string> {
   const terms = foldCase(words).split(/\s+/).filter((word) => word !== "");
   const snippets = new Map<string, string>();
@@ -38,7 +37,7 @@ function snippet(text: string, word: string): string {
   return `${from > 0 ? "…" : ""}${cut}${to < text.length ? "…" : ""}`;
 }
 
-// Letters only change into as many others here, so that places stay where they are.
+// Keeps the length, so that indexes stay valid.
 function foldCase(text: string): string {
   const lower = text.toLowerCase();
   return lower.length === text.length ? lower : text;

@@ -24,7 +24,7 @@ export interface Footnote {
 
 export interface NoteNumber {
   readonly number: number;
-  /** Its text has come. */
+  /** Whether the text of the note has arrived. */
   readonly hasText: boolean;
 }
 
@@ -34,7 +34,7 @@ const REFERENCE = new RegExp(`^${LABEL}(?!\\()`);
 /** A line without indentation that is not the next line of a note. */
 const OTHER_BLOCK = /^ {0,3}(?:\[\^|[#>|]|`{3}|~{3}|[-*+][ \t]|\d{1,9}[.)][ \t]|(?:[-*_][ \t]*){3,}$)/;
 
-/** For the parser. */
+/** The extension of the parser. */
 export const FOOTNOTES: MarkedExtension = {
   extensions: [
     {
@@ -98,7 +98,7 @@ export function reference(token: RefToken): El {
   return { ...el("sup", [token.raw]), note: token.label };
 }
 
-/** The text of a note where the parser found it; `settled` takes it from there. */
+/** The text of a note at the place where the parser met it. `MarkdownTree` moves it to the end. */
 export function noteText({ label }: NoteToken, content: readonly Node[]): El {
   return { ...el("div", content), note: label };
 }
@@ -108,7 +108,7 @@ interface BlockNotes {
   readonly notes: readonly Footnote[];
 }
 
-/** By label. While the text runs, a number is taken for a reference whose note is still to come. */
+/** By label. While the text runs, a numeric label counts as a reference whose note arrives later. */
 export function numberNotes(blocks: readonly BlockNotes[], running: boolean): ReadonlyMap<string, NoteNumber> {
   const withText = new Set(blocks.flatMap(({ notes }) => notes.map(({ label }) => label)));
   const numbers = new Map<string, NoteNumber>();
@@ -118,12 +118,12 @@ export function numberNotes(blocks: readonly BlockNotes[], running: boolean): Re
       numbers.set(label, { number: numbers.size + 1, hasText: withText.has(label) });
     }
   }
-  // A note that nothing refers to is still something that was said.
+  // A note without a reference is shown too.
   for (const label of withText) if (!numbers.has(label)) numbers.set(label, { number: numbers.size + 1, hasText: true });
   return numbers;
 }
 
-/** How the references of a block are drawn, as a key. */
+/** A key of how the references of a block are drawn. */
 export function referenceKey({ refs }: BlockNotes, numbers: ReadonlyMap<string, NoteNumber>): string {
   return refs.map((label) => `${numbers.get(label)?.number ?? "-"}${numbers.get(label)?.hasText === true ? "!" : "?"}`).join(" ");
 }
@@ -140,7 +140,7 @@ export function withNumbers(nodes: readonly Node[], numbers: ReadonlyMap<string,
 function drawReference(node: El, note: NoteNumber | undefined): Node {
   if (note === undefined) return node.children[0] ?? "";
   const number = String(note.number);
-  // The same element before its note has come, so that nothing moves when it does.
+  // The same element before the note has arrived, so that nothing moves when it does.
   const waiting: El["attributes"] = note.hasText ? {} : { disabled: "" };
   const button = el("button", [number], { type: "button", class: "to-note", "data-note": number, "aria-label": texts().footnote(number), ...waiting });
   return el("sup", [button], { class: "note-ref" });

@@ -1,16 +1,16 @@
-/* Formulas in Markdown: \(…\), \[…\], $$…$$ and $…$. Markdown would take their backslashes and underscores for its own, so
-   each is replaced by a placeholder before the text is parsed, and comes back when the tree is made. A placeholder behaves
-   like punctuation in Markdown. What is code is left alone as far as it is seen here; what is not seen to be code (an
-   indented block, an address) gets its source back (`restore`).
+/* Formulas in Markdown: \(…\), \[…\], $$…$$ and $…$. Markdown would interpret their backslashes and underscores. So a
+   placeholder replaces each formula before the text is parsed, and the formula is put back when the tree is built. A
+   placeholder behaves like punctuation in Markdown. Code is skipped where this file recognises it. Other code (an indented
+   block, an address) gets its source back (`restore`).
 
-     opener        closer     what else
+     opener        closer     conditions
      \(            \)         in one paragraph
      \[            \]         in one paragraph; over blank lines where the opener stands alone on its line
      $$            $$         the same
      $             $          in one line; no space inside the dollars, no digit or letter beside them, no prose between
 
-   While a text is running, what may still become a formula is held back, and one that stands on lines of its own is shown
-   as its source. */
+   While a text is running, a part that may still become a formula is held back. An unfinished formula on lines of its own is
+   shown as its source. */
 
 import { fence } from "./partialMarkdown";
 
@@ -19,24 +19,24 @@ export interface Formula {
   readonly source: string;
   readonly tex: string;
   readonly display: boolean;
-  /** Its end has not come yet. */
+  /** Its end has not arrived yet. */
   readonly open: boolean;
 }
 
 export interface ShelteredText {
   /** The text with placeholders. */
   readonly text: string;
-  /** What they stand for; a string is itself. */
+  /** What the placeholders replace: a formula, or a literal ⸨. */
   readonly originals: readonly (Formula | string)[];
 }
 
-/** Characters of a formula that may go over blank lines, and of any other. */
+/** The most characters of a formula that may contain blank lines, and of any other. */
 const LONGEST_BLOCK = 4_000;
 const LONGEST = 1_000;
-/** What follows a single dollar is held back no longer than this: most often it is an amount. */
+/** The most characters that are held back after a single dollar: most often it is an amount. */
 const LONGEST_HELD_BACK = 80;
 
-/** Characters of a line before a formula that are nothing but marks of lists and quotes. */
+/** The most characters of list and quote marks in a line before a formula. */
 const LONGEST_MARKS = 80;
 
 const PLACEHOLDER = /⸨(\d+)⸩/g;
@@ -91,7 +91,7 @@ class Scan {
   /** Characters of the source that are in `out`. */
   private copyEnd = 0;
   private at = 0;
-  /** Where the next closer is, as far as it was looked for. So a text of openers alone is not searched for each of them. */
+  /** Where the next closer of each kind is. So a text with many openers and no closer is searched once. */
   private readonly nextCloser: Record<Opener, number> = { "\\(": -1, "\\[": -1, $$: -1 };
 
   constructor(
@@ -154,7 +154,7 @@ class Scan {
     for (let code = fence(this.source, this.at); code !== null; code = fence(this.source, this.at)) this.skip(code.end);
   }
 
-  /** Text without formulas. What looks like a placeholder in it is none. */
+  /** Skips text without formulas. A literal ⸨ in it is replaced, so that it is not taken for a placeholder. */
   private skip(end: number): void {
     for (let place = this.source.indexOf("⸨", this.at); place !== -1 && place < end; place = this.source.indexOf("⸨", place + 1)) {
       this.at = place;
@@ -199,7 +199,7 @@ class Scan {
     return true;
   }
 
-  /** The place behind the closer; "open" where it can still come. */
+  /** The index after the closer; "open" where the closer can still arrive. */
   private closerEnd(opener: Opener, alone: boolean): number | "open" | "none" {
     const { source } = this;
     const from = this.at + 2;
@@ -265,7 +265,7 @@ class Scan {
   }
 }
 
-/** Whether what stands between two dollars is a formula. `behind`: the next characters. */
+/** Whether the text between two dollars is a formula. `after`: the next characters. */
 function isInline(tex: string, after: string): boolean {
   if (tex === "" || /\s$/.test(tex) || isProse(tex)) return false;
   // "the $n$th term", but not "$HOME/bin:$PATH".
@@ -275,12 +275,12 @@ function isInline(tex: string, after: string): boolean {
   return !(/^\d/.test(tex) && !tex.includes("\\") && /[A-Za-z]{2}/.test(tex));
 }
 
-// Brackets that were escaped, or two prices in a sentence.
+// Escaped brackets, or two prices in a sentence.
 function isProse(tex: string): boolean {
   return !/[\\^_={}]/.test(tex) && /(?:^|\s)[A-Za-z]{2,},? [A-Za-z]{2,}(?:[\s,.;:!?]|$)/.test(tex);
 }
 
-/** Without the marks of a quote that goes around it. */
+/** Without the marks of a quote around it. */
 function withoutQuoteMarks(tex: string, before: string): string {
   return /^[ \t]*>/.test(before) ? tex.replace(/\n[ \t]*(?:>[ \t]?)+/g, "\n") : tex;
 }

@@ -1,11 +1,11 @@
-/* JSON for reading. Nothing is parsed into values and written again: that would lose digits of long numbers, members that
-   come twice, and the order of numbered ones. Only the space between the tokens changes. */
+/* JSON for reading. Only the space between tokens changes. Parsing into values and writing them again would lose digits of
+   long numbers, duplicate members, and the order of numeric keys. */
 
-/** Longer texts, and deeper levels, are not worth it. */
+/** Longer texts are not indented; deeper levels are indented like the deepest one. */
 const LONGEST = 20_000;
 const DEEPEST = 16;
 
-/** `text` with one member to a line; null if it is not whole JSON, or too long. */
+/** `text` with one member per line; null if it is not complete JSON, or too long. */
 export function indentJson(text: string): string | null {
   if (text.length > LONGEST || !isJson(text)) return null;
   let out = "";

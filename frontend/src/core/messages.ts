@@ -1,4 +1,4 @@
-/* Messages shown to the reader when something went wrong: what happened and what helps. */
+/* Messages to the reader about problems: what happened, and what the reader can do. */
 
 import type { Answer } from "./answer";
 import { MAX_IMAGE_BYTES, MAX_TEXT_BYTES, type Kind, type Refusal as FileRefusal } from "./attachments";
@@ -8,7 +8,7 @@ import { firstModel, type Seam } from "./reading";
 import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, type Settings, type InvalidField } from "./settings";
 import { texts } from "./words";
 
-/** `status` 0: the server was not reached. `refused`: where it said when to come back. */
+/** `status` 0: the server was not reached. `refusal`: when the server said to try again; null: it did not say. */
 export function askProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   const code = fault.code;
   if (status === 0) return { code, again: true, waits: true, words: texts().unreachableKept };
@@ -23,21 +23,21 @@ export function askProblem(status: number, fault: Fault, refusal: Refusal | null
   return { code, again: false, words: fault.message };
 }
 
-/** The code of a question in a chat of which another answer is being written, asked for on another device. */
+/** The error code where an answer of the same chat is running, requested on another device. */
 export const LOCKED = "conversation_locked";
-/** The code of what is more than the model takes. */
+/** The error code where the input is longer than the model accepts. */
 export const TOO_LONG = "context_length_exceeded";
 
 export function delayWords(ms: number | null): string {
   return ms === null ? texts().inAMoment : texts().inSeconds(Math.max(1, Math.ceil(ms / 1000)));
 }
 
-/** Whether the server takes the same request at another time. */
+/** Whether the server may accept the same request later. */
 export function isRefusal(status: number): boolean {
   return status === 429 || status === 503;
 }
 
-/** From here on the time of day says more than seconds that are counted. */
+/** A shorter wait is shown in seconds, a longer one as a time of day. */
 const COUNTDOWN_MS = 100_000;
 
 function whenWords(until: number, now: number): string {
@@ -50,17 +50,17 @@ function serverRefusalWords(status: number, refusal: Refusal | null, now: number
   return status === 429 ? texts().busy(when) : texts().starting(when);
 }
 
-/** What is wrong, with the time that is left until now. */
+/** The text of a problem, with the remaining time. */
 export function problemWords({ words, refused: refusal }: Problem, now: number): string {
   return refusal === undefined ? words : serverRefusalWords(refusal.status, refusal, now);
 }
 
-/** Shown until a question that was refused is sent again. */
+/** The text that is shown until a refused question is sent again. */
 export function resendWords({ until }: Refusal, now: number): string {
   return texts().sentAgain(texts().inSeconds(Math.max(1, Math.ceil((until - now) / 1000))));
 }
 
-/** What cannot be continued any more, in other words than a question that cannot be asked. */
+/** The problem of a continuation. Where the answer is gone, the text differs from the one of a question. */
 export function continueProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   if (fault.code === "previous_response_not_found" || fault.code === "history_lost") {
     return { code: fault.code, again: false, words: texts().notContinued };
@@ -68,7 +68,7 @@ export function continueProblem(status: number, fault: Fault, refusal: Refusal |
   return askProblem(status, fault, refusal, now);
 }
 
-/** An upload was kept for its time, and is gone. */
+/** The problem of a question whose upload has expired. */
 export function expiredProblem(name: string): Problem {
   return { code: "file_expired", again: false, words: texts().fileExpired(name) };
 }
@@ -78,7 +78,7 @@ export function uploadWords(status: number, fault: Fault, retryAfterMs: number |
   if (status === 0) return texts().unreachable;
   if (status === 401) return texts().signedOut;
   if (status === 403) return texts().mayNotAsk;
-  if (fault.code === "too_many_files") return texts().uploadsUsedUp;
+  if (fault.code === "too_many_files") return texts().uploadLimit;
   if (status === 429) return texts().busy(delayWords(retryAfterMs));
   return status >= 500 ? texts().uploadFailed : fault.message;
 }
@@ -100,28 +100,28 @@ export function fileRefusalWords(why: FileRefusal, name: string, kind: Kind, ima
   }
 }
 
-/** A number of bytes. */
+/** The text of a number of bytes. */
 export function sizeWords(bytes: number): string {
   return bytes < 1_000_000 ? texts().kilobytes(Math.max(1, Math.round(bytes / 1000))) : texts().megabytes(bytes / 1_000_000);
 }
 
 const INVALID: Record<InvalidField, (longest: number | null) => string> = {
   instructions: () => texts().instructionsTooLong(MAX_INSTRUCTIONS),
-  temperature: () => texts().wrongTemperature(MAX_TEMPERATURE),
-  length: (longest) => (longest === null ? texts().wrongLength : texts().wrongLengthUpTo(longest)),
+  temperature: () => texts().invalidTemperature(MAX_TEMPERATURE),
+  length: (longest) => (longest === null ? texts().invalidLength : texts().invalidLengthUpTo(longest)),
 };
 
-/** What is wrong with a setting. */
+/** The text of an invalid setting. */
 export function invalidFieldWords(field: InvalidField, longest: number | null): string {
   return INVALID[field](longest);
 }
 
-/** Digits behind the point with which a temperature is said. */
+/** The number of decimals of a temperature. */
 export function temperatureDigits(temperature: number): number {
   return Math.abs(temperature * 10 - Math.round(temperature * 10)) < 0.05 ? 1 : 2;
 }
 
-/** What is set for a chat besides its model; empty where all is as usual. */
+/** The settings that differ from the defaults, without the model; empty where none does. */
 export function settingsWords({ instructions, temperature, length }: Settings): string {
   const parts = [
     ...(instructions === "" ? [] : [texts().withInstructions]),
@@ -131,12 +131,12 @@ export function settingsWords({ instructions, temperature, length }: Settings): 
   return parts.join(", ");
 }
 
-/** Whether trying again by itself may help before the reader is bothered. */
+/** Whether the page tries again before it reports the problem. */
 export function isTransient(status: number): boolean {
   return status === 0 || status === 408 || status === 409 || status === 429 || status >= 500;
 }
 
-/** Where a question stands in the queue. */
+/** The text of a question's place in the queue. */
 export function placeWords({ position, etaS, atLeast }: Place): string {
   const requests = position === 0 ? texts().queueNext : texts().queueBefore(position, atLeast);
   return etaS === null ? texts().queueOpen(requests) : texts().queueAbout(requests, durationWords(etaS));
@@ -152,7 +152,7 @@ const FAILURES: Record<string, () => string> = {
   [TOO_LONG]: () => texts().chatTooLong,
 };
 
-/** Who or what answered, where it is not just the model that was asked. */
+/** The note above an answer that comes from a cache or from another model than the requested one; null for other answers. */
 export function modelNote(answer: Answer): string | null {
   if (answer.cached) return texts().cachedAnswer;
   const model = firstModel(answer);
@@ -168,7 +168,7 @@ export interface EndNote {
   words: string;
 }
 
-/** How an answer ended, where it did not simply complete. */
+/** The note below an answer that did not complete; null where it completed or still runs. */
 export function endNote(answer: Answer): EndNote | null {
   switch (answer.status) {
     case "cancelled":

@@ -1,4 +1,4 @@
-/* What an answer is drawn from: plain objects, of a closed set of tags and attributes. */
+/* The tree of a drawn answer: plain objects with a closed set of tags and attributes. */
 
 export type Tag =
   | "p" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6" | "ul" | "ol" | "li" | "blockquote" | "hr" | "br"
@@ -7,7 +7,7 @@ export type Tag =
   | (typeof MATH_TAGS)[number]
   | (typeof SVG_TAGS)[number];
 
-/** What formulas are made of, beside spans. */
+/** The tags of formulas, in addition to spans. */
 export const MATH_TAGS = [
   "math", "semantics", "annotation", "mrow", "mi", "mn", "mo", "mtext", "mspace", "mstyle", "mpadded", "mphantom", "menclose",
   "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup", "munder", "mover", "munderover", "mtable", "mtr", "mtd", "mlabeledtr",
@@ -30,15 +30,15 @@ export interface El {
   readonly tag: Tag;
   readonly attributes: Readonly<Partial<Record<Attribute, string>>>;
   readonly children: readonly Node[];
-  /** Lengths, colours and borders of a part of a formula, by the names of the CSSOM. */
+  /** Lengths, colours and borders of a part of a formula, by CSSOM name. */
   readonly style?: Readonly<Record<string, string>>;
-  /** A formula: it counts for so many characters of the text, however it is drawn. */
+  /** For a formula: the number of characters of its source. */
   readonly counts?: number;
-  /** The footnote that it refers to, or whose text it is. */
+  /** The label of the footnote that the element refers to, or whose text it is. */
   readonly note?: string;
-  /** Code: the language that the model named. */
+  /** For code: the language that the model named. */
   readonly language?: string;
-  /** What is in it belongs to the view: the patcher makes the element and leaves its content alone. */
+  /** The view owns the content: the patcher creates the element and does not change its content. */
   readonly own?: true;
 }
 export type Node = El | string;

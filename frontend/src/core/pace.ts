@@ -1,4 +1,4 @@
-/* The small numbers under an answer. A number that was not really observed is left out, never guessed. */
+/* The figures under an answer. A figure that was not observed is left out. */
 
 import { isRunning, type Answer } from "./answer";
 import { texts } from "./words";
@@ -7,14 +7,14 @@ export interface Pace {
   firstTokenMs: number | null;
   tokensPerSecond: number | null;
   tokens: number | null;
-  /** While the answer runs, tokens are counted in the pieces that arrived: a lower bound. */
+  /** False while the answer runs: then `tokens` counts the pieces that arrived, a lower bound. */
   exact: boolean;
 }
 
-/** Below this span a rate says more about the network's batches than about the model. */
+/** In a shorter span, a rate depends on the network's batches more than on the model. */
 const SHORTEST_SPAN_MS = 150;
 
-/** `before`: what it continues. Its tokens count, but nothing of its pace. */
+/** `before`: the responses that the answer continues. Their tokens count; their pace does not. */
 export function pace(answer: Answer, sentAt: number, before: readonly Answer[] = []): Pace {
   const exact = !isRunning(answer);
   const tokens = exact ? (answer.usage?.output ?? null) : answer.deltas || null;

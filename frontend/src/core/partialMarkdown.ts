@@ -1,12 +1,12 @@
 /* Partial Markdown: the text of a running answer may end anywhere, also inside `**bo` or half a fence. `drawable` returns
-   the text to draw until more arrives. It holds back what is still ambiguous (a marker, half a table head) and closes what
-   is open. So a list does not first look like a headline, and bold text does not first show its asterisks. It is for
-   drawing only: a finished answer is drawn as it is. */
+   the text to draw until more arrives. It holds back ambiguous ends (a marker, half a table head) and closes open marks. So a
+   list does not first look like a headline, and bold text does not first show its asterisks. A finished answer is drawn
+   unchanged. */
 
-/** A last line that so far is nothing but what a list, headline, quote, rule, fence or table may begin with. */
+/** A last line that so far has only characters with which a list, headline, quote, rule, fence or table may begin. */
 const ONLY_MARKERS = /^[ \t>]*(?:[-+*_=#`~|:]+|\d{1,9}[.)]?|[-+*][ \t]+\[[ xX]?\]?)?[ \t]*$/;
 const OPENING_FENCE = /^[ \t]*(?:`{3,}[^`\n]*|~{3,}[^\n]*)$/;
-/** The address of a link, or what may become the head of a footnote. */
+/** A link definition, or the possible start of a footnote. */
 const DEFINITION_SO_FAR = /^ {0,3}\[(?:[^\]\n^][^\]\n]*\]:|\^[^\]\s]*(?:\]:?[ \t]*)?$)/;
 const DELIMITER_SO_FAR = /^[ \t|:-]*$/;
 
@@ -33,8 +33,8 @@ function insideFence(text: string): boolean {
 
 const FENCE_AT = /([ \t]*)((?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*)(`{3,}(?=[^`\n]*(?:\n|$))|~{3,})/y;
 
-/** Where the block of code ends that begins with this line; null where none does. One in a quote or an item of a list ends
-    with it at the latest. `open`: more text would belong to it. */
+/** The end of the block of code that begins in this line; null where none begins. A block in a quote or in a list item ends
+    with it at the latest. `open`: more text would belong to the block. */
 export function fence(text: string, at: number): { readonly end: number; readonly open: boolean } | null {
   FENCE_AT.lastIndex = at;
   const [, indent = "", around = "", marks = ""] = FENCE_AT.exec(text) ?? [];
@@ -56,7 +56,7 @@ function nextLine(text: string, at: number): number {
   return newline === -1 ? text.length : newline + 1;
 }
 
-// A table is one only once its second line is whole; until then its head would be drawn as text with bars.
+// A table is recognised by its second line. Until that line is complete, the head would be drawn as text with bars.
 function tableHeadStart(text: string): number | null {
   const block = text.lastIndexOf("\n\n") + 1;
   const lines = text.slice(block).replace(/^\n/, "").split("\n");
@@ -68,7 +68,7 @@ function tableHeadStart(text: string): number | null {
   return text.length - lines.slice(head).join("\n").length;
 }
 
-/** People do not nest emphasis deeper; what does is no emphasis, and closing it would only feed the parser. */
+/** Deeper nesting is not meant as emphasis, and closing it would only cost parsing time. */
 const MOST_OPEN = 8;
 
 interface OpenMark {
@@ -76,7 +76,7 @@ interface OpenMark {
   at: number;
 }
 
-// Emphasis, strikethrough and code that are still open in the last paragraph.
+// Closes emphasis, strikethrough and code that are open in the last paragraph.
 function closeInline(text: string): string {
   const from = Math.max(text.lastIndexOf("\n\n"), text.lastIndexOf("\n- "), text.lastIndexOf("\n* "), -1) + 1;
   const body = text
@@ -118,7 +118,7 @@ function closingTicks(body: string, from: number, length: number): number {
 function closeCode(body: string, at: number, ticks: string, open: OpenMark[]): string {
   const content = body.slice(at + ticks.length);
   if (content.trim() === "") return closeAll(body.slice(0, at), open);
-  // Ticks at the very end are half of the closing run.
+  // Ticks at the end are half of the closing run.
   return closeAll(content.endsWith("`") ? body.replace(/`+$/, "") + ticks : body + ticks, open);
 }
 
@@ -146,5 +146,5 @@ function closeAll(body: string, open: OpenMark[]): string {
   // Half a closing run at the end ("**bold*") is completed, not doubled.
   const mark = marks.at(-1)?.mark ?? "";
   if (mark.length > 1 && text.endsWith(mark.charAt(0)) && !text.endsWith(mark)) text = text.replace(/[*_~]+$/, "");
-  return text.trimEnd() + marks.reverse().map((opened) => opened.mark).join("");
+  return text.trimEnd() + marks.reverse().map((each) => each.mark).join("");
 }

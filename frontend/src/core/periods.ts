@@ -1,4 +1,4 @@
-/* The list of conversations, by when they were last used. */
+/* Groups the list of conversations by the time of their last use. */
 
 import { lastUsed, type Conversation } from "./conversation";
 
@@ -11,7 +11,7 @@ export interface Group {
 
 const ORDER: readonly Period[] = ["pinned", "today", "yesterday", "week", "older"];
 
-/** Groups that have conversations, the latest first; the order within them is kept. */
+/** The groups with conversations, the latest first. The order within a group does not change. */
 export function byPeriod(conversations: readonly Conversation[], now: number): Group[] {
   const groups = new Map<Period, Conversation[]>();
   for (const each of conversations) {

@@ -1,5 +1,5 @@
-/* What arrives on the watch socket, read once and strictly: everything behind this file works with these shapes only.
-   An event of a type this page does not know still counts in its response's sequence. */
+/* Parses the messages of the watch socket, once and strictly: the rest of the page uses these types only. An event of an
+   unknown type still counts in its response's sequence. */
 
 import { fields, type Fields } from "./fields";
 import { expand, type Watches } from "./compactEvents";
@@ -18,42 +18,43 @@ export interface Fault {
   message: string;
 }
 
-/** What an output item is: `function` is the call of one, whose characters are JSON; `custom` the call of a tool that
-    takes any text. */
+/** The kind of an output item. `function`: the call of a function, with JSON arguments. `custom`: the call of a tool whose
+    input is any text. */
 export type ItemKind = "message" | "reasoning" | "function" | "custom";
 
-/** Where a request stands in the queue: so many start before it, and it starts in so many seconds. */
+/** The place of a request in the queue. */
 export interface Place {
+  /** The number of requests that start before it. */
   position: number;
-  /** Null while the server does not know. */
+  /** Seconds until it starts; null: not known. */
   etaS: number | null;
-  /** Both are lower bounds. */
+  /** Both values are lower bounds. */
   atLeast: boolean;
 }
 
-/** From the item with this number on, this model answers. */
+/** This model answers from this item on. */
 export interface Segment {
   item: number;
   model: string;
 }
 
-/** What a Response object says of who answers, and how. */
+/** The members of a Response object about the model that answers. */
 export interface ServingInfo {
-  /** The model that answers. Null while that is not known. */
+  /** The model that answers; null: not known yet. */
   model: string | null;
-  /** The model that was asked for, where another one answers all or a part of it. */
+  /** The requested model, where another one writes all or a part of the answer. */
   asked: string | null;
-  /** The models one after the other; empty where one answers alone. */
+  /** The models in order; empty where only one answers. */
   segments: readonly Segment[];
-  /** The service was busy, so the answer has a lower bound than it would have had. */
+  /** The service was busy, so the answer got a lower length limit. */
   shortened: boolean;
-  /** It is the answer to an equal request, given again. */
+  /** A cached answer to an equal request. */
   cached: boolean;
-  /** It was cut short, and its text can be continued. */
+  /** The answer was cut short and can be continued. */
   continuable: boolean;
 }
 
-/** Only the newest item is open: `opened` begins one, the others are about it. */
+/** Only the newest item is open: `opened` begins an item, the other events change it. */
 export type ResponseEvent =
   | { kind: "status"; seq: number; status: "queued" | "in_progress"; serving: ServingInfo | null }
   | { kind: "opened"; seq: number; item: ItemKind; name: string; call: string }
@@ -64,7 +65,7 @@ export type ResponseEvent =
   | { kind: "cited"; seq: number; file: string }
   | { kind: "end"; seq: number; outcome: Outcome; reason: string | null; usage: Usage | null; fault: Fault | null; serving: ServingInfo | null }
   | { kind: "other"; seq: number }
-  /** Of this moment: it repeats the number of the event before it and belongs to no series. */
+  /** The current place in the queue. It repeats the number of the event before it. */
   | { kind: "place"; seq: number; place: Place };
 
 export type Incoming =
@@ -84,7 +85,7 @@ function count(value: unknown): number | null {
   return typeof value === "number" && Number.isInteger(value) && value >= 0 ? value : null;
 }
 
-/** `watches`: of the socket on which the message came. */
+/** Null: the message is invalid or of an unknown type. `watches`: those of the socket that received the message. */
 export function readMessage(raw: string, watches: Watches): Incoming | null {
   let parsed: unknown;
   try {
@@ -110,7 +111,7 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
       return { kind: "draining", afterMs: count(message["after_ms"]) ?? 0 };
     case "auth_expiring":
       return { kind: "expiring" };
-    // After a refusal the socket closes when the former credential ends, and then a new one is asked for.
+    // After a refusal the socket closes when the former credential expires. The page then requests a new credential.
     case "auth_renewed":
     case "auth_refused":
       return { kind: "renewed" };
@@ -119,7 +120,7 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
   }
 }
 
-// An event without a usable number is left out; the numbers around it then show a gap, and the gap is asked for again.
+// An event without a valid number is left out. The numbers around it then show a gap, and the page requests the gap again.
 function readEvents(values: unknown[]): ResponseEvent[] {
   const events: ResponseEvent[] = [];
   for (const value of values) {
@@ -141,7 +142,7 @@ const DELTAS = new Map<unknown, ItemKind>([
   ["response.function_call_arguments.delta", "function"],
   ["response.custom_tool_call_input.delta", "custom"],
 ]);
-/** Types of the events that state an item's whole text, and the member that has it. */
+/** Types of the events with an item's whole text, and the member that has the text. */
 const WHOLE = new Map<unknown, { item: ItemKind; member: string }>([
   ["response.output_text.done", { item: "message", member: "text" }],
   ["response.reasoning_text.done", { item: "reasoning", member: "text" }],
@@ -149,7 +150,7 @@ const WHOLE = new Map<unknown, { item: ItemKind; member: string }>([
   ["response.custom_tool_call_input.done", { item: "custom", member: "input" }],
 ]);
 const LONGEST_NAME = 200;
-const LONGEST_CALL_ID = 64; // characters: what the server takes back
+const LONGEST_CALL_ID = 64; // characters: the server's limit
 
 export function readEvent(value: unknown): ResponseEvent | null {
   const event = fields(value);
@@ -188,7 +189,7 @@ export function readEvent(value: unknown): ResponseEvent | null {
   }
 }
 
-// A call of a tool of a namespace is shown with both names.
+// The name of a tool in a namespace has both parts.
 function readItemAdded(seq: number, item: Fields | null): ResponseEvent {
   const kind = KINDS.get(item?.["type"]);
   if (kind === undefined) return { kind: "other", seq };
@@ -212,7 +213,7 @@ function readPlace(seq: number, queue: Fields | null): ResponseEvent | null {
 
 function readEnd(seq: number, event: Fields, eventOutcome: Outcome): ResponseEvent {
   const response = fields(event["response"]);
-  // There is no cancelled event in the API: a stopped answer ends as incomplete and says cancelled inside.
+  // The API has no event for cancelled responses: the event is `response.incomplete`, and `status` is cancelled.
   const outcome = response?.["status"] === "cancelled" ? "cancelled" : eventOutcome;
   const input = count(fields(response?.["usage"])?.["input_tokens"]);
   const output = count(fields(response?.["usage"])?.["output_tokens"]);
@@ -241,7 +242,7 @@ function readServingInfo(value: unknown): ServingInfo | null {
   };
 }
 
-// The call of a search comes before all that is read.
+// The call of a file search is the first output item. The page does not show it, so item numbers shift by one.
 function startsWithSearch(response: Fields): boolean {
   const output = response["output"];
   return Array.isArray(output) && fields(output[0])?.["type"] === "file_search_call";

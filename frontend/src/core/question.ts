@@ -1,8 +1,8 @@
-/* When a question is too long to be shown whole at first. */
+/* Whether a question is too long to be shown whole at first. */
 
 const MOST_LINES = 12;
 const MOST_CHARACTERS = 1_200;
-/** Of a line of the page, roughly: it is the same on every screen, so nothing is measured. */
+/** An estimate of a line's length. It is the same on every screen, so nothing is measured. */
 const LINE_CHARACTERS = 80;
 
 export function isLong(question: string): boolean {

@@ -1,14 +1,14 @@
-/* An answer as it is read: one text, also where several made it. A response may have been cut short and continued by
-   further ones (`chain`: each goes on where the one before it ended), and within a response another model may have gone on
-   where the first one was lost. Texts are put together without anything between them. */
+/* An answer as the reader sees it: one text, also where several responses or models wrote it. A response may have been cut
+   short and continued by other responses (`chain`: each continues the one before it). Within a response, another model may
+   have continued after the first one failed. The texts are joined without a separator. */
 
 import { parts, type Answer, type Part } from "./answer";
 
-/** Where another model goes on. */
+/** The point where another model continues. */
 export interface Seam {
   /** Characters of the part's text before it. */
   readonly at: number;
-  /** The model that was lost; null where the reader asked for more, and another model answered that. */
+  /** The model that failed; null where the reader requested a continuation and another model wrote it. */
   readonly from: string | null;
   readonly to: string;
 }
@@ -21,7 +21,7 @@ export function readableParts(chain: readonly Answer[]): ReadablePart[] {
   const out: ReadablePart[] = [];
   chain.forEach((answer, link) => {
     const answerParts = parts(answer);
-    // A model that goes on is told before its first word.
+    // A change of the model is shown before the new model's first word.
     const places = Math.max(answerParts.length, (answer.segments.at(-1)?.item ?? -1) + 1, 1);
     for (let place = 0; place < places; place += 1) {
       const part = answerParts[place];
@@ -38,7 +38,7 @@ export function readableParts(chain: readonly Answer[]): ReadablePart[] {
 
 function joinParts(last: ReadablePart, part: Part | undefined, continues: boolean, change: Omit<Seam, "at"> | null): ReadablePart {
   const more = part?.text ?? "";
-  // The bound may have cut a character in two: the text behind it has the whole one.
+  // The length limit may have cut a character in two: the next text has the whole character.
   const before = continues && more !== "" ? last.text.replace(/\ufffd$/, "") : last.text;
   return {
     ...last,
@@ -48,7 +48,7 @@ function joinParts(last: ReadablePart, part: Part | undefined, continues: boolea
   };
 }
 
-/** What is told where this item of this response goes on; null where the same model does. */
+/** The change of models at this item of this response; null where the same model continues. */
 function seam(chain: readonly Answer[], link: number, place: number): Omit<Seam, "at"> | null {
   const answer = chain[link];
   const number = answer?.segments.findIndex(({ item }) => item === place) ?? -1;
@@ -59,12 +59,12 @@ function seam(chain: readonly Answer[], link: number, place: number): Omit<Seam,
   return before === null || now === null || before === now ? null : { from: null, to: now };
 }
 
-/** The model that began it. */
+/** The model that began the answer. */
 export function firstModel(answer: Answer): string | null {
   return answer.segments[0]?.model ?? answer.model;
 }
 
-/** What it says to the reader: its messages, without reasoning, calls and notices. */
+/** The messages of an answer, without reasoning, calls and notices. */
 export function messageText(chain: readonly Answer[]): string {
   const answerParts = readableParts(chain);
   const [only] = answerParts;

@@ -1,14 +1,14 @@
-/* Whether, how soon and with what to come back after a watch socket closed: decisions only, no socket and no clock. */
+/* Whether and when to reconnect after a watch socket closed: decisions only, no socket and no clock. */
 
 import { CLOSE_CODES, type Reconnect } from "./closeCodes";
 import { texts } from "./words";
 
-/** again: come back · renew: come back with a new credential · refused: not without the reader's help */
+/** again: reconnect · renew: reconnect with a new credential · refused: the reader must act first */
 export type ReconnectMode = "again" | "renew" | "refused";
 
 export interface ClosePolicy {
   readonly reconnect: ReconnectMode;
-  /** What the reader is told; null when a short reconnect needs no words. */
+  /** The message to the reader; null: none is needed. */
   readonly words: string | null;
 }
 
@@ -27,7 +27,7 @@ export function closePolicy(code: number): ClosePolicy {
     const reconnect = MODES[entry.reconnect];
     return { reconnect, words: reconnect === "refused" ? (WORDS[code]?.() ?? texts().endedWithCode(code)) : null };
   }
-  // The range of an unknown code tells whether to come back.
+  // The range of an unknown code says whether to reconnect.
   if (code >= 4500 && code <= 4999) return { reconnect: "refused", words: texts().endedWithCode(code) };
   return { reconnect: "again", words: null };
 }
@@ -35,14 +35,14 @@ export function closePolicy(code: number): ClosePolicy {
 const FIRST_DELAY_MS = 400;
 const LONGEST_DELAY_MS = 15_000;
 
-/** `attempt` counts from 0; `chance` is uniform in [0, 1). At least half of each step, so that servers that just came
-    back are not met by everyone at once nor by anyone in a tight loop. */
+/** `attempt` counts from 0; `chance` is uniform in [0, 1). The delay is random, so that clients do not reconnect at the same
+    moment, and at least half of each step, so that no client reconnects in a tight loop. */
 export function reconnectDelay(attempt: number, chance: number): number {
   const step = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** Math.min(attempt, 10));
   return Math.round(step * (0.5 + chance / 2));
 }
 
-/** When to leave a server that announced its drain: somewhere in the first half of the time it gave. */
+/** When to leave a draining server: a random moment in the first half of the time that it announced. */
 export function drainDelay(afterMs: number, chance: number): number {
   return Math.round(Math.min(afterMs, 60_000) * 0.5 * chance);
 }

@@ -1,7 +1,7 @@
-/* Notices in drawn Markdown. The text is drawn as one, whatever stands between its halves: a notice that were part of the
-   text, or between two texts, would break the list, the fence or the emphasis that goes across it. So it is put into the
-   tree, behind as many characters as the text before it alone draws. Half of a link draws its bracket too, so there the
-   notice stands a character later. */
+/* Notices in drawn Markdown. A notice within the text, or between two texts, would break a list, a fence or an emphasis that
+   spans it. So the whole text is drawn first, and the notice is then inserted into the tree: after as many characters as the
+   text before the notice has when it is drawn alone. Half of a link also draws its bracket, so there the notice is one
+   character later. */
 
 import { MarkdownTree, type El, type Node } from "./tree";
 
@@ -12,10 +12,10 @@ export interface Notice {
 }
 
 export class Notices {
-  /** The sources before the notices, and how many characters they draw: they are drawn once. */
+  /** The sources before the notices, and the number of characters that each draws. Each is drawn once. */
   private sources: { source: string; characters: number }[] = [];
 
-  /** `tree` with the notices in it; the same where there are none. */
+  /** `tree` with the notices in it; unchanged where there are none. */
   insertInto(tree: readonly Node[], text: string, notices: readonly Notice[]): readonly Node[] {
     this.sources = notices.map(({ at }, place) => {
       const source = text.slice(0, at);
@@ -30,7 +30,7 @@ export class Notices {
   }
 }
 
-// What the page itself adds to the text: the head of a block of code, and other notices.
+// Elements that the page adds to the text: the head of a block of code, other notices, and footnotes.
 function isAdded({ attributes }: El): boolean {
   return attributes.class === "code-head" || attributes.class === "seam" || attributes.class === "notes";
 }
@@ -39,7 +39,7 @@ function length(nodes: readonly Node[]): number {
   return nodes.reduce((sum, node) => sum + (typeof node === "string" ? node.length : isAdded(node) ? 0 : (node.counts ?? length(node.children))), 0);
 }
 
-/** `left`: characters that are still to come before the notice; null once it is placed. */
+/** `remaining`: the characters before the notice; null after it is placed. */
 function insert(nodes: readonly Node[], characters: number, notice: El): { out: Node[]; remaining: number | null } {
   const out: Node[] = [];
   let remaining: number | null = characters;

@@ -1,8 +1,8 @@
-/* The tree of a conversation as the server has it, as turns of this page.
+/* Makes turns of the server's tree of a conversation.
 
-   A question of this page carries its turn's id in the metadata of the response, so all devices have the same turns.
-   Other clients' responses are turns of their own id. A response without input continues the one before it: both are one
-   turn. Items that were added are turns, too: a user's message is a question, an assistant's its answer. */
+   The metadata of a response has the id of its turn on this page, so all devices have the same turns. A response of another
+   client is a turn with the response's id. A response without input continues the one before it: both are one turn. Added
+   items are turns too: a user's message is a question, an assistant's message its answer. */
 
 import { fields, type Fields } from "./fields";
 import { moreAdvanced, isRunning, newAnswer, type Answer } from "./answer";
@@ -17,11 +17,11 @@ export interface Row {
   /** In ms. */
   readonly createdAt: number;
   readonly input: readonly Fields[];
-  /** Null: added items, or a response that is gone. */
+  /** Null: added items, or a deleted response. */
   readonly response: Fields | null;
 }
 
-/** By node: what it follows. */
+/** By node: its parent. */
 export type Parents = ReadonlyMap<string, string | null>;
 
 export function readRow(value: unknown): Row | null {
@@ -32,7 +32,7 @@ export function readRow(value: unknown): Row | null {
   return { id, parent, createdAt: at * 1000, input, response: fields(row["response"]) };
 }
 
-/** The conversation with what the rows say, in the order in which the tree grew. `parents`: of all nodes. */
+/** The conversation with the turns of these rows, which are in the order of creation. `parents`: those of all nodes. */
 export function withRows(conversation: Conversation, rows: readonly Row[], parents: Parents): Conversation {
   return rows.reduce((current, row) => withRow(current, row, parents), conversation);
 }
@@ -61,30 +61,31 @@ function asTurn(conversation: Conversation, row: Row, answer: Answer, before: Tu
   const askedAt = Number(metadata["asked"]);
   const at = Number.isFinite(askedAt) && Math.abs(askedAt - row.createdAt) < LONGEST_WAIT_MS ? askedAt : row.createdAt;
   const model = row.response?.["model"];
-  // A question of this page that waits for an answer has it now; one that has another answer is another turn.
+  // A waiting question of this page gets its answer. A question with another answer stays, and a new turn is added.
   if (existing !== undefined && existing.answer === null) return { ...existing, phase: "accepted", problem: null, answer };
   const files = fromMetadata(metadata);
   const turn = newTurn(existing === undefined ? id : row.id, before?.id ?? null, question(row.input, files), typeof model === "string" ? model : null, "", at);
   return { ...turn, phase: "accepted", attachments: files.length > 0 ? files : attachmentsIn(row.input), trimmed: row.response?.["truncation"] === "auto", answer };
 }
 
-/** What a turn's id looks like. */
+/** The format of a turn's id. */
 const TURN = /^[\w-]{6,64}$/;
-/** A question may wait in a browser without a connection; a clock that differs by more is not believed. */
+/** The longest time that a question may have waited in a browser without a connection. A larger difference means a wrong
+    clock. */
 const LONGEST_WAIT_MS = 30 * 24 * 3600 * 1000;
 
-/** The turn of the nearest node that has one. */
+/** The turn of this node, or of its nearest ancestor with a turn. */
 export function turnOf(conversation: Conversation, node: string | null, parents: Parents): Turn | undefined {
   for (let at = node, steps = parents.size; at !== null && steps >= 0; at = parents.get(at) ?? null, steps -= 1) {
     const here = at;
-    // Added items can be several turns, of which the last one is where the next turn follows.
+    // Added items can be several turns. The next turn follows the last of them.
     const nearest = conversation.turns.filter((turn) => chain(turn).some(({ responseId }) => responseId === here)).at(-1);
     if (nearest !== undefined) return nearest;
   }
   return undefined;
 }
 
-// What came before a first question, such as instructions, is no turn.
+// Items before the first question, such as instructions, are not turns.
 function withMessages(conversation: Conversation, row: Row, parent: Turn | undefined): Conversation {
   let [current, before] = [conversation, parent?.id ?? null];
   let open: Turn | null = null;
@@ -106,7 +107,7 @@ function withMessages(conversation: Conversation, row: Row, parent: Turn | undef
   return current;
 }
 
-/** The text of the last message of a user; without those that this page put before it. */
+/** The text of the user's last message, without the attached texts that this page put before it. */
 function question(input: readonly Fields[], files: readonly Attachment[]): string {
   const message = input.filter((item) => item["role"] === "user").at(-1);
   if (message === undefined) return "";
@@ -114,7 +115,7 @@ function question(input: readonly Fields[], files: readonly Attachment[]): strin
   return textOf(files.length > 0 && Array.isArray(content) ? { content: content.slice(-1) } : message);
 }
 
-/** The uploads that the last message of a user names. */
+/** The uploads in the user's last message. */
 function attachmentsIn(input: readonly Fields[]): Attachment[] {
   const parts = input.filter((item) => item["role"] === "user").at(-1)?.["content"];
   if (!Array.isArray(parts)) return [];
@@ -125,7 +126,7 @@ function attachmentsIn(input: readonly Fields[]): Attachment[] {
   });
 }
 
-/** What is said in an item; not what files in it say. */
+/** The text of an item, without the text of files in it. */
 function textOf(item: Fields): string {
   const content = item["content"];
   if (typeof content === "string") return content;

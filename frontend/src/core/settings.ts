@@ -1,18 +1,18 @@
-/* What a reader sets for a chat: who answers, how it is told to, and how. The server inherits none of it, so all of it
-   goes with every request. */
+/* The settings of a chat: model, instructions, temperature and length. The server does not inherit them from turn to turn, so
+   every request has all of them. */
 
 export interface Settings {
   /** null: the server's default model. */
   readonly model: string | null;
   /** Empty: none. */
   readonly instructions: string;
-  /** null: the model's own; else from 0 to 2. */
+  /** From 0 to 2; null: the model's default. */
   readonly temperature: number | null;
-  /** The longest answer, in tokens; null: the model's own. */
+  /** The longest answer, in tokens; null: the model's default. */
   readonly length: number | null;
 }
 
-/** Settings that belong to a chat, and when they were made (ms). Of two the later ones hold. */
+/** The settings of a chat, and when they were set (ms). Of two, the later ones apply. */
 export interface StampedSettings extends Settings {
   readonly at: number;
 }
@@ -20,22 +20,22 @@ export interface StampedSettings extends Settings {
 export const DEFAULT_SETTINGS: Settings = { model: null, instructions: "", temperature: null, length: null };
 
 export const MAX_TEMPERATURE = 2;
-/** In UTF-16 units, so never more pieces of metadata than there are keys for. */
+/** In UTF-16 units, so the pieces always fit into the metadata keys. */
 export const MAX_INSTRUCTIONS = 4096;
-/** Above every model's length: what a certain one takes is another bound. */
+/** Above every model's limit. A model's own limit is checked separately. */
 const MAX_LENGTH = 10_000_000;
 
-/** Which of the fields cannot be sent. */
+/** The name of a field with an invalid value. */
 export type InvalidField = "instructions" | "temperature" | "length";
 
-/** What a reader typed: null for what was left at the default. */
+/** The values that a reader typed; null: the default. */
 export interface SettingsInput {
   readonly instructions: string;
   readonly temperature: string | null;
   readonly length: string | null;
 }
 
-/** The settings that were typed, or what is wrong with them. `longest`: the model's longest answer; null: not known. */
+/** The settings, or the names of the invalid fields. `longest`: the model's longest answer; null: not known. */
 export function readInput(model: string | null, input: SettingsInput, longest: number | null): Settings | readonly InvalidField[] {
   const temperature = input.temperature === null ? null : number(input.temperature);
   const length = input.length === null ? null : number(input.length);
@@ -47,12 +47,12 @@ export function readInput(model: string | null, input: SettingsInput, longest: n
   return invalid.length === 0 ? settings : invalid;
 }
 
-// A comma is how many readers write a decimal point.
+// Many readers write a decimal comma.
 function number(text: string): number {
   return text.trim() === "" ? NaN : Number(text.trim().replace(",", "."));
 }
 
-/** Whether anything besides the model differs from what a new chat has. */
+/** Whether all settings except the model have their defaults. */
 export function isDefault({ instructions, temperature, length }: Settings): boolean {
   return instructions === "" && temperature === null && length === null;
 }
@@ -61,7 +61,7 @@ export function isSame(a: Settings, b: Settings): boolean {
   return a.model === b.model && a.instructions === b.instructions && a.temperature === b.temperature && a.length === b.length;
 }
 
-/** The later ones; of two of one millisecond any fixed ones will do. */
+/** The later settings. For two in one millisecond any fixed order is enough. */
 export function latest(a: StampedSettings, b: StampedSettings): StampedSettings {
   if (a.at !== b.at) return a.at > b.at ? a : b;
   return sortKey(a) >= sortKey(b) ? a : b;
@@ -71,7 +71,7 @@ function sortKey({ model, instructions, temperature, length }: Settings): string
   return JSON.stringify([model, instructions, temperature, length]);
 }
 
-/** What was stored may be of another version of this page or damaged. */
+/** The record may be damaged, or from another version of this page. */
 export function readSettings(record: unknown): Settings {
   const { model, instructions, temperature, length } = (typeof record === "object" && record !== null ? record : {}) as Record<keyof Settings, unknown>;
   return {
@@ -95,15 +95,15 @@ function isLength(value: unknown): value is number {
   return Number.isInteger(value) && (value as number) >= 1 && (value as number) <= MAX_LENGTH;
 }
 
-// ---- as metadata of a conversation on the server, whose values are texts of at most 512 characters
+// ---- metadata of a conversation on the server: a value is a text of at most 512 characters
 
 const PIECE = 512;
 const PIECES = 8;
 
-/** Only what is not usual is said. */
+/** Only settings that differ from the defaults. */
 export function toMetadata(settings: Settings): Record<string, string> {
   const { model, instructions, temperature, length } = settings;
-  const characters = Array.from(instructions.slice(0, MAX_INSTRUCTIONS)); // no piece ends within a character
+  const characters = Array.from(instructions.slice(0, MAX_INSTRUCTIONS)); // so that no piece ends within a character
   const metadata: Record<string, string> = {};
   if (model !== null && Array.from(model).length <= PIECE) metadata["page.model"] = model;
   if (temperature !== null) metadata["page.temperature"] = String(temperature);
@@ -114,7 +114,7 @@ export function toMetadata(settings: Settings): Record<string, string> {
   return metadata;
 }
 
-/** What is not there, or was not written by this page, is as usual. */
+/** A value that is missing or invalid gives the default. */
 export function fromMetadata(metadata: unknown): Settings {
   const entries = (typeof metadata === "object" && metadata !== null ? metadata : {}) as Record<string, unknown>;
   const text = (key: string): string => {

@@ -1,28 +1,28 @@
-/* What a link to a conversation shows, read strictly. */
+/* Parses the chat that a shared link shows. */
 
 export interface SharedMessage {
   readonly role: "user" | "assistant";
   readonly text: string;
-  /** So many of them are not shown. */
+  /** The number of images, and of files, that are not shown. */
   readonly images: number;
   readonly files: number;
-  /** The text goes on with that before it. */
+  /** The text continues the message before it. */
   readonly continues: boolean;
 }
 
-/** A part of it; the first one has its beginning. */
+/** One page of a shared chat; the first has its beginning. */
 export interface SharedPage {
-  /** Empty: it has none. */
+  /** Empty: none. */
   readonly title: string;
   /** Both in ms. */
   readonly sharedAt: number;
   readonly endsAt: number;
   readonly messages: readonly SharedMessage[];
-  /** Where the rest begins; null: there is none. */
+  /** Where the next page begins; null: this is the last page. */
   readonly next: number | null;
 }
 
-/** Null: it is not what the protocol says. */
+/** Null: the body is invalid. */
 export function readShared(body: unknown): SharedPage | null {
   const { title, created_at, expires_at, data, next } = fields(body);
   if (typeof created_at !== "number" || typeof expires_at !== "number" || !Array.isArray(data)) return null;
@@ -35,19 +35,19 @@ export function readShared(body: unknown): SharedPage | null {
   };
 }
 
-/** The messages as they are read: those that continue one another are one. */
+/** Joins each message with those that continue it. */
 export function mergeMessages(messages: readonly SharedMessage[]): readonly SharedMessage[] {
   const out: SharedMessage[] = [];
   for (const message of messages) {
     const last = out.at(-1);
-    // The bound may have cut a character in two: the text behind it has the whole one.
+    // The length limit may have cut a character in two: the next text has the whole character.
     if (message.continues && last?.role === message.role) out[out.length - 1] = { ...last, text: last.text.replace(/\ufffd$/, "") + message.text };
     else out.push(message);
   }
   return out;
 }
 
-/** What it is called: its title, else its first question. Empty: it has neither. */
+/** The title, otherwise the first question; empty where there is neither. */
 export function chatName(title: string, messages: readonly SharedMessage[]): string {
   const name = (title || (messages.find(({ role, text }) => role === "user" && text.trim() !== "")?.text ?? "")).trim().replace(/\s+/g, " ");
   return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1).trimEnd()}…` : name;

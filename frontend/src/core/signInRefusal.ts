@@ -1,21 +1,21 @@
-/* Why a sign-in failed. The server gives one reason for every credential that it refuses, so that it teaches no one how to
-   forge one; what the reader can mend, the credential itself tells. */
+/* Why a sign-in failed. The server gives the same reason for every refused credential, so that nobody learns how to forge one.
+   Causes that the reader can fix are read from the credential itself. */
 
 import { texts } from "./words";
 
 export type SignInRefusal =
-  /** It has not the form of a credential. */
+  /** The text does not have the form of a credential. */
   | { readonly kind: "malformed" }
   /** `at`: ms since the epoch. */
   | { readonly kind: "expired"; readonly at: number }
   | { readonly kind: "early"; readonly at: number }
-  /** For the server to know: forged, for another server, from an unknown issuer, revoked. */
+  /** Only the server knows the cause: forged, for another server, from an unknown issuer, revoked. */
   | { readonly kind: "refused" }
-  /** This page's address is none from which the server takes a sign-in. */
+  /** The server does not accept sign-ins from this page's address. */
   | { readonly kind: "address" }
-  /** Too many were refused. `retryAfterMs`: null where the server does not say. */
+  /** Too many credentials were refused. `retryAfterMs`: null where the server does not say. */
   | { readonly kind: "tooMany"; readonly retryAfterMs: number | null }
-  /** The server is there and cannot check credentials now. */
+  /** The server cannot check credentials now. */
   | { readonly kind: "unready" }
   | { readonly kind: "failed"; readonly status: number }
   | { readonly kind: "away" };
@@ -36,7 +36,7 @@ export function signInRefusal(status: number, retryAfterMs: number | null, crede
   return { kind: "refused" };
 }
 
-/** What happened and what helps. */
+/** The message: what happened, and what the reader can do. */
 export function signInWords(refusal: SignInRefusal): string {
   switch (refusal.kind) {
     case "malformed":
@@ -60,7 +60,7 @@ export function signInWords(refusal: SignInRefusal): string {
   }
 }
 
-/** What a credential says of itself, which only the server can check; null where it has another form. */
+/** The claims of a credential, unverified; null where the credential has another form. */
 export function claims(credential: string): Readonly<Record<string, unknown>> | null {
   const parts = credential.split(".");
   if (parts.length !== 3 || parts[2] === "") return null;

@@ -1,4 +1,4 @@
-/* An answer as it is read aloud: sentences of plain text, without the signs of Markdown. */
+/* An answer for reading aloud: sentences of plain text, without Markdown marks. */
 
 import type { El, Node } from "./nodes";
 import { MarkdownTree } from "./tree";
@@ -10,7 +10,7 @@ export function speech(markdown: string): string {
   return blocks(new MarkdownTree().render(markdown, false)).join(" ");
 }
 
-/** What stands for itself, each with an end that a voice stops at. */
+/** The sentences of the nodes. Each ends with a mark at which a voice pauses. */
 function blocks(nodes: readonly Node[]): string[] {
   const sentences: string[] = [];
   let line: Node[] = [];
@@ -30,7 +30,7 @@ function blocks(nodes: readonly Node[]): string[] {
   return sentences;
 }
 
-/** Null: it is a part of a line. */
+/** The sentences of a block; null: the node is part of a line. */
 function block(node: El): string[] | null {
   if (node.attributes.class === "code") return [texts().saysCode(codeLanguage(node), count(node))];
   switch (node.tag) {
@@ -74,7 +74,7 @@ function phrase(node: El): string {
   }
 }
 
-/** A formula without the signs around it. */
+/** A formula without its delimiters. */
 function bare(source: string): string {
   return source.replace(/^(?:\$\$|\$|\\\(|\\\[)/, "").replace(/(?:\$\$|\$|\\\)|\\\])$/, "");
 }

@@ -1,11 +1,11 @@
-/* Reads a conversation as the store has it. */
+/* Reads a stored conversation. */
 
 import { readAnswer, type Answer } from "./answer";
 import { readAttachments } from "./attachments";
 import { UNNAMED, type Conversation, type Label, type Turn } from "./conversation";
 import { readStampedSettings, readSettings, DEFAULT_SETTINGS } from "./settings";
 
-/** What was stored may be of another version of this page or damaged: read it as data. */
+/** Null: not a conversation. The record may be damaged, or from another version of this page. */
 export function readConversation(raw: string): Conversation | null {
   try {
     const value = JSON.parse(raw) as Conversation;
@@ -21,9 +21,9 @@ export function readConversation(raw: string): Conversation | null {
           typeof turn.attempt === "number",
       );
     if (!good) return null;
-    // An older version of this page kept one path: each turn follows the one before it.
+    // An older version of this page stored one path: each turn follows the one before it.
     const turns = value.turns.map((turn, place) => readTurn(turn, value.turns[place - 1]?.id ?? null));
-    // It had no settings either: the model was the page's.
+    // That version had no settings: the model belonged to the page.
     const settings = (value.settings as unknown) === undefined ? { ...DEFAULT_SETTINGS, model: turns.at(-1)?.model ?? null, at: 0 } : readStampedSettings(value.settings);
     return { id: value.id, createdAt: value.createdAt, ...readServerFields(value), turns, chosen: readChoices(value.chosen), settings };
   } catch {
@@ -31,7 +31,7 @@ export function readConversation(raw: string): Conversation | null {
   }
 }
 
-// With what older versions of this page did not keep.
+// Adds the fields that older versions of this page did not store.
 function readTurn(record: Turn, last: string | null): Turn {
   const [parent, before, settings]: unknown[] = [record.parent, record.before, record.settings];
   return {
@@ -45,7 +45,7 @@ function readTurn(record: Turn, last: string | null): Turn {
   };
 }
 
-// Older versions of this page knew of no conversations on the server.
+// Older versions of this page had no conversations on the server.
 function readServerFields(record: Partial<Record<keyof Conversation, unknown>>): Pick<Conversation, "remote" | "label" | "usedAt"> {
   const label = record.label as Partial<Label> | null | undefined;
   const good = typeof label?.name === "string" && typeof label.pinned === "boolean" && Number.isFinite(label.at);

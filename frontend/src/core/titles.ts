@@ -1,7 +1,6 @@
 const LONGEST = 60;
 
-/** The title in what a model said when it was asked for one: its first line, without marks around it. Empty: there is
-    none. */
+/** The title in a model's answer to the request for one: the first line, without marks around it. Empty: none. */
 export function titleIn(text: string): string {
   const line = text.split("\n").find((each) => each.trim() !== "") ?? "";
   const bare = line
@@ -17,13 +16,13 @@ export function titleIn(text: string): string {
   return `${cut.slice(0, cut.lastIndexOf(" ") > LONGEST / 2 ? cut.lastIndexOf(" ") : undefined).trimEnd()}…`;
 }
 
-/** Code in a line, or a block of it between fences: as many backticks before it as behind it. */
+/** Inline code, or a block between fences: the same number of backticks before and after it. */
 const CODE = /(?<!`)(`+)(?!`)([^]*?[^`])\1(?!`)/g;
-/** What stands for code while the other marks are taken out. */
+/** Replaces code while the other marks are removed. */
 const PLACEHOLDER = /\ue000(\d+)\ue001/g;
 const LINK = /(?<![\w\]])!?\[([^[\]]+)\]\((?:[^()]|\([^()]*\))*\)/g;
-/** What has a blank at its ends is not emphasized. Inside a word a mark may as well be of a product, a power or a name, and
-    two underscores at each end of one word are a name. */
+/** Text with a space at its ends is not emphasis. A mark inside a word may belong to a product, a power or a name, and two
+    underscores at each end of one word are a name. */
 const EMPHASIS = [
   /(?<![\w*])(\*{1,3})(?![\s*])([^*]*[^*\s])\1(?![\w*])/g,
   /(?<!\w)(_)(?![\s_])([^_]*[^_\s])\1(?!\w)/g,
@@ -31,8 +30,8 @@ const EMPHASIS = [
   /(?<!~)(~~)(?![\s~])([^~]*[^~\s])\1(?!~)/g,
 ];
 
-/** A question as it reads without the marks of Markdown: of emphasis, code, links and headings. It is meant for a name, so
-    where it is not sure whether something is a mark, it stays. */
+/** A question without Markdown marks for emphasis, code, links and headings. It is used as a name, so an ambiguous mark
+    stays. */
 export function withoutMarks(question: string): string {
   const codes: string[] = [];
   const replaceCode = (_: string, ticks: string, code: string): string => {

@@ -1,5 +1,5 @@
-/* Markdown as a tree of plain objects. No HTML text is ever made or parsed: markup that the model wrote stays text, and what
-   can be drawn at all is the closed set of tags and attributes below. */
+/* Markdown as a tree of plain objects. HTML text is never created or parsed: markup that the model wrote stays text, and the
+   tree has a closed set of tags and attributes (nodes.ts). */
 
 import { Lexer, Marked, type Token, type Tokens, type TokensList } from "marked";
 import { referenceKey, FOOTNOTES, noteText, numberNotes, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
@@ -10,21 +10,21 @@ import { texts } from "./words";
 
 export type { Attribute, El, Node, Tag } from "./nodes";
 
-/** A formula as it is drawn, or why it cannot be. */
+/** The nodes of a formula, or why it cannot be drawn. */
 export type Typeset = (tex: string, display: boolean) => { readonly nodes: readonly Node[] } | { readonly problem: string };
-/** Code in the colours of its language, as far as that is known. */
+/** Code in the colours of its language; without colours where the language is not known. */
 export type Colour = (code: string, language: string) => readonly Node[];
 
-// Line breaks of a model's answer are meant.
+// Line breaks in a model's answer are intended.
 const marked = new Marked({ gfm: true, breaks: true }, FOOTNOTES);
 
 /** A top-level block of the text. */
 interface Block {
   readonly nodes: readonly Node[];
-  /** The footnotes that it refers to, and those whose text it holds. */
+  /** The footnotes that the block refers to, and those whose text is in it. */
   readonly refs: readonly string[];
   readonly notes: readonly Footnote[];
-  /** `nodes` with the numbers of the footnotes, as they were drawn last; null before. */
+  /** `nodes` with the numbers of the footnotes, as last drawn; null before the first drawing. */
   drawing: { readonly nodes: readonly Node[]; readonly as: string } | null;
 }
 
@@ -41,21 +41,21 @@ const NOTHING_FINISHED: Finished = { source: "", blocks: [], links: {} };
 
 class Unparsable extends Error {}
 
-/** Draws one answer again and again while it grows. Blocks that did not change stay the same objects, and while it runs
-    those that can no longer change are not parsed again. */
+/** Draws one answer repeatedly while it grows. Unchanged blocks stay the same objects. While the answer runs, blocks that can
+    no longer change are not parsed again. */
 export class MarkdownTree {
-  /** There are formulas that are shown as their source, because there was no `Typeset` yet. */
+  /** Whether formulas are shown as their source, because there was no `Typeset` yet. */
   waitsForFormulas = false;
-  /** There is code without the colours of its language, because there was no `Colour` yet. */
+  /** Whether code has no colours, because there was no `Colour` yet. */
   waitsForColours = false;
-  /** By their source. Those of the finished part stay; of the others only the last ones. */
+  /** Blocks by source: all of the finished part, and those of the last drawing. */
   private readonly finishedBlocks = new Map<string, Block>();
   private lastBlocks: ReadonlyMap<string, Block> = new Map();
-  /** The part of a running text that can no longer change. `links`: defined in it. */
+  /** The part of a running text that can no longer change. `links`: the definitions in it. */
   private finished: Finished = NOTHING_FINISHED;
-  /** Where the last line began when `finish` last looked. */
+  /** Where the last line began at the last call of `finish`. */
   private scanEnd = 0;
-  /** All definitions of links. A late one turns earlier text into links, so blocks are only reused under the same. */
+  /** All link definitions. A late one turns earlier text into links, so blocks are reused only while these are the same. */
   private links: Links = {};
   private readonly formulas = new Map<string, El>();
   private typeset: Typeset | null = null;
@@ -108,8 +108,8 @@ export class MarkdownTree {
     return [...this.finished.blocks, ...last];
   }
 
-  // A block is finished when an empty line and the whole first line of another one follow it: then no more text belongs to
-  // it. So with each line, only what is behind the last finished block is parsed once more.
+  // A block is finished when an empty line and the complete first line of another block follow: then no more text belongs to
+  // it. So each new line parses only the text after the last finished block.
   private finish(text: string): void {
     const lastLine = text.lastIndexOf("\n") + 1;
     if (lastLine <= this.scanEnd) return;
@@ -203,7 +203,7 @@ function withReferences(one: Block, numbers: ReturnType<typeof numberNotes>): re
   return one.drawing.nodes;
 }
 
-// A text that the parser cannot take (nested thousands deep) is still a text, and is shown as it is.
+// A text that the parser cannot handle (nested thousands deep) is shown unchanged.
 function lex(text: string, links: Links): TokensList {
   const lexer = new Lexer(marked.defaults);
   Object.assign(lexer.tokens.links, links);
@@ -230,7 +230,7 @@ function sameLinks(a: Links, b: Links): boolean {
   return labels.length === Object.keys(b).length && labels.every((label) => a[label]?.href === b[label]?.href && a[label]?.title === b[label]?.title);
 }
 
-// Code and addresses hold no formulas. An indented block that is nothing but formulas was indented too far.
+// Code and addresses have no formulas. An indented block of formulas alone is not code: it was indented too far.
 function restoreCode(token: Token, originals: Originals): void {
   if (token.type === "code") {
     const code = token as Tokens.Code;
@@ -250,7 +250,7 @@ function restoreCode(token: Token, originals: Originals): void {
   }
 }
 
-// A formula on a line of its own needs no line breaks around it.
+// Removes line breaks around a formula on a line of its own.
 function withoutBreaks(nodes: readonly Node[]): Node[] {
   const isDisplayed = (node: Node | undefined): boolean => typeof node === "object" && node.counts !== undefined && node.attributes.class?.includes("display") === true;
   return nodes.filter((node, place) => typeof node === "string" || node.tag !== "br" || !(isDisplayed(nodes[place - 1]) || isDisplayed(nodes[place + 1])));
@@ -292,8 +292,8 @@ function block(token: Token): Node[] {
   }
 }
 
-// Text reads from where its first letter says. A box around such texts takes the side of the first one: for `auto`, a
-// browser does not look into what has a `dir` of its own.
+// The first letter decides the direction of a text. A box gets the direction of the first text in it: for `auto`, a browser
+// ignores children with their own `dir`.
 function paragraph(children: readonly Node[]): El {
   return el("p", children, { dir: "auto" });
 }
@@ -305,7 +305,7 @@ function container(tag: Tag, children: readonly Node[], attributes: El["attribut
 const STRONG = /[\p{L}\p{Nl}]/u;
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 
-/** Where the first letter outside code says that text begins; null without a letter. */
+/** The direction of the first letter outside code; null without a letter. */
 export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
   for (const node of nodes) {
     if (typeof node !== "string" && (node.tag === "code" || node.attributes.class === "code")) continue;
@@ -316,7 +316,7 @@ export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
   return null;
 }
 
-// It looks as the model meant it, and lies below the page's own heading over the answer (of level 3).
+// The look is the model's level. For assistive technology, the heading is below the page's heading of the answer (level 3).
 function heading(token: Tokens.Heading): El {
   const depth = Math.min(6, Math.max(1, token.depth));
   return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 3)), dir: "auto" });
@@ -364,14 +364,14 @@ function link(token: Tokens.Link): Node {
   });
 }
 
-// A picture would be fetched from wherever the text says, and tell that place that it was read: it is a link instead.
+// An image would be fetched from any address in the text, and its server would learn that the answer was read. So it is a link.
 function picture(token: Tokens.Image): Node {
   const href = safeAddress(token.href);
   const words = decodeEntities(token.text) || "image";
   return href === null ? words : el("a", [words], { href, rel: "noopener noreferrer nofollow", target: "_blank", class: "picture" });
 }
 
-/** Only addresses that a reader can follow without running anything. */
+/** The address if it runs no code when the reader follows it; null for all others. */
 export function safeAddress(address: string): string | null {
   try {
     const url = new URL(decodeEntities(address));
@@ -422,7 +422,7 @@ function codeBlock(token: Tokens.Code): El {
   const copy = el("button", [texts().copy], { type: "button", class: "copy-code", "aria-label": texts().copyCode });
   const source = el("pre", [language === "" ? code : { ...code, language }], { tabindex: "0", dir: "ltr" });
   if (language.toLowerCase() !== "mermaid") return el("div", [el("div", [name, copy], { class: "code-head" }), source], { class: "code" });
-  // The places for the drawing are there from the first line on, so that no element is replaced when the block is whole.
+  // The elements for the drawing exist from the first line on, so that none is replaced when the block is complete.
   const [tools, drawing] = [own("span", "diagram-tools"), own("div", "diagram")];
   return el("div", [el("div", [name, tools, copy], { class: "code-head" }), drawing, source], { class: "code", ...(isClosed(token.raw) ? { "data-diagram": "" } : {}) });
 }
@@ -431,7 +431,7 @@ function own(tag: Tag, name: string): El {
   return { ...el(tag, [], { class: name }), own: true };
 }
 
-/** Whether a block of code has its last fence. One that a text ends within has none, and nor has an indented one. */
+/** Whether a block of code has its closing fence. An unfinished block and an indented one have none. */
 function isClosed(raw: string): boolean {
   const [first = "", ...others] = raw.trimEnd().split("\n");
   const marks = /^ {0,3}(`{3,}|~{3,})/.exec(first)?.[1];
@@ -451,7 +451,7 @@ const ENTITIES: Record<string, string> = {
   sigma: "σ", omega: "ω", lambda: "λ", mu: "μ", theta: "θ", phi: "φ", psi: "ψ", sum: "∑", radic: "√",
 };
 
-/** Character references are Markdown's, so the common ones become their characters; the result is text all the same. */
+/** Replaces the common character references of Markdown by their characters. The result is text. */
 export function decodeEntities(text: string): string {
   return text.replace(/&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([A-Za-z][A-Za-z0-9]{1,30}));/g, (whole, decimal?: string, hex?: string, name?: string) => {
     if (name !== undefined) return ENTITIES[name] ?? whole;

@@ -1,14 +1,14 @@
-/* Formulas by KaTeX, as a tree of our own. KaTeX would make HTML text, or elements by itself; here its tree is gone through,
-   and only the tags, attributes and styles named below come out of it. It is a large library, so this module is loaded at
-   the first formula only.
+/* Formulas by KaTeX, as nodes of this page. KaTeX itself would create HTML text or elements. This module converts KaTeX's tree
+   and lets only the tags, attributes and styles below through. KaTeX is large, so this module is loaded at the first formula.
 
-   What is seen is made of spans with KaTeX's fonts, so it looks alike in every browser; what is read aloud is MathML. */
+   The visible part is spans with KaTeX's fonts, so it looks alike in every browser. The part for assistive technology is
+   MathML. */
 
 import katex from "katex";
 import { el, FORMULA_ATTRIBUTES, MATH_TAGS, SVG_TAGS, type Attribute, type El, type Node, type Tag } from "./nodes";
 import type { Typeset } from "./tree";
 
-/** A node of KaTeX's tree: which members it has says what it is. */
+/** A node of KaTeX's tree. Its members identify its kind. */
 interface KatexNode {
   /** Of MathML. */
   readonly type?: string;
@@ -20,16 +20,16 @@ interface KatexNode {
   readonly italic?: number;
   /** Of a shape. */
   readonly pathName?: string;
-  /** Of a space in MathML: in em, and the character that is as wide; null where none is. */
+  /** For a space in MathML: its width in em, and a character of the same width; null where there is none. */
   readonly width?: number;
   readonly character?: string | null;
   toMarkup(): string;
 }
 
-// A part of KaTeX that its authors may change: a test holds the tree against what KaTeX writes as HTML.
+// KaTeX's authors may change this part: a test compares the tree with KaTeX's HTML.
 const { __renderToDomTree: treeOf } = katex as unknown as { __renderToDomTree(tex: string, options: Readonly<Record<string, unknown>>): KatexNode };
 
-/** Longer ones cost more than they are worth. */
+/** A longer formula is not drawn. */
 const MOST_CHARACTERS = 4_000;
 const OPTIONS = { throwOnError: true, trust: false, strict: "ignore", maxSize: 30, maxExpand: 500, errorColor: "inherit", output: "htmlAndMathml" };
 
@@ -41,7 +41,7 @@ const STYLES: ReadonlySet<string> = new Set([
   "paddingLeft", "color", "backgroundColor", "borderColor", "borderStyle", "borderWidth", "borderTopWidth", "borderRightWidth",
   "borderBottomWidth", "borderRightStyle", "textShadow",
 ]);
-/** Lengths, sums of lengths, and names or numbers of colours: nothing that could be an address. */
+/** Lengths, sums of lengths, and names or numbers of colours: no addresses. */
 const STYLE_VALUE = /^(?:calc\([\d.%a-z +-]+\)|[#\w.%\s-]+)$/;
 
 export const typeset: Typeset = (tex, display) => {
@@ -70,7 +70,7 @@ function convertNode(node: KatexNode): Node[] {
   if (type !== undefined) return [element(TAGS.has(type) ? (type as Tag) : "mrow", node)];
   if (text !== undefined) return [symbol(node, text)];
   if (classes === undefined) return [shape(node.children === undefined ? "line" : "svg", attributes ?? {}, convert(node.children ?? []))];
-  // A fragment has no element of its own.
+  // A fragment has no element.
   return attributes === undefined ? convert(node.children ?? []) : [element("span", node)];
 }
 
@@ -87,7 +87,7 @@ function element(tag: Tag, { classes = [], style = {}, attributes = {}, children
 }
 
 function shape(tag: Tag, attributes: Readonly<Record<string, string>>, children: readonly Node[]): El {
-  // KaTeX sets the width of some as an attribute of style, which the page's policy would not let through.
+  // KaTeX sets the width of some shapes in a style attribute, which the page's policy forbids.
   const width = /^width:([\d.]+em)$/.exec(attributes["style"] ?? "")?.[1];
   return { tag: SHAPES.has(tag) ? tag : "span", attributes: knownAttributes(attributes), children, ...styleOf(width === undefined ? {} : { width }) };
 }

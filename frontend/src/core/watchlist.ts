@@ -1,8 +1,9 @@
-/* What this tab follows on the watch socket, without the socket: messages in, changed answers and messages to send out.
+/* The responses that this tab follows on the watch socket, without I/O: messages go in; changed answers and messages to send
+   come out.
 
-   A socket may close at any moment and another may already be open beside it; answers only ever advance by the next
-   sequence_number, so events that come twice or from the older socket change nothing, and events that come too early
-   (a gap) make the list ask again from the last good one. */
+   A socket may close at any moment, and another may already be open. Answers only advance by the next sequence_number, so
+   duplicate events and events from the older socket change nothing. After a gap, the list requests the events after the last
+   applied one. */
 
 import { apply, isRunning, markLost, type Answer } from "./answer";
 import type { Fault, Incoming, Place } from "./protocol";
@@ -17,35 +18,35 @@ export interface Effects {
   send: WatchCommand[];
   /** The answers that changed. */
   answers: Answer[];
-  /** The responses whose place in the queue changed. */
+  /** The ids of the responses whose place in the queue changed. */
   queueMoves: string[];
-  /** Asking again did not help: the connection itself is to be replaced. */
+  /** Repeated requests did not help: the connection must be replaced. */
   reconnect: boolean;
-  /** Things that must not happen and were mended; for the console. */
+  /** Unexpected events that were handled; for the console. */
   warnings: string[];
 }
 
-/** Events that come this soon after a watch that was not the first are its replay, not the model's pace. */
+/** Events that arrive within this time after a repeated watch are its replay and do not show the model's pace. */
 export const REPLAY_MS = 1000;
-/** How long to wait for the events asked for again before asking once more. */
+/** The time to wait for requested events before the next request. */
 export const REQUEST_AGAIN_MS = 3000;
 /** After this time without an event of a running answer, the connection counts as dead. */
 export const SILENCE_MS = 20_000;
 const REQUESTS_BEFORE_RECONNECT = 3;
-/** What a server says of a response that it cannot show any more, or never could. */
+/** Error codes of a response that the server does not have (any more). */
 const GONE_CODES = new Set(["response_not_found", "history_lost"]);
 
 interface Subscription {
   answer: Answer;
-  /** The time until which events count as a replay; 0 when live from the start. */
+  /** Events until this time count as a replay; 0: live from the start. */
   replayUntil: number;
-  /** Whether the next watch is the first one, made by the tab that asked. */
+  /** Whether this tab has just requested the response and did not watch it yet. */
   isNew: boolean;
-  /** When a gap was last asked about; null while there is none. `asks` counts since the last progress. */
+  /** When the events of a gap were last requested; null: no gap. `requests` counts since the last progress. */
   gapRequestedAt: number | null;
   requests: number;
   lastEventAt: number;
-  /** Nothing was heard of it since it was asked for. */
+  /** Whether no event has arrived since the last watch. */
   awaitsReplay: boolean;
   place: Place | null;
 }
@@ -54,7 +55,7 @@ export class Watchlist {
   private readonly subscriptions = new Map<string, Subscription>();
   private open = false;
 
-  /** `asked` is true when this tab has just asked for the response, so its first events are live. */
+  /** `isNew`: this tab has just requested the response, so its first events are live. */
   follow(answer: Answer, isNew: boolean, now: number): WatchCommand[] {
     const existing = this.subscriptions.get(answer.responseId);
     if (existing !== undefined || !isRunning(answer)) return [];
@@ -67,7 +68,7 @@ export class Watchlist {
     return this.subscriptions.delete(responseId) && this.open ? [{ type: "unwatch", response_id: responseId }] : [];
   }
 
-  /** Another tab got further: go on from there. */
+  /** Another tab has a more advanced answer: continue from it. */
   advance(answer: Answer): void {
     const subscription = this.subscriptions.get(answer.responseId);
     if (subscription === undefined) return;
@@ -75,7 +76,7 @@ export class Watchlist {
     if (!isRunning(answer)) this.subscriptions.delete(answer.responseId);
   }
 
-  /** Where its request stands in the queue, as last heard; null once it has begun. */
+  /** The place of the request in the queue, as last received; null after it has begun. */
   place(responseId: string): Place | null {
     const subscription = this.subscriptions.get(responseId);
     return subscription?.answer.status === "queued" ? subscription.place : null;
@@ -88,10 +89,10 @@ export class Watchlist {
 
   onClose(): void {
     this.open = false;
-    for (const subscription of this.subscriptions.values()) subscription.place = null; // nothing says when it changes
+    for (const subscription of this.subscriptions.values()) subscription.place = null; // without a connection, changes of it do not arrive
   }
 
-  /** Whether a running answer was silent for `SILENCE_MS`: the connection is then replaced. */
+  /** Whether a running answer had no event for `SILENCE_MS`. The connection is then replaced. */
   isSilent(now: number): boolean {
     if (!this.open) return false;
     const silent = [...this.subscriptions.values()].some((subscription) => now - subscription.lastEventAt > SILENCE_MS);
@@ -99,7 +100,7 @@ export class Watchlist {
     return silent;
   }
 
-  /** Whether the replay of a running answer has not come yet. */
+  /** Whether the replay of a running answer has not arrived yet. */
   isCatchingUp(now: number): boolean {
     return this.open && [...this.subscriptions.values()].some(({ awaitsReplay, replayUntil }) => awaitsReplay && now < replayUntil);
   }
@@ -143,7 +144,7 @@ export class Watchlist {
     else if (gap) this.requestAgain(subscription, now, effects);
   }
 
-  // The server says that nothing more will come, yet the end is not here: the events between were missed.
+  // The server has sent all events, but the end is missing here: events were lost.
   private onDone(subscription: Subscription, now: number, effects: Effects): void {
     this.requestAgain(subscription, now, effects);
   }
@@ -154,10 +155,10 @@ export class Watchlist {
       this.subscriptions.delete(subscription.answer.responseId);
       effects.answers.push(subscription.answer);
     } else if (status === 429 || status >= 500) {
-      // The server is short of something; the response itself is still there, for another connection.
+      // The server lacks capacity. The response still exists; another connection may get it.
       effects.reconnect = true;
     } else {
-      // Such as too many at once: it stays on the list and is asked for on the next connection.
+      // For example too many watches: the response stays on the list and is requested on the next connection.
       effects.warnings.push(`watching ${subscription.answer.responseId} was refused: ${fault.code}`);
     }
   }
@@ -171,7 +172,7 @@ export class Watchlist {
       effects.reconnect = true;
       return;
     }
-    effects.warnings.push(`asked again for ${subscription.answer.responseId} after ${subscription.answer.lastSeq}`);
+    effects.warnings.push(`requested again: ${subscription.answer.responseId} after ${subscription.answer.lastSeq}`);
     effects.send.push({ type: "unwatch", response_id: subscription.answer.responseId }, this.watch(subscription, now));
   }
 

@@ -1,10 +1,10 @@
-/* The texts of the chat page, one table per language, and which of them is shown. A language is one file in `words/`, its
-   name in `NAMES`, and what brings it in `LATER`: a reader needs one of them. */
+/* The texts of the chat page, one table per language, and the language in use. A language is a file in `words/`, its name in
+   `LANGUAGE_NAMES`, and its loader in `LOADERS`: only the table in use is loaded. */
 
 import { en } from "./words/en";
 import type { Texts } from "./words/texts";
 
-/** Of the languages, each in itself. */
+/** The name of each language in that language. */
 export const LANGUAGE_NAMES = { en: "English", de: "Deutsch" };
 
 export type Language = keyof typeof LANGUAGE_NAMES;
@@ -13,20 +13,20 @@ const LOADERS: Record<Exclude<Language, "en">, () => Promise<Texts>> = {
   de: async () => (await import("./words/de")).de,
 };
 
-/** What the reader chose; `auto`: as the browser asks for. */
+/** The reader's choice; `auto`: the browser's language. */
 export type Preference = Language | "auto";
 
 const KEY = "tailrace.language";
 
 let current: Texts = en;
 
-/** The texts of the language in use. They are read when something is drawn: a constant would keep the language of the
-    moment in which its module was loaded. */
+/** The texts of the language in use. Call it when something is drawn: a constant would have the language from before
+    `useLanguage`. */
 export function texts(): Texts {
   return current;
 }
 
-/** Called once, before anything is drawn. English where the table cannot be had. */
+/** Called once, before anything is drawn. English where the table cannot be loaded. */
 export async function useLanguage(language: Language): Promise<void> {
   current = language === "en" ? en : await LOADERS[language]().catch(() => en);
 }
@@ -36,7 +36,7 @@ export function preference(storage: Storage | null): Preference {
   return isLanguage(choice) ? choice : "auto";
 }
 
-/** false: it could not be kept. */
+/** false: the choice could not be stored. */
 export function storePreference(storage: Storage | null, preferred: Preference): boolean {
   try {
     storage?.setItem(KEY, preferred);
@@ -46,7 +46,7 @@ export function storePreference(storage: Storage | null, preferred: Preference):
   }
 }
 
-/** `wanted`: the browser's languages, the best first, such as "de-AT". English where we have none of them. */
+/** `browserLanguages`: tags such as "de-AT", the preferred first. English where the page has none of them. */
 export function languageOf(preferred: Preference, browserLanguages: readonly string[]): Language {
   if (preferred !== "auto") return preferred;
   return browserLanguages.map((tag) => tag.toLowerCase().split("-")[0] ?? "").find(isLanguage) ?? "en";

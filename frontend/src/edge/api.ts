@@ -1,4 +1,4 @@
-/* The gateway over HTTP. Every refusal becomes one ApiError, whatever its cause. */
+/* The gateway over HTTP. Every failed request throws an ApiError. */
 
 import type { Attachment, Kind } from "../core/attachments";
 import type { Context } from "../core/context";
@@ -9,22 +9,22 @@ export interface Config {
   pushUrls: string[];
   models: string[];
   defaultModel: string | null;
-  /** By model; what the gateway does not say is not taken. */
+  /** By model. A missing value means: not accepted. */
   takes: Readonly<Record<string, Takes>>;
   version: string;
   /** Whether the server keeps conversations. */
   conversations: boolean;
   /** Whether the page may ask the model for titles. */
   titles: boolean;
-  /** Whether it makes links that show a chat to others. */
+  /** Whether the server creates links that show a chat to others. */
   shares: boolean;
-  /** Whether it finds words in conversations. */
+  /** Whether the server searches conversations. */
   searches: boolean;
 }
 
-/** What a request for a model may hold. */
+/** The inputs that a model accepts. */
 export interface Takes {
-  /** null: not known while no worker is there. */
+  /** null: not known, because no worker of the model runs. */
   images: boolean | null;
   /** Texts. */
   files: boolean;
@@ -41,21 +41,21 @@ export interface Ask {
   model: string | null;
   /** Empty: none. */
   instructions: string;
-  /** null: the model's own, as is the longest answer. */
+  /** null: the model's default; also for `maxOutputTokens`. */
   temperature: number | null;
   maxOutputTokens: number | null;
   input: Context["input"];
   previousResponseId: string | null;
-  /** The conversation on the server that it is a turn of, behind the previous response; null: of none. */
+  /** The conversation on the server in which it follows the previous response; null: none. */
   conversation: string | null;
-  /** Older messages may be left out where all are too many for the model. */
+  /** Older messages may be left out where the model cannot read all. */
   trimmed: boolean;
-  /** The same key for the same question, so that asking twice is answered once. */
+  /** The idempotency key: the same for the same question, so that a repeated request has one answer. */
   key: string;
   metadata: Record<string, string>;
 }
 
-/** `status` 0: the gateway could not be reached, so whether it heard the request is unknown. */
+/** `status` 0: the gateway was not reached, or its reply was lost. It may have received the request. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -67,7 +67,7 @@ export class ApiError extends Error {
 }
 
 export interface SessionHeaders {
-  /** What a change needs besides the cookie. */
+  /** The headers that a change needs in addition to the cookie. */
   headers(): Record<string, string>;
   renew(): Promise<boolean>;
 }
@@ -87,7 +87,7 @@ export class Api {
     return readConfig(await this.call("GET", "/config.json", null, {}));
   }
 
-  /** null: the gateway does not say. A gateway that is not ready answers 503 with the same body. */
+  /** null: not known. A gateway that is not ready answers 503 with the same body. */
   async engine(): Promise<Engine | null> {
     const answer = await fetch(`${this.base}/ready`, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
     const engine = record(record(await answer.json())["engine"]);
@@ -96,7 +96,7 @@ export class Api {
     return { state, detail: typeof engine["detail"] === "string" ? engine["detail"] : "" };
   }
 
-  /** Whether the gateway answers within `ms`, whatever it says. */
+  /** Whether the gateway answers within `ms`, with any status. */
   async isReachable(ms: number): Promise<boolean> {
     return fetch(`${this.base}/ready`, { signal: AbortSignal.timeout(ms), cache: "no-store" }).then(
       () => true,
@@ -125,7 +125,7 @@ export class Api {
     await this.request("POST", `/v1/responses/${encodeURIComponent(responseId)}/cancel`, {}, {});
   }
 
-  /** The same key for the same file, so that sending it again makes no second one. */
+  /** `key`: the same for the same file, so that a repeated upload creates no second file. */
   async upload(file: Blob, name: string, kind: Kind, key: string): Promise<Attachment> {
     const form = new FormData();
     form.set("purpose", kind === "image" ? "vision" : "user_data");
@@ -135,12 +135,12 @@ export class Api {
     return { fileId: stringField(body, "id"), name, kind, bytes: file.size, expiresAt };
   }
 
-  /** The bytes of an upload; null: the server does not have it, or cannot be reached. */
+  /** The bytes of an upload; null: the server does not have it, or was not reached. */
   async content(fileId: string): Promise<Blob | null> {
     return this.get(`/v1/files/${encodeURIComponent(fileId)}/content`, async (answer) => answer.blob());
   }
 
-  /** The images that a response was asked with, as data URLs in their order; null: as of `content`. */
+  /** The input images of a response as data URLs, in order; null: as for `content`. */
   async inputImages(responseId: string): Promise<string[] | null> {
     const items = await this.get(`/v1/responses/${encodeURIComponent(responseId)}/input_items?order=asc&limit=100`, async (answer) => record(await answer.json())["data"]);
     if (!Array.isArray(items)) return null;
@@ -160,8 +160,8 @@ export class Api {
     return stringField(await this.request("POST", "/v1/tickets", {}, {}), "ticket");
   }
 
-  /** The body of the answer. A session may be over, or another tab may have begun a new one: once, it is looked at again
-      before giving up. Throws ApiError. */
+  /** Returns the body of the reply. If the session has ended, or another tab has begun a new one, the session is renewed and the
+      request repeated once. Throws ApiError. */
   async request(method: string, path: string, body: object | null, headers: Record<string, string> = {}): Promise<Record<string, unknown>> {
     try {
       return await this.call(method, path, body, { ...headers, ...this.session.headers() });
@@ -178,7 +178,7 @@ export class Api {
     try {
       answer = await fetch(this.base + path, {
         method,
-        // A form says its own type.
+        // The browser sets the type of a form.
         headers: body === null || body instanceof FormData ? headers : { ...headers, "Content-Type": "application/json" },
         body: body === null || body instanceof FormData ? body : JSON.stringify(body),
         signal: AbortSignal.timeout(body instanceof FormData ? TRANSFER_MS : TIMEOUT_MS),
@@ -200,7 +200,7 @@ function conversationFields({ conversation, previousResponseId }: Ask): object {
   return previousResponseId === null ? {} : { previous_response_id: previousResponseId };
 }
 
-/** From the body of `/config.json`. */
+/** Parses the body of `/config.json`. */
 export function readConfig(json: unknown): Config {
   const body = record(json);
   const models = strings(body["models"]);

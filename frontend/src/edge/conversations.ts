@@ -1,10 +1,10 @@
-/* Conversations that the server keeps. */
+/* The Conversations API of the gateway. */
 
 import { texts } from "../core/words";
 import { readRow, type Row } from "../core/serverTurns";
 import { ApiError, type Api } from "./api";
 
-/** One as the list has it. */
+/** An entry of the list. */
 export interface Summary {
   readonly id: string;
   readonly name: string;
@@ -12,14 +12,14 @@ export interface Summary {
   /** Both in ms. */
   readonly createdAt: number;
   readonly usedAt: number;
-  /** The node at the end of the chosen path; null: nothing was said yet. */
+  /** The last node of the visible path; null: there are no turns yet. */
   readonly head: string | null;
   readonly metadata: Readonly<Record<string, string>>;
 }
 
 export interface Page<T> {
   readonly rows: readonly T[];
-  /** The id of the last row; null: there are none behind it. */
+  /** The id of the last row; null: this is the last page. */
   readonly next: string | null;
 }
 
@@ -32,12 +32,12 @@ export interface Tree extends Page<Row> {
   readonly head: string | null;
 }
 
-/** What is new of one. */
+/** The changed members of a conversation. */
 export interface Changes {
   readonly title?: string;
   readonly pinned?: boolean;
   readonly head?: string | null;
-  /** All of it. */
+  /** Replaces all metadata. */
   readonly metadata?: Readonly<Record<string, string>>;
 }
 
@@ -51,14 +51,14 @@ const TITLE_TOKENS = 24;
 export class Conversations {
   constructor(private readonly api: Pick<Api, "request">) {}
 
-  /** The conversation of this key: it is made once, however often it is asked for. Returns its id. */
+  /** Creates the conversation of this key, once for all calls, and returns its id. */
   async create(key: string, title: string, metadata: Readonly<Record<string, string>>): Promise<string> {
     const body = await this.api.request("POST", "/v1/conversations", { title, metadata: { ...metadata, [PAGE_ID]: key } }, { "Idempotency-Key": key });
     if (typeof body["id"] !== "string") throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("id") }, null);
     return body["id"];
   }
 
-  /** Those used last come first. */
+  /** The conversations by last use, the latest first. */
   async list(after: string | null): Promise<Page<Summary>> {
     const body = await this.api.request("GET", `/v1/conversations?limit=${PAGE}${after === null ? "" : `&after=${encodeURIComponent(after)}`}`, null);
     return page(body, readSummary);
@@ -68,13 +68,13 @@ export class Conversations {
     return readSummary(await this.api.request("GET", path(id), null));
   }
 
-  /** The nodes behind this one, in the order in which the tree grew. */
+  /** The nodes after `after`, in the order of creation. */
   async turns(id: string, after: string | null): Promise<Tree> {
     const body = await this.api.request("GET", `${path(id)}/turns?limit=${PAGE}${after === null ? "" : `&after=${encodeURIComponent(after)}`}`, null);
     return { ...page(body, readRow), head: typeof body["head"] === "string" ? body["head"] : null };
   }
 
-  /** Those in which these words stand, with the text around them. */
+  /** The conversations with these words, and the text around them. */
   async search(words: string): Promise<Match[]> {
     const body = await this.api.request("GET", `/v1/conversations/search?limit=${MATCHES}&q=${encodeURIComponent(Array.from(words).slice(0, LONGEST_SEARCH).join(""))}`, null);
     return page(body, readMatch).rows.slice();
@@ -84,12 +84,12 @@ export class Conversations {
     await this.api.request("POST", path(id), changes);
   }
 
-  /** Deletes it with all that was said in it. */
+  /** Deletes a conversation and its responses. */
   async remove(id: string): Promise<void> {
     await this.api.request("DELETE", `${path(id)}?responses=true`, null);
   }
 
-  /** A name for a chat that began so. Empty: the model has none. */
+  /** A title for a chat with this first question and answer; empty: the model wrote none. */
   async titleFor(model: string | null, question: string, answer: string): Promise<string> {
     const body = await this.api.request("POST", "/v1/responses", {
       ...(model === null ? {} : { model }),
@@ -103,7 +103,7 @@ export class Conversations {
   }
 }
 
-/** In the metadata of a conversation: what this page calls it in all browsers. */
+/** The metadata key of the id that this page uses for the conversation in all browsers. */
 export const PAGE_ID = "page.id";
 
 function path(id: string): string {

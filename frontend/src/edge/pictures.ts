@@ -1,11 +1,11 @@
-/* Files of the reader, made ready for an upload. Images are decoded, scaled and written by the browser. */
+/* Prepares the reader's files for upload. The browser decodes, scales and encodes images. */
 
 import { canUploadUnchanged, isText, kindOf, refusalBeforeReading, fitWithin, MAX_UPLOADED_IMAGE_BYTES, type Kind, type Refusal } from "../core/attachments";
 
 export interface PreparedFile {
   readonly kind: Kind;
   readonly blob: Blob;
-  /** What is shown of an image. */
+  /** The preview of an image; null for a text. */
   readonly picture: ImageBitmap | null;
 }
 
@@ -16,11 +16,11 @@ export async function prepare(file: File, takes: { images: boolean; files: boole
   const refusal = refusalBeforeReading(file.type, file.size, takes);
   if (refusal !== null) return refusal;
   if (kindOf(file.type) === "image") return prepareImage(file);
-  const bytes = await file.arrayBuffer().catch(() => null); // it may have been moved meanwhile
+  const bytes = await file.arrayBuffer().catch(() => null); // the file may have been moved meanwhile
   return bytes !== null && isText(new Uint8Array(bytes)) ? { kind: "file", blob: new Blob([bytes]), picture: null } : "notText";
 }
 
-/** An image as it is shown; null: it cannot be decoded. */
+/** The preview of an image; null: it cannot be decoded. */
 export async function decodePreview(blob: Blob): Promise<ImageBitmap | null> {
   const whole = await createImageBitmap(blob).catch(() => null);
   if (whole === null) return null;
@@ -29,7 +29,7 @@ export async function decodePreview(blob: Blob): Promise<ImageBitmap | null> {
   return picture;
 }
 
-/** The bytes of a data URL in base64. No policy needs to allow an address for them. */
+/** Decodes a base64 data URL without fetching it, so that the content security policy need not allow it. */
 export function blobOf(dataUrl: string): Blob {
   const [head = "", data = ""] = dataUrl.split(",", 2);
   const text = atob(data);

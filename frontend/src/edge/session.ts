@@ -1,29 +1,29 @@
-/* Who the reader is. The gateway keeps it in a cookie that no script can read; what is here is a name, and the token that
-   every change needs besides the cookie. Credentials come from the development gateway, a link's fragment or the reader,
-   go to the gateway once, and are kept nowhere. */
+/* The session of the reader. The gateway stores it in a cookie that no script can read. This page has the user's name, and the
+   token that every change needs in addition to the cookie. A credential comes from the development gateway, the fragment of a
+   link or the reader. It is sent to the gateway once and never stored. */
 
 import { claims, signInRefusal, type SignInRefusal } from "../core/signInRefusal";
 import { texts } from "../core/words";
 import { retryAfter } from "./api";
 
-/** Where former versions of the page kept the credential. */
+/** The key under which former versions of the page stored the credential. */
 const FORMER_KEY = "tailrace.credential";
-/** Written at each change, so that the other tabs ask the gateway again. */
+/** Written at each change, so that other tabs request the session again. */
 const CHANGE_KEY = "tailrace.session";
 const TIMEOUT_MS = 15_000;
 
 export interface SessionParts {
   base: string;
   storage: Storage | null;
-  /** The user whose name is shown before the gateway was asked; null: none is. */
+  /** The user whose name is shown before the first reply of the gateway; null: none. */
   initialUser: string | null;
-  /** Only the reader can help. `refusal`: why the credential of a link was not taken; null: there was none. */
+  /** The reader must sign in. `refusal`: why the credential of a link was refused; null: there was none. */
   requestSignIn(refusal: SignInRefusal | null): void;
-  /** Whether the reader wants to be `who` from now on, as a link says; `instead` is the user signed in now, if there is one. */
+  /** Whether the reader agrees to become `who`, the user in a link. `instead`: the user who is signed in now; null: none. */
   confirmSwitch(who: string, instead: string | null): Promise<boolean>;
-  /** The reader signs out: from now on nothing of theirs is shown. */
+  /** The reader signs out: their data must disappear. */
   onSignOut(): void;
-  /** The user signed in now; null: none. Called only when it is another one than before, or than `shown`. */
+  /** Another user is signed in than before, or than `initialUser`; null: none. */
   onUserChange(who: string | null): void;
 }
 
@@ -34,7 +34,7 @@ interface Who {
 
 type SessionState = Who | "signed out" | "away";
 
-/** Of a request about the session. `status` 0: the gateway was not reached. */
+/** The reply to a request about the session. `status` 0: the gateway was not reached. */
 interface SessionReply {
   status: number;
   body: Record<string, unknown>;
@@ -43,32 +43,32 @@ interface SessionReply {
 
 export class Session {
   private who: Who | null = null;
-  /** Whose name is shown, which may be known before the gateway was reached. */
+  /** The user whose name is shown. It may be known before the gateway is reached. */
   private visibleUser: string | null;
 
   constructor(private readonly parts: SessionParts) {
     this.visibleUser = parts.initialUser;
   }
 
-  /** `fragment` is the credential that came with the address, if one did. */
+  /** `fragment`: the credential in the address; null: none. */
   async start(fragment: string | null): Promise<void> {
     const former = this.popFormerCredential();
     let state = this.setState(await this.request("GET"));
     let refusal: SignInRefusal | null = null;
     if (state === "signed out" && former !== null) ({ state } = await this.signIn(former));
-    // The person who made the link can read what is asked under its credential, so it never takes the place of another by itself.
+    // The author of the link can read what is asked with its credential. So it replaces another user only if the reader agrees.
     if (fragment !== null && state !== "away" && (await this.confirmLink(fragment))) ({ state, refusal } = await this.signIn(fragment));
     if (state === "signed out") state = await this.signInByGateway();
-    // A gateway that is away may have one to give when it is back; the reader is asked when it said no, or the link is spent.
+    // An unreachable gateway may issue a credential later. The reader must sign in when it refused, or when the link was used.
     if (state === "signed out" || (state === "away" && refusal !== null)) this.parts.requestSignIn(refusal);
   }
 
-  /** The headers of a change. */
+  /** The headers that a change needs. */
   headers(): Record<string, string> {
     return this.who === null ? {} : { "X-Tailrace-Session": this.who.token };
   }
 
-  /** The reader signs in. Null: they are signed in. */
+  /** The reader signs in. Null: it worked. */
   async submitCredential(credential: string): Promise<SignInRefusal | null> {
     const { refusal } = await this.signIn(credential);
     if (refusal === null) this.notifyTabs();
@@ -77,7 +77,7 @@ export class Session {
 
   /** false: the gateway could not be reached, and the reader is still signed in. */
   async signOut(): Promise<boolean> {
-    // Another tab may have signed in since, which changes the token.
+    // Another tab may have signed in meanwhile, which changes the token.
     this.setState(await this.request("GET"));
     if ((await this.request("DELETE")) === "away") return false;
     this.parts.onSignOut();
@@ -86,7 +86,7 @@ export class Session {
     return true;
   }
 
-  /** Gets a session again after a refusal. false: the reader has to sign in, or is another user by now. */
+  /** Gets a new session after a refusal. false: the reader must sign in, or is another user now. */
   async renew(): Promise<boolean> {
     const before = this.who?.subject ?? null;
     let state = this.setState(await this.request("GET"));
@@ -95,7 +95,7 @@ export class Session {
     return state !== "signed out" && state !== "away" && (before === null || state.subject === before);
   }
 
-  /** Looks for a session that lasts longer, without asking the reader. */
+  /** Tries to get a session that lasts longer, without the reader. */
   async refresh(): Promise<void> {
     await this.signInByGateway();
   }
@@ -167,7 +167,7 @@ export class Session {
     try {
       this.parts.storage?.setItem(CHANGE_KEY, `${Date.now()} ${Math.random()}`);
     } catch {
-      // A full storage: the other tabs notice when the gateway refuses them.
+      // The storage is full: the other tabs notice when the gateway refuses their requests.
     }
   }
 }
@@ -177,13 +177,13 @@ function stateOf({ status, body: { subject: name, token } }: SessionReply): Sess
   return typeof name === "string" && typeof token === "string" ? { subject: name, token } : "signed out";
 }
 
-/** Whom a credential names. Only for the reader's eyes: the server alone decides whether it is good. */
+/** The user in a credential, unverified: only for display. */
 export function subject(credential: string): string {
   const name = claims(credential)?.["sub"];
   return typeof name === "string" && name.trim() !== "" ? name.slice(0, 255) : texts().unknownUser;
 }
 
-/** Takes a credential out of the address at once, so that it is neither kept in the history nor copied along. */
+/** Removes a credential from the address, so that it is not in the history and not copied with the address. Returns it. */
 export function popFragment(location: Location, history: History): string | null {
   const fields = new URLSearchParams(location.hash.slice(1));
   const credential = fields.get("credential");

@@ -1,4 +1,4 @@
-/* Reads what a link shows. It needs no session: no cookie is sent, and nothing is kept. */
+/* Reads the chat of a shared link, without a session: it sends no cookie and stores nothing. */
 
 import { mergeMessages, readShared, type SharedMessage, type SharedPage } from "../core/sharedChat";
 import { texts } from "../core/words";
@@ -6,16 +6,16 @@ import { delayWords } from "../core/messages";
 
 export type LinkContent =
   | { kind: "chat"; title: string; sharedAt: number; endsAt: number; messages: readonly SharedMessage[] }
-  /** It shows nothing (any more). */
+  /** The link does not exist (any more). */
   | { kind: "gone" }
-  /** It could not be read now. */
+  /** The chat could not be read now. */
   | { kind: "away"; words: string };
 
 export const PATH = "/s/";
 const TIMEOUT_MS = 30_000;
-const MAX_PAGES = 400; // a conversation has at most 10,000 nodes, and a page mostly 50
+const MAX_PAGES = 400; // a conversation has at most 10,000 nodes, a page usually 50
 
-/** The token in the address of the page; null: there is none. */
+/** The token in the address of the page; null: none. */
 export function tokenIn(pathname: string): string | null {
   const token = pathname.startsWith(PATH) ? pathname.slice(PATH.length) : "";
   return /^[\w-]+$/.test(token) ? token : null;

@@ -1,16 +1,16 @@
-/* Links that show a conversation to others, as its owner makes and revokes them. */
+/* Creates, lists and revokes links that show a conversation to others. */
 
 import { texts } from "../core/words";
 import { ApiError } from "./api";
 
-/** Asks the gateway in the reader's session. Rejects with an ApiError. */
+/** Sends a request with the reader's session. Rejects with an ApiError. */
 export interface Requests {
   request(method: string, path: string, body: object | null): Promise<Record<string, unknown>>;
 }
 
 export interface Share {
   readonly id: string;
-  /** What is given to others. */
+  /** The address for others. */
   readonly url: string;
   /** Both in ms. */
   readonly sharedAt: number;
@@ -18,26 +18,26 @@ export interface Share {
 }
 
 export class Shares {
-  /** `origin`: of the gateway's page. */
+  /** `origin`: the origin of the gateway's page. */
   constructor(
     private readonly api: Requests,
     private readonly origin: string,
   ) {}
 
-  /** A link to the conversation as the server has it now. `expiresIn` in seconds; null: as the server thinks best. */
+  /** Creates a link to the current state of the conversation. `expiresIn` in seconds; null: the server's default. */
   async share(conversationId: string, expiresIn: number | null = null): Promise<Share> {
     const share = this.parse(await this.api.request("POST", `${path(conversationId)}/share`, expiresIn === null ? {} : { expires_in: expiresIn }));
     if (share === null) throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("url_path") }, null);
     return share;
   }
 
-  /** Those that show it, the newest first. */
+  /** The links of a conversation, the newest first. */
   async shares(conversationId: string): Promise<Share[]> {
     const { data } = await this.api.request("GET", `${path(conversationId)}/shares`, null);
     return (Array.isArray(data) ? data : []).flatMap((row) => this.parse(row as Record<string, unknown>) ?? []);
   }
 
-  /** The link shows nothing any more. One that is not there is as good as revoked. */
+  /** Revokes a link. A link that does not exist counts as revoked. */
   async unshare(conversationId: string, shareId: string): Promise<void> {
     try {
       await this.api.request("DELETE", `${path(conversationId)}/shares/${encodeURIComponent(shareId)}`, null);

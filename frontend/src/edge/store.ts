@@ -1,19 +1,19 @@
-/* Conversations in this browser's storage, one key each, shared by all tabs, under the name of their user: another user of
-   this browser sees none of them. localStorage because a write is whole or not at all, is there after a crash of the tab,
-   and is announced to the other tabs. */
+/* Conversations in this browser's storage. Each has a key, which begins with its user, so another user of this browser sees none
+   of them. All tabs share them. It is localStorage because a write is atomic, survives a crash of the tab, and is announced to
+   the other tabs. */
 
 import { readAttachments, type Attachment } from "../core/attachments";
 import type { Conversation } from "../core/conversation";
 import { readConversation } from "../core/storedConversation";
 
-/** Where former versions of the page kept them, without a user. */
+/** The prefix of former versions of the page, without a user. */
 const FORMER_PREFIX = "tailrace.1.conversation.";
 const DRAFT = "draft.";
 const ATTACHMENTS = "attached.";
 const CONVERSATION = "conversation.";
 const DELETIONS = "removed.";
 
-/** A conversation that the reader deleted, and the server has not yet. */
+/** A conversation that the reader deleted and that still exists on the server. */
 export interface Deletion {
   /** Its id on the server. */
   readonly remote: string;
@@ -22,17 +22,17 @@ export interface Deletion {
 }
 
 export interface Store {
-  /** From now on it is about the conversations of this user; null: there is no user, and it is empty. */
+  /** Selects the user; null: no user, and the store is empty. */
   setOwner(owner: string | null): void;
   all(): Conversation[];
   read(id: string): Conversation | null;
-  /** false: there is no room, or no storage at all. */
+  /** false: the storage is full or missing. */
   write(conversation: Conversation): boolean;
   remove(id: string): void;
   deletions(): Deletion[];
   storeDeletion(deletion: Deletion): void;
   forgetDeletion(remote: string): void;
-  /** Another tab wrote a conversation, or removed it (null). */
+  /** Calls `listener` when another tab wrote a conversation, or removed it (null). */
   onChange(listener: (id: string, conversation: Conversation | null) => void): void;
 }
 
@@ -51,7 +51,7 @@ export class BrowserStore implements Store {
     return prefix === null ? [] : this.keys(prefix).flatMap((key) => this.read(key.slice(prefix.length)) ?? []);
   }
 
-  /** What was written in a conversation (null: in a new one) and not sent. */
+  /** The text in the composer of a conversation (null: of a new one). */
   draft(id: string | null): string {
     return this.prefix === null ? "" : (this.storage?.getItem(this.prefix + DRAFT + (id ?? "")) ?? "");
   }
@@ -60,7 +60,7 @@ export class BrowserStore implements Store {
     if (this.prefix !== null) this.setOrRemove(this.prefix + DRAFT + (id ?? ""), words);
   }
 
-  /** What was uploaded for it. */
+  /** The uploads for the question in the composer. */
   draftAttachments(id: string | null): readonly Attachment[] {
     const raw = this.prefix === null ? null : (this.storage?.getItem(this.prefix + ATTACHMENTS + (id ?? "")) ?? null);
     try {
@@ -79,7 +79,7 @@ export class BrowserStore implements Store {
       if (words === "") this.storage?.removeItem(key);
       else this.storage?.setItem(key, words);
     } catch {
-      // A full storage: it is there until the reload.
+      // The storage is full: the draft is lost at the next reload.
     }
   }
 
@@ -91,7 +91,7 @@ export class BrowserStore implements Store {
 
   write(conversation: Conversation): boolean {
     const key = this.conversation(conversation.id);
-    if (key === null) return true; // until it is known whose it is
+    if (key === null) return true; // the user is not known yet
     try {
       this.storage?.setItem(key, JSON.stringify(conversation));
       return this.storage !== null;
@@ -142,12 +142,12 @@ export class BrowserStore implements Store {
     return keys;
   }
 
-  // They become those of the first user who signs in.
+  // Conversations of former versions go to the first user who signs in.
   private adopt(former: string): void {
     const key = this.conversation(former.slice(FORMER_PREFIX.length));
     const raw = this.storage?.getItem(former) ?? null;
     if (key === null || raw === null) return;
-    this.storage?.removeItem(former); // first, because both at once may be too much
+    this.storage?.removeItem(former); // first, because the storage may not have space for both
     try {
       this.storage?.setItem(key, raw);
     } catch {
@@ -156,7 +156,7 @@ export class BrowserStore implements Store {
   }
 }
 
-/** Browsers that block storage throw on touching it. */
+/** null: the browser blocks the storage, and any access throws. */
 export function storageOf(kind: "localStorage" | "sessionStorage"): Storage | null {
   try {
     return window[kind];

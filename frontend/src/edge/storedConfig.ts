@@ -1,5 +1,5 @@
-/* The gateway's settings for the page as it last gave them, so that the page starts without a network. They are the same for
-   every user. */
+/* Stores the gateway's last settings for the page, so that the page starts without a network. They are the same for every
+   user. */
 
 import { readConfig, type Config } from "./api";
 
@@ -9,11 +9,11 @@ export function storeConfig(storage: Storage | null, config: Config): void {
   try {
     storage?.setItem(KEY, JSON.stringify(configBody(config)));
   } catch {
-    // A full storage: offline, the models are not listed.
+    // The storage is full: the models are not listed offline.
   }
 }
 
-// As the gateway writes them, so that one function reads both.
+// In the gateway's form, so that one function parses both.
 function configBody({ pushUrls, models, defaultModel, takes, version, conversations, titles, shares, searches }: Config): object {
   const each = Object.entries(takes).map(([model, { images, files, maxOutputTokens }]) => [model, { images, files, max_output_tokens: maxOutputTokens }]);
   return { push_urls: pushUrls, models, default_model: defaultModel, takes: Object.fromEntries(each) as object, version, conversations, titles, shares, searches };

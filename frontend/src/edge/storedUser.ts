@@ -1,4 +1,4 @@
-/* The user whose chats this browser shows, and by whose name, before the gateway is asked and without a network. */
+/* Stores the user whose chats and name this browser shows before the first reply of the gateway, and without a network. */
 
 const KEY = "tailrace.user";
 
@@ -7,16 +7,16 @@ export function loadUser(storage: Storage | null): string | null {
 }
 
 export function storeUser(storage: Storage | null, who: string): void {
-  // First, because a full storage keeps what it has: the next user must not find the name and the chats of the one before.
+  // Removed first: if the storage is full, the next user must not see the former user's name and chats.
   storage?.removeItem(KEY);
   try {
     storage?.setItem(KEY, who);
   } catch {
-    // A full storage: after a reload the gateway is asked who this is.
+    // The storage is full: after a reload the gateway reports the user.
   }
 }
 
-/** They sign out. */
+/** Called at sign-out. */
 export function forgetUser(storage: Storage | null): void {
   storage?.removeItem(KEY);
 }

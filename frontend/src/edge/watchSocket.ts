@@ -1,5 +1,5 @@
-/* The watch socket. It is opened with a fresh ticket each time, replaced by a new one before the old one closes when a
-   server drains, and opened again after every close code that allows it. The watchlist decides which messages it carries. */
+/* The watch socket. Each connection uses a new ticket. When a server drains, a new socket opens before the old one closes. After
+   every close code that allows it, the socket is opened again. The watchlist decides which messages are sent. */
 
 import type { Watches } from "../core/compactEvents";
 import { readMessage, type Incoming } from "../core/protocol";
@@ -12,10 +12,10 @@ export type WatchSocketState =
   | { kind: "waiting"; until: number }
   | { kind: "refused"; words: string };
 
-/** The server refused to give a ticket: a new credential is needed first. */
+/** The server refused to issue a ticket: a new credential is needed first. */
 export class TicketRefused extends Error {}
 
-/** The part of a browser's WebSocket that is used. */
+/** The used part of a browser's WebSocket. */
 export interface Socket {
   onopen: ((this: never, event: never) => void) | null;
   onmessage: ((this: never, event: never) => void) | null;
@@ -27,9 +27,9 @@ export interface Socket {
 export interface WatchSocketParts {
   urls(): Promise<readonly string[]>;
   ticket(): Promise<string>;
-  /** Gets a new credential after the old one expired or was refused; false: the reader has to enter one. */
+  /** Gets a new credential after the old one expired or was refused; false: the reader must sign in. */
   renew(): Promise<boolean>;
-  /** Looks for a newer credential without asking the reader. */
+  /** Tries to get a newer credential without the reader. */
   refresh(): Promise<void>;
   connect(url: string, protocols: string[]): Socket;
   later(run: () => void, ms: number): () => void;
@@ -37,22 +37,22 @@ export interface WatchSocketParts {
   chance(): number;
   onState(state: WatchSocketState): void;
   onOpen(): void;
-  /** Null: it could not be read. */
+  /** Null: the message is invalid. */
   onMessage(message: Incoming | null): void;
 }
 
-/** The preferred one first. They differ by the form of messages, which are read as they come. */
+/** The preferred protocol first. The form of the messages differs; both are parsed. */
 const PROTOCOLS = ["tailrace.v2", "tailrace.v1"];
 const HANDSHAKE_MS = 10_000;
-/** After a socket was open for this time, reconnect delays start small again. */
+/** After a socket was open for this time, the reconnect delays start from the shortest again. */
 const STABLE_MS = 5000;
 
 export class WatchSocket {
   /** The socket that carries messages; null while there is none. */
   private current: Socket | null = null;
-  /** Counts openings; an opening that finds a newer one stands down. */
+  /** Counts openings; an opening ends when a newer one has started. */
   private opening = 0;
-  /** Cancels the pending reconnect, handshake limit and stability timer; each is a no-op when nothing is pending. */
+  /** Cancel the pending reconnect or handshake timeout, and the stability timer. No-ops when nothing is pending. */
   private cancelRetry: () => void = () => undefined;
   private cancelStable: () => void = () => undefined;
   private attempt = 0;
@@ -69,18 +69,18 @@ export class WatchSocket {
     this.current?.send(JSON.stringify(message));
   }
 
-  /** Connects now instead of at the planned time: at the start, when the network is back, when the tab is visible again. */
+  /** Connects now instead of at the planned time: at the start, when the network is back, or when the tab is visible again. */
   connectNow(): void {
     if (this.current === null) void this.open();
   }
 
-  /** Replaces the connection; the old one serves until the new one is open. */
+  /** Replaces the connection. The old one is used until the new one is open. */
   replace(): void {
     this.addressIndex += 1;
     void this.open();
   }
 
-  /** Gives up a connection that carries nothing any more, and looks for another one. */
+  /** Drops a dead connection and connects again. */
   drop(): void {
     const old = this.current;
     this.opening += 1;
@@ -97,7 +97,7 @@ export class WatchSocket {
     }, drainDelay(afterMs, this.parts.chance()));
   }
 
-  /** The server ends this socket with its credential; a newer one, shown in time, keeps it open. */
+  /** The server closes this socket when its credential expires. A ticket of a newer credential keeps it open. */
   async expiring(): Promise<void> {
     const socket = this.current;
     try {
@@ -105,11 +105,11 @@ export class WatchSocket {
       const ticket = await this.parts.ticket();
       if (this.current === socket) this.send({ type: "auth", ticket });
     } catch {
-      // Without a ticket the socket ends in order, and a new credential is asked for then.
+      // Without a ticket the server closes the socket, and a new credential is requested then.
     }
   }
 
-  /** Closes every socket, as when the reader signs out. */
+  /** Closes all sockets, for example at sign-out. */
   stop(): void {
     this.opening += 1;
     this.cancelRetry();
@@ -147,7 +147,7 @@ export class WatchSocket {
     try {
       socket = this.parts.connect(url, [...PROTOCOLS, `ticket.${ticket}`]);
     } catch {
-      // Only an address that is no address throws here; the next one may be good.
+      // Only an invalid address throws here; the next one may be valid.
       this.tryNextAddress();
       return;
     }
@@ -182,7 +182,7 @@ export class WatchSocket {
     old?.close(1000);
   }
 
-  // The handshake failed: a server that is away, or one that refuses. The ticket is spent; the next address is tried.
+  // The handshake failed: the server is unreachable or refuses. The ticket is used up; the next address is tried.
   private tryNextAddress(): void {
     this.addressIndex += 1;
     this.retry();
@@ -205,7 +205,7 @@ export class WatchSocket {
     const openingId = ++this.opening;
     this.cancelRetry();
     this.renewals += 1;
-    // After three refused renewals a fourth one will not help.
+    // After three refused renewals, a fourth one would not help.
     if (this.renewals <= 3 && (await this.parts.renew())) {
       if (openingId === this.opening) this.retry();
     } else if (openingId === this.opening) {

@@ -1,39 +1,39 @@
-/* What the service worker keeps: the files of one build of the page, in a cache of that build's name. It is used
-   once it is whole, so HTML of one build never meets scripts of another. */
+/* The cache of the service worker: the files of one build of the page, in a cache with that build's name. A cache is used only
+   when it is complete, so HTML of one build never loads scripts of another. */
 
 export interface Build {
-  /** Another one for each content. */
+  /** Differs for each content. */
   readonly version: string;
-  /** Paths of all files; the page itself is "/". Names under /assets/ change with their content. */
+  /** The paths of all files; the page itself is "/". A name under /assets/ changes with the content. */
   readonly files: readonly string[];
 }
 
 export interface PageFilesParts {
   build: Build;
-  /** Of the page and its files. */
+  /** The origin of the page and its files. */
   origin: string;
   caches: CacheStorage;
   fetch(request: Request | string, options?: RequestInit): Promise<Response>;
   pause(ms: number): Promise<void>;
 }
 
-/** The part of a fetch event that decides. `client`: the page that asks, or that is about to be. */
+/** The used part of a fetch event. `client`: the page that sent the request, or that the request loads. */
 export interface PageFetch {
   readonly request: Request;
   readonly client: string;
-  /** Work that is done after the answer. */
+  /** Adds work that is done after the reply. */
   after(work: Promise<unknown>): void;
 }
 
 export const CACHES = "tailrace.page.";
-/** Fonts, which are kept when a formula first needs them, and pictures for the browser's list of installed pages. */
+/** Fonts are cached when a formula first needs them. Pictures are for the browser's list of installed pages. */
 const CACHED_ON_USE = /\.(woff2|png)$/;
-/** So long the network may take before what is kept is shown. */
+/** The time limit of the network before the cached copy is used. */
 const WAIT_MS = 3000;
 const PAGE = "/";
 
 export class PageFiles {
-  /** Pages whose HTML came out of the cache: their other files do, too. */
+  /** The pages whose HTML came from the cache: their other files come from it, too. */
   private readonly cachedClients = new Set<string>();
 
   constructor(private readonly parts: PageFilesParts) {}
@@ -42,8 +42,8 @@ export class PageFiles {
     return CACHES + this.parts.build.version;
   }
 
-  /** Rejects, and keeps nothing, unless the whole build can be fetched: while services are upgraded, one may still have the
-      build before. Fonts are kept when a formula first needs them. */
+  /** Fetches the whole build; rejects and stores nothing if a file cannot be fetched. During an upgrade, a service may still have
+      the former build. */
   async install(): Promise<void> {
     const paths = this.parts.build.files.filter((path) => !CACHED_ON_USE.test(path));
     const responses = await Promise.all(paths.map(async (path) => [path, await this.fetchOwn(path)] as const));
@@ -51,13 +51,13 @@ export class PageFiles {
     await Promise.all(responses.map(([path, answer]) => cache.put(path, answer)));
   }
 
-  /** The build before stays, for pages that are still open with it. */
+  /** Keeps the former build, for pages that are still open with it, and deletes older ones. */
   async activate(): Promise<void> {
     const others = (await this.parts.caches.keys()).filter((name) => name.startsWith(CACHES) && name !== this.name);
     await Promise.all(others.slice(0, -1).map((name) => this.parts.caches.delete(name)));
   }
 
-  /** Null: the request is not for a file of the page, and is none of the worker's business. */
+  /** Null: the request is not for a file of the page, so the worker does not handle it. */
   answer(fetch: PageFetch): Promise<Response> | null {
     const { method, url, mode, headers } = fetch.request;
     const { origin, pathname } = new URL(url);
@@ -94,7 +94,7 @@ export class PageFiles {
     return answer;
   }
 
-  /** Null: no answer within the time, or one that says that the server is away. */
+  /** Null: no reply within the time limit, or a server error. */
   private answerInTime(network: Promise<Response>): Promise<Response | null> {
     const healthy = network.then(
       (answer) => (answer.status >= 500 ? null : answer),
@@ -108,7 +108,7 @@ export class PageFiles {
     return cache.match(path, { ignoreVary: true });
   }
 
-  // The headers may change without the build: the policy names the push services.
+  // The headers may change without a new build: the policy names the push services.
   private async refresh(answer: Response): Promise<void> {
     if (this.isOurs(await answer.clone().text())) await this.store(PAGE, answer);
   }
@@ -120,7 +120,7 @@ export class PageFiles {
   private async fetchOwn(path: string): Promise<Response> {
     const answer = await this.parts.fetch(path, path.startsWith("/assets/") ? {} : { cache: "no-cache" });
     const isPage = (answer.headers.get("content-type") ?? "").startsWith("text/html");
-    // A server in between may answer anything with a page of its own, or lead there.
+    // A proxy may answer any request with a page of its own, or redirect to it.
     if (!answer.ok || answer.redirected || isPage !== (path === PAGE)) throw new Error(`${path} is not the page's`);
     if (isPage && !this.isOurs(await answer.clone().text())) throw new Error(`${path} is of another build`);
     return answer;

@@ -1,10 +1,10 @@
-/* The service worker: lets the page open without a network. It answers for the files of the page alone; the API, sockets and
-   everything else go their way as if it were not there. */
+/* The service worker: the page opens without a network. It handles only the files of the page. The API, sockets and all other
+   requests go to the network. */
 
 import { PageFiles, type Build } from "./pageFiles";
 
 declare const self: ServiceWorkerGlobalScope;
-/** Put in by the build. */
+/** Inserted by the build. */
 declare const BUILD: Build;
 
 const files = new PageFiles({

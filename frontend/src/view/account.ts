@@ -1,7 +1,7 @@
 import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
-/** Says who the reader is, and signs them out. */
+/** Shows the user's name and signs them out. */
 export class Account {
   private readonly who = h("span", { class: "words" });
   readonly element: HTMLElement;

@@ -1,4 +1,4 @@
-/* The page: puts the parts together, shows one conversation at a time, and draws at most once per frame. */
+/* The page: connects the parts, shows one conversation at a time, and draws at most once per frame. */
 
 import { answerVersions, busyTurn, isBusy, questionVersions, visibleTurns, title, type Conversation, type Turn } from "../core/conversation";
 import { texts } from "../core/words";
@@ -38,18 +38,18 @@ export class App {
   private readonly drawer: Drawer;
   private readonly composer: Composer;
   private readonly chats: Chats;
-  /** Said where no turn can be shown yet. */
+  /** The text in place of turns that cannot be shown yet. */
   private readonly note = h("p", { class: "away", role: "status" });
   private readonly follow: Follow;
   private readonly status: Status;
   private readonly turns: TurnList;
-  /** The conversation on show; null is a new one, not yet asked in. */
+  /** The open conversation; null: a new one without a question. */
   private current: string | null = null;
-  /** The chat that an address names and that is not known here. */
+  /** The name of a chat in the address that this browser does not have; null: none. */
   private pendingName: string | null = null;
   private connection: Connection = { kind: "starting" };
   private frame = 0;
-  /** Draws again when the seconds that a refused question waits have changed; 0 while none is shown. */
+  /** Draws again when the displayed seconds of a refused question change; 0 while there are none. */
   private countdownTimer = 0;
 
   constructor(
@@ -85,8 +85,8 @@ export class App {
     library.onChange = () => this.drawSoon();
   }
 
-  /** Shows what is kept for the user of now, and nothing of another one. Without a user, what the address names is left
-      for the next one. */
+  /** Shows the data of the current user, and nothing of another one. Without a user, the chat in the address stays for the next
+      user. */
   start(signedIn: boolean): void {
     this.toasts.replaceChildren();
     this.questionInput.forget();
@@ -99,12 +99,12 @@ export class App {
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus();
   }
 
-  /** A connection is there. */
+  /** Called when there is a connection. */
   onSocketOpen(): void {
     if (this.pendingName !== null) void this.resolve(this.pendingName);
   }
 
-  /** Leads back to the choice of the language after it was made. */
+  /** Focuses the choice of the language after a change. */
   toLanguage(): void {
     if (getComputedStyle(this.chats.side.element).visibility === "hidden") this.drawer.open();
     this.language.field.focus();
@@ -164,7 +164,7 @@ export class App {
         void this.resolve(name);
       } else if (id !== this.current) this.open(id, false);
     });
-    // Frames are not drawn in a hidden tab; what arrived in between is drawn at once.
+    // A hidden tab draws no frames. When it is visible again, it draws at once.
     document.addEventListener("visibilitychange", () => this.drawSoon());
   }
 
@@ -180,7 +180,7 @@ export class App {
     this.composer.field.focus();
   }
 
-  /** What was just asked is spoken about from its first change on, even if that comes before it is drawn. */
+  /** Reads changes of the last turn aloud from the first one on, even if it comes before the turn is drawn. */
   private watchLastTurn(): void {
     const conversation = this.conversation();
     const turn = conversation === null ? undefined : visibleTurns(conversation).at(-1);
@@ -200,13 +200,13 @@ export class App {
     this.toast(texts().chatDeleted, { words: texts().undo, run: () => this.library.restore(conversation) });
   }
 
-  /** The id here of what an address names. */
+  /** The local id of a conversation in an address. */
   private localId(name: string): string | null {
     const conversation = this.controller.get(name) ?? this.controller.all().find(({ remote }) => remote === name);
     return conversation?.id ?? null;
   }
 
-  /** Waits for a chat that only the server may know. */
+  /** Waits for a chat that only the server may have. */
   private waitFor(name: string): void {
     this.open(null, false, `#c=${encodeURIComponent(name)}`);
     this.pendingName = name;
@@ -220,7 +220,7 @@ export class App {
       this.open(id, false);
       if (id === null) this.toast(texts().chatUnknown);
     } catch {
-      this.drawSoon(); // it is looked for again when a connection is there
+      this.drawSoon(); // it is requested again when there is a connection
     }
   }
 
@@ -237,7 +237,7 @@ export class App {
       if (id === null) this.storage?.removeItem(CURRENT);
       else this.storage?.setItem(CURRENT, id);
     } catch {
-      // A full storage: the next visit starts with a new chat.
+      // The storage is full: the next visit starts with a new chat.
     }
     this.drawer.close();
     this.questionInput.open(id);
@@ -273,7 +273,7 @@ export class App {
     this.drawTurns(turns, conversation);
     this.welcome.watch(this.welcome.element.isConnected && this.connection.kind === "open");
     this.chats.draw(this.current);
-    // It has an address for all devices as soon as the server has it.
+    // When the server has the conversation, its address works on all devices.
     if (conversation !== null && conversation.remote !== null && idInAddress() === conversation.id) history.replaceState(null, "", addressOf(conversation));
     this.composer.setBusy(turns.some(isBusy));
     this.questionInput.draw();
@@ -315,11 +315,11 @@ export class App {
     this.countdownTimer = untils.length === 0 ? 0 : window.setTimeout(() => this.draw(), Math.min(...untils.map((until) => (until - now) % 1000 || 1000)));
   }
 
-  /** Why a chat that is wanted has no turns to show; null: none is wanted. */
+  /** Why the open chat has no turns to show; null: it is a new chat. */
   private absenceWords(conversation: Conversation | null): string | null {
-    if (this.pendingName !== null) return this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
+    if (this.pendingName !== null) return this.connection.kind === "open" ? texts().chatLoading : texts().chatAway;
     const state = conversation === null ? "here" : this.library.state(conversation);
-    return state === "here" ? null : state === "coming" && this.connection.kind === "open" ? texts().chatComing : texts().chatAway;
+    return state === "here" ? null : state === "coming" && this.connection.kind === "open" ? texts().chatLoading : texts().chatAway;
   }
 
   private turnView(turn: Turn): TurnView {
@@ -353,7 +353,7 @@ export class App {
         this.library.publishHead(this.current);
         this.turns.prioritize(turnId);
         this.draw();
-        // Who leafs through the versions with the keyboard stays at the button.
+        // Keeps the focus at the button for readers who use the keyboard.
         this.turns.get(turnId)?.focus(button);
       },
       more: (turnId: string) => {

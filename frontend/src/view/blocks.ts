@@ -1,5 +1,5 @@
-/* What an answer is made of, drawn: messages, reasoning and calls of tools. Names and arguments are the model's words, so
-   they are text and nothing else. */
+/* Draws the parts of an answer: messages, reasoning and calls of tools. Names and arguments come from the model, so they are
+   drawn as text. */
 
 import { indentJson } from "../core/json";
 import type { Node as Tree } from "../core/nodes";
@@ -12,18 +12,18 @@ import type { MarkdownView } from "./markdown";
 import { patch } from "./patch";
 
 export interface BlockContext {
-  /** The answer goes on, and this is what it goes on with. */
+  /** The answer is running, and this is its newest part. */
   writing: boolean;
-  /** Something follows in the same answer. */
+  /** Another part follows in the same answer. */
   followed: boolean;
-  /** Nothing was asked behind the answer. */
+  /** No turn follows the answer. */
   last: boolean;
 }
 
 export interface Block {
   readonly kind: Part["kind"];
   readonly element: HTMLElement;
-  /** Returns true when more is to be drawn later than now. */
+  /** Returns true when it must be drawn again later. */
   update(part: Part, around: BlockContext, now: number): boolean;
 }
 
@@ -39,7 +39,7 @@ class Message implements Block {
   private drawnText: string | null = null;
   private drawnRunning = false;
   private drawnSeams: Part["seams"] = [];
-  /** Long answers cost more to draw, so they are drawn less often: not before this time. */
+  /** A running answer is not drawn before this time. Long answers cost more, so they are drawn less often. */
   private drawAgainAt = 0;
 
   update({ text, seams }: Part, { writing }: BlockContext, now: number): boolean {
@@ -61,7 +61,7 @@ class Message implements Block {
     else this.view.draw(text, this.drawnRunning, this.drawnSeams);
   }
 
-  // It is there at once but for a slow network or none: then the text is shown as it was written.
+  // Markdown is loaded almost at once. With a slow network or none, the source is shown.
   private showSource(text: string): void {
     markdown.load(this.redraw);
     if (text !== "" && !markdown.isLoading) this.element.replaceChildren(h("p", { class: "unparsed", dir: "auto" }, text));
@@ -76,7 +76,7 @@ function sameSeams(a: Part["seams"], b: Part["seams"]): boolean {
   return a.length === b.length && a.every(({ at, to }, place) => at === b[place]?.at && to === b[place].to);
 }
 
-/** Open while nothing follows, until the reader decides. */
+/** Open while no other part follows, until the reader opens or closes it. */
 class Reasoning implements Block {
   readonly kind = "reasoning";
   readonly element: HTMLDetailsElement;
@@ -148,7 +148,7 @@ export function callState(state: Part["state"], { writing, last }: BlockContext)
   return state === "open" && writing ? texts().callWriting : texts().callCutOff;
 }
 
-/** Text in a box of limited height, which stays at the end of the text while the reader is there. */
+/** Text in a box of limited height. It scrolls with the text while the reader is at its end. */
 class GrowingText {
   private drawnTree: readonly Tree[] = [];
 
@@ -175,7 +175,7 @@ function showRest(rest: HTMLElement, count: number): void {
   setText(rest, count === 0 ? "" : texts().moreCharacters(count));
 }
 
-/** Dots that move; shown where something is being written. */
+/** Moving dots: something is being written. */
 export function wave(): HTMLElement {
   return h("span", { class: "wave", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
 }

@@ -3,20 +3,20 @@ import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
 export interface ChatDialogParts {
-  /** Both throw where the server refuses. */
+  /** `rename` and `pin` reject where the server refuses. */
   rename(id: string, name: string): Promise<void>;
   pin(id: string, pinned: boolean): Promise<void>;
   get(id: string): Conversation | null;
   remove(id: string): void;
 }
 
-/** More that can be done with a chat. */
+/** A section of the dialog. */
 export interface ChatDialogPart {
   readonly element: HTMLElement;
   show(conversation: Conversation): void;
 }
 
-/** What can be done with one chat. */
+/** The dialog with the options of one chat. */
 export class ChatDialog {
   readonly element: HTMLDialogElement;
   private readonly name = h("input", { id: "chat-name", type: "text", maxlength: "200", autocomplete: "off", dir: "auto" });
@@ -55,7 +55,7 @@ export class ChatDialog {
     this.name.select();
   }
 
-  /** The turns of this chat are here now, if they can be had. */
+  /** Called when the turns of this chat were read, or could not be read. */
   onTurns(id: string): void {
     const [conversation, hadTurns] = [this.parts.get(id), this.hasTurns];
     if (!this.element.open || id !== this.id || conversation === null) return;

@@ -1,4 +1,4 @@
-/* The settings of a chat, in a dialog. */
+/* The dialog with the settings of a chat. */
 
 import { temperatureDigits, invalidFieldWords } from "../core/messages";
 import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, readInput, DEFAULT_SETTINGS, type Settings, type InvalidField } from "../core/settings";
@@ -6,7 +6,7 @@ import { texts } from "../core/words";
 import { h, setText } from "./dom";
 import { ModelChoice } from "./modelChoice";
 
-/** Where the slider stands while the temperature is the model's own. */
+/** The position of the slider while the temperature is the model's default. */
 const MIDDLE = "1";
 
 export class ChatSettings {
@@ -27,7 +27,7 @@ export class ChatSettings {
       "form",
       { novalidate: true, onsubmit: (event) => this.onSubmit(event) },
       this.title,
-      h("p", { class: "why" }, texts().holdFromNext),
+      h("p", { class: "why" }, texts().settingsScope),
       this.models.field(h("label", { for: "setting-model" }, texts().model)),
       this.field("instructions", texts().instructions, texts().instructionsHint, this.instructions),
       h(
@@ -51,13 +51,13 @@ export class ChatSettings {
     this.element = h("dialog", { class: "settings", "aria-labelledby": "settings-title" }, form);
   }
 
-  /** `longest`: the longest answer of a model; null: not known. */
+  /** `longest`: returns the longest answer of a model; null: not known. */
   open(settings: Settings, models: readonly string[], defaultModel: string | null, longest: (model: string | null) => number | null): void {
     this.longest = longest;
     this.models.offer(models, defaultModel);
     this.fill(settings);
     this.element.showModal();
-    // A keyboard on the screen would hide half of it.
+    // On touch screens a focused field would open a keyboard over half of the dialog.
     (matchMedia("(hover: hover)").matches ? this.instructions : this.title).focus();
   }
 

@@ -1,4 +1,4 @@
-/* The reader's chats: the list beside, what is looked for in it, and the dialog of one chat. */
+/* The reader's chats: the list, the search in it, and the dialog of one chat. */
 
 import type { Conversation } from "../core/conversation";
 import { findLocally } from "../core/find";
@@ -11,7 +11,7 @@ export interface ChatsParts {
   controller: Controller;
   library: Library;
   open(id: string | null): void;
-  /** It was deleted; it can be brought back for a while. */
+  /** A chat was deleted; this can be undone for a while. */
   onRemove(conversation: Conversation): void;
   onChange(): void;
 }
@@ -59,7 +59,7 @@ export class Chats {
     this.side.draw({ conversations: controller.list(), current, search: this.searchState, hasMore: library.hasMore }, Date.now());
   }
 
-  /** Another user: nothing is looked for, and no chat is on show. */
+  /** Called for another user: closes the dialog and clears the search. */
   reset(): void {
     this.dialog.element.close();
     this.side.clear();
@@ -69,7 +69,7 @@ export class Chats {
     const conversation = this.parts.controller.get(id);
     if (conversation === null) return;
     this.dialog.show(conversation);
-    // What was never opened here cannot be shared or saved yet.
+    // A chat that was never opened here has no turns yet; sharing and saving need them.
     void this.parts.library.load(id).then(() => this.dialog.onTurns(id));
   }
 
@@ -81,15 +81,15 @@ export class Chats {
     next.focus();
   }
 
-  // What is kept here is found at once. The server knows of more, and may be away.
+  // First the results of this browser, then those of the server, which has more chats and may be unreachable.
   private async search(words: string): Promise<void> {
     this.query = words;
     this.searchState = words === "" ? null : { snippets: findLocally(this.parts.controller.list(), words), running: true };
     this.parts.onChange();
     if (this.searchState === null) return;
-    const there = await this.parts.library.search(words).catch(() => new Map<string, string>());
+    const serverSnippets = await this.parts.library.search(words).catch(() => new Map<string, string>());
     if (words !== this.query) return;
-    this.searchState = { snippets: new Map([...there, ...this.searchState.snippets]), running: false };
+    this.searchState = { snippets: new Map([...serverSnippets, ...this.searchState.snippets]), running: false };
     this.parts.onChange();
   }
 }

@@ -4,22 +4,23 @@ import { h, icon } from "./dom";
 export interface ComposerParts {
   send(question: string): void;
   stop(): void;
-  /** What is written, at each change. */
+  /** The text of the field changed. */
   onInput(words: string): void;
-  /** Whether what is written may be sent now; who says no says why. */
+  /** Whether the question can be sent now. If not, the function reports why. */
   canSend(): boolean;
-  /** Files that were pasted. */
+  /** Files were pasted. */
   onPasteFiles(files: readonly File[]): void;
 }
 
-/** Enter sends, Shift+Enter starts a line; while an answer runs, the button stops it, and what is sent waits for its end. */
+/** Enter sends, Shift+Enter starts a new line. While an answer runs, the button stops it, and a sent question waits for its
+    end. */
 export class Composer {
   readonly element: HTMLFormElement;
   readonly field: HTMLTextAreaElement;
   private readonly button: HTMLButtonElement;
   private busy = false;
 
-  /** `above` the field, and `tools` beside the button. */
+  /** `above`: placed above the field; `tools`: next to the button. */
   constructor(
     private readonly parts: ComposerParts,
     above: HTMLElement,
@@ -66,13 +67,13 @@ export class Composer {
   }
 
   private onKeydown(event: KeyboardEvent): void {
-    // Enter that ends an input method's composition chooses a word, it does not send.
+    // Enter at the end of an input method's composition confirms a word; it does not send.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     this.sendNow();
   }
 
-  // What is copied from a text with images is pasted as a text.
+  // Text with images is pasted as text.
   private onPaste(event: ClipboardEvent): void {
     const files = [...(event.clipboardData?.files ?? [])];
     if (files.length === 0 || event.clipboardData?.types.includes("text/plain") === true) return;
@@ -93,7 +94,7 @@ export class Composer {
     this.parts.send(question);
   }
 
-  /** Whether the button stops the answer: nothing is written that it could send. */
+  /** Whether the button stops the answer: an answer runs, and the field is empty. */
   private get stops(): boolean {
     return this.busy && this.field.value.trim() === "";
   }

@@ -1,5 +1,5 @@
-/* Blocks of code that are drawn as diagrams. The text of a model becomes markup in frames without an origin alone (`sandbox`),
-   whose document has a policy of its own. Until a diagram is drawn, and where it cannot be, its source is shown. */
+/* Draws blocks of code as diagrams. The text of a model becomes markup only in frames without an origin (`sandbox`), whose
+   document has its own content security policy. Until a diagram is drawn, and where it cannot be drawn, its source is shown. */
 
 import script from "mermaid/dist/mermaid.min.js?url";
 import { ANSWER_MS, DrawingQueue, frameHeight, fromFrame, isDark, MOST_CHARACTERS, type Drawing, type FromFrame, type ToFrame } from "../core/diagrams";
@@ -7,7 +7,7 @@ import { texts } from "../core/words";
 import { h, setText } from "./dom";
 
 const DOCUMENT = "/diagram.html";
-/** Those so near to what is in sight are drawn. */
+/** Diagrams within this distance of the visible area are drawn. */
 const NEAR = "100% 0px";
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
@@ -20,13 +20,13 @@ function frame(attributes: Record<string, string>): HTMLIFrameElement {
   return h("iframe", { sandbox: "allow-scripts", src: DOCUMENT, ...attributes });
 }
 
-// A frame without an origin can only be addressed as "*". The page's policy lets no other server's document into it.
+// The target of a frame without an origin can only be "*". The page's policy allows no document of another server in it.
 function send(to: HTMLIFrameElement | null, message: ToFrame): void {
   to?.contentWindow?.postMessage(message, "*");
 }
 
 class Diagrams {
-  /** By their blocks of code, which a turn that is gone takes along. */
+  /** By block of code. A removed turn drops its blocks. */
   private readonly byBlock = new WeakMap<Element, Diagram>();
   /** The frame that draws; null while there is none. */
   private drawer: HTMLIFrameElement | null = null;
@@ -43,7 +43,7 @@ class Diagrams {
     later,
     script: new URL(script, location.href).href,
   });
-  // What is near in a box that scrolls is known to browsers with `scrollMargin`; in others a diagram is drawn when it is in sight.
+  // Only browsers with `scrollMargin` detect near blocks in a scrolling box. In others a diagram is drawn when it is visible.
   private readonly observer = new IntersectionObserver((entries) => this.onIntersection(entries), { rootMargin: NEAR, scrollMargin: NEAR } as IntersectionObserverInit);
   private dark = this.isDark;
 
@@ -53,7 +53,7 @@ class Diagrams {
     new MutationObserver(() => this.onTheme()).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   }
 
-  /** Looks after the diagrams in this part of the document, which has just been drawn. */
+  /** Observes the diagrams in this part of the document, which has just been drawn. */
   watch(part: ChildNode | undefined): void {
     if (!(part instanceof HTMLElement)) return;
     for (const block of part.matches(".code") ? [part] : part.querySelectorAll<HTMLElement>(".code")) {
@@ -78,7 +78,7 @@ class Diagrams {
     for (const { target, isIntersecting } of entries) if (isIntersecting) this.byBlock.get(target)?.draw(this.dark);
   }
 
-  // An observer tells of what is in sight once more when it begins anew.
+  // A new observation reports visible blocks again.
   private observeAgain(block: Element): void {
     this.observer.unobserve(block);
     this.observer.observe(block);
@@ -103,21 +103,21 @@ class Diagrams {
   }
 }
 
-/** One block of code. The elements in it that belong to the view are emptied by the view alone (`own` in core/nodes.ts). */
+/** One block of code. Only this view changes the elements that it owns (`own` in core/nodes.ts). */
 class Diagram {
   private source: string;
-  /** The newest drawing that was asked for: what comes of an older one is left out. */
+  /** The number of the newest request. Drawings of older requests are ignored. */
   private requestId = 0;
-  /** How it was asked for last; null before, and where that may be tried again. */
+  /** The theme of the last request; null: no request, or it may be repeated. */
   private dark: boolean | null = null;
-  /** As it was drawn last; empty before. */
+  /** The last drawing; empty before the first. */
   private svg = "";
   private svgDark = false;
-  /** Where it is shown; null until it was drawn, and where it cannot be. */
+  /** The frame with the drawing; null: not drawn. */
   private frame: HTMLIFrameElement | null = null;
   private stopTimer = (): void => undefined;
   private readonly button = h("button", { type: "button", class: "diagram-switch", onclick: () => this.toggle() });
-  /** Where another model goes on within the source, that is to be seen first. */
+  /** Whether the source is shown instead: at first, where the source has a notice of a change of models. */
   private showsSource: boolean;
 
   constructor(
@@ -128,7 +128,7 @@ class Diagram {
     this.showsSource = block.querySelector("pre .seam") !== null;
   }
 
-  /** Whether it is another diagram than before. */
+  /** Reads the source again. Returns true where it changed; the drawing is then removed. */
   refresh(): boolean {
     const source = this.readSource();
     if (source === this.source) return false;
@@ -158,7 +158,7 @@ class Diagram {
   }
 
   receive(message: FromFrame): void {
-    // Also when the frame was moved in the document, which makes it begin anew.
+    // A frame also loads again when it was moved in the document.
     if (message.did === "ready") send(this.frame, { do: "show", svg: this.svg, dark: this.svgDark });
     else if (message.did === "shown" && this.frame !== null) {
       this.stopTimer();
@@ -186,7 +186,7 @@ class Diagram {
 
   private failLate(): void {
     this.fail(texts().diagramLate);
-    this.dark = null; // tried again when it comes into sight once more
+    this.dark = null; // tried again when it is visible again
   }
 
   private fail(words: string): void {

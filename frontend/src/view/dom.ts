@@ -54,7 +54,7 @@ export function icon(name: IconName): SVGSVGElement {
   return svg;
 }
 
-/** Leaves the element alone when nothing changes, so that assistive technology is not told the same again. */
+/** Does not touch an element with this text, so that assistive technology does not announce it again. */
 export function setText(element: HTMLElement, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -64,7 +64,7 @@ export async function copyText(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // The clipboard interface exists on secure origins only; a page opened by plain address uses the old way.
+    // The clipboard interface exists only on secure origins. Other pages use the older command.
     const field = h("textarea", { class: "offscreen", readonly: true });
     field.value = text;
     document.body.append(field);

@@ -1,15 +1,15 @@
-/* The list of chats on a phone: it lies over the page and is like a dialog as long as it is open. */
+/* The list of chats on a phone: it covers the page and behaves like a dialog while it is open. */
 
-/** As in style.css. */
+/** The same width as in style.css. */
 const NARROW = "(max-width: 760px)";
 
 export interface DrawerParts {
   shell: HTMLElement;
-  /** What can be used while it is open: the list, and messages that something can be done about. */
+  /** The usable elements while it is open: the list, and messages with a button. */
   inside: readonly HTMLElement[];
-  /** What it covers. */
+  /** The elements that it covers. */
   covered: readonly HTMLElement[];
-  /** What opens it. */
+  /** The button that opens it. */
   menu: HTMLButtonElement;
 }
 
@@ -17,7 +17,7 @@ export class Drawer {
   constructor(private readonly parts: DrawerParts) {
     parts.menu.setAttribute("aria-expanded", "false");
     parts.shell.addEventListener("keydown", (event) => this.onKeydown(event));
-    // On a wide page the list is beside the chat.
+    // On a wide page the list is next to the chat.
     matchMedia(NARROW).addEventListener("change", () => this.close());
   }
 
@@ -30,7 +30,7 @@ export class Drawer {
     this.focusable()[0]?.focus();
   }
 
-  /** The focus goes back to what opened it. */
+  /** Closes the list and moves the focus back to its button. */
   close(): void {
     if (!this.isOpen) return;
     this.set(false);
@@ -43,7 +43,7 @@ export class Drawer {
     for (const each of this.parts.covered) each.inert = open;
   }
 
-  // From the last one the focus goes to the first one, and back.
+  // Tab on the last element moves the focus to the first one, and Shift+Tab back.
   private onKeydown(event: KeyboardEvent): void {
     if (!this.isOpen || event.key !== "Tab") return;
     const elements = this.focusable();

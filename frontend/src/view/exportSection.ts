@@ -4,7 +4,7 @@ import { h, setText } from "./dom";
 
 type Writers = typeof import("../core/export");
 
-/** Few chats are saved, so what writes them is brought when the dialog is opened. */
+/** Loaded when the dialog opens, because few chats are saved. */
 const loadWriters = (): Promise<Writers> => import("../core/export");
 
 /** Saves a chat as a file. */
@@ -13,7 +13,7 @@ export class ExportSection {
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
   private conversation: Conversation | null = null;
 
-  /** `now`: the chat of this id as it is now. */
+  /** `get`: returns the current chat with this id. */
   constructor(private readonly get: (id: string) => Conversation | null) {
     const save = (words: string, suffix: string, type: string, writer: keyof Writers): HTMLElement =>
       h("button", { type: "button", onclick: () => void this.save(suffix, type, writer) }, words);
@@ -30,7 +30,7 @@ export class ExportSection {
     this.conversation = conversation;
     this.element.hidden = conversation.turns.length === 0;
     setText(this.trouble, "");
-    void loadWriters().catch(() => undefined); // pressed without it, a button says so
+    void loadWriters().catch(() => undefined); // a button reports it when it is pressed
   }
 
   private async save(suffix: string, type: string, writer: keyof Writers): Promise<void> {
@@ -47,10 +47,10 @@ export class ExportSection {
   }
 }
 
-/** A browser reads what it saves a moment later. */
+/** The browser reads the file after the click. */
 const LONG_ENOUGH_MS = 60_000;
 
-/** A name that every file system takes. */
+/** A file name that is valid on every file system. */
 function fileName(name: string): string {
   return name.replace(/[\\/:*?"<>|\p{Cc}]+/gu, " ").replace(/\s+/g, " ").replace(/^[ .]+|[ .]+$/g, "").slice(0, 80) || "chat";
 }

@@ -1,4 +1,4 @@
-/* What goes with a question, above it: images as they are, texts by their names. */
+/* The attachments above a question: images are drawn, texts are listed by name. */
 
 import type { Attachment } from "../core/attachments";
 import { sizeWords } from "../core/messages";
@@ -13,7 +13,7 @@ export class Files {
 
   constructor(private readonly pictures: Pictures) {}
 
-  /** `responseId`: the first response to the question; null: there is none. */
+  /** `responseId`: the first response to the question; null: none. */
   show(attachments: readonly Attachment[], responseId: string | null, connected: boolean): void {
     const ids = attachments.map(({ fileId }) => fileId).join(" ");
     if (ids !== this.drawnIds) {
@@ -34,7 +34,7 @@ function textFile({ name, bytes }: Attachment): HTMLElement {
 class QuestionImage {
   readonly element: HTMLElement;
   private readonly missing = h("span", { class: "size" });
-  /** Where it was looked for last; null: nowhere yet. */
+  /** The source of the last try; null: none yet. */
   private lastSource: string | null = null;
 
   constructor(
@@ -44,7 +44,7 @@ class QuestionImage {
     this.element = h("li", { class: "image", "data-state": "open" }, icon("file"), h("span", { class: "name", title: image.name }, image.name), this.missing);
   }
 
-  // Once more where there is a connection again, or another place to look.
+  // Tries again when there is a connection, or another source.
   load(elsewhere: Elsewhere | null, connected: boolean): void {
     const source = `${elsewhere?.responseId ?? ""} ${connected}`;
     if (this.element.dataset["state"] === "shown" || this.lastSource === source) return;

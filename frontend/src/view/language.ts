@@ -1,19 +1,19 @@
 import { storePreference, LANGUAGE_NAMES, preference, texts, type Preference } from "../core/words";
 import { h, icon } from "./dom";
 
-/** Set for the load that follows a choice. */
+/** Set for the load of the page after a choice. */
 const CHOICE_KEY = "tailrace.language.chosen";
 
 export interface LanguageParts {
   storage: Storage | null;
-  /** For this tab alone. */
+  /** The storage of this tab. */
   tab: Storage | null;
   reload(): void;
-  /** The choice could not be kept. */
+  /** The choice could not be stored. */
   onRefuse(): void;
 }
 
-/** Chooses the language. The page is then loaded again: chats and drafts are kept, and running answers are picked up. */
+/** The choice of the language. A choice loads the page again; chats, drafts and running answers continue. */
 export class LanguageChoice {
   readonly element: HTMLElement;
   readonly field = h("select", { "aria-label": texts().language, title: texts().language, onchange: () => this.onChoice() });
@@ -27,7 +27,7 @@ export class LanguageChoice {
     this.element = h("div", { class: "language" }, icon("globe"), this.field);
   }
 
-  /** Whether this load of the page follows a choice; true once. */
+  /** Whether this load of the page follows a choice. Only the first call returns true. */
   popChoice(): boolean {
     const mark = this.parts.tab?.getItem(CHOICE_KEY) ?? null;
     this.parts.tab?.removeItem(CHOICE_KEY);
@@ -43,7 +43,7 @@ export class LanguageChoice {
     try {
       this.parts.tab?.setItem(CHOICE_KEY, "yes");
     } catch {
-      // The focus is at the beginning, then.
+      // After the reload, the focus is at the start of the page.
     }
     this.parts.reload();
   }

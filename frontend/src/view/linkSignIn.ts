@@ -1,7 +1,7 @@
 import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
-/** Asks whether to sign in as the user that a link names: the person who made the link can read what is asked under its credential. */
+/** The dialog of a link with a credential. It asks first: the author of the link can read what is asked with its credential. */
 export class LinkSignIn {
   readonly element: HTMLDialogElement;
   private readonly title = h("h2", { id: "link-title" });
@@ -15,10 +15,10 @@ export class LinkSignIn {
     this.element = h("dialog", { class: "signin", "aria-labelledby": "link-title" }, form);
   }
 
-  /** Whether the reader agreed. Closing the dialog in any other way is a no. */
+  /** Resolves with whether the reader agreed. Closing the dialog in another way means no. */
   confirm(who: string, instead: string | null): Promise<boolean> {
     setText(this.title, texts().signInAsQuestion(who));
-    setText(this.explanation, instead === null ? texts().linkBrings(who) : texts().linkBringsInstead(who, instead));
+    setText(this.explanation, instead === null ? texts().linkCredential(who) : texts().linkCredentialInstead(who, instead));
     setText(this.accept, texts().signInAs(who));
     setText(this.decline, instead === null ? texts().doNotSignIn : texts().stay(instead));
     this.element.returnValue = "";

@@ -1,5 +1,5 @@
-/* A text as Markdown. With what parses it this is a third of the page, which a new chat does not need at first: it is brought
-   (lazyMarkdown.ts) when there is something to draw. */
+/* Draws a text as Markdown. With the parser this is a third of the page's script. A new chat does not need it at first, so it is
+   loaded (lazyMarkdown.ts) when there is a text to draw. */
 
 import { seamWords } from "../core/messages";
 import type { Seam } from "../core/reading";
@@ -15,14 +15,14 @@ export { speech } from "../core/speech";
 export class MarkdownView {
   private readonly markdown = new MarkdownTree();
   private readonly notices = new Notices();
-  /** What the element shows now. */
+  /** The tree that the element shows. */
   private drawnTree: readonly Tree[] = [];
   private readonly wide = new Wide();
 
-  /** `again`: what draws formulas or colours has come. */
+  /** `redraw`: called when the drawing of formulas or colours was loaded. */
   constructor(
     private readonly element: HTMLElement,
-    private readonly again: () => void,
+    private readonly redraw: () => void,
   ) {
     element.replaceChildren();
     element.addEventListener("click", (event) => this.toNote(event.target as Element));
@@ -39,11 +39,11 @@ export class MarkdownView {
       diagrams.watch(this.element.childNodes[place]);
     });
     this.drawnTree = tree;
-    if (this.markdown.waitsForFormulas) formulas.load(this.again);
-    if (this.markdown.waitsForColours) colours.load(this.again);
+    if (this.markdown.waitsForFormulas) formulas.load(this.redraw);
+    if (this.markdown.waitsForColours) colours.load(this.redraw);
   }
 
-  // A drawn formula is copied as it was written: of what is seen, each character would stand on a line of its own.
+  // Copies the source of drawn formulas: their visible characters would each be on a line of their own.
   private copySelected(event: ClipboardEvent): void {
     const selected = getSelection();
     const parts = [...this.element.getElementsByClassName("as-written")];
@@ -54,7 +54,7 @@ export class MarkdownView {
     event.preventDefault();
   }
 
-  // Back leads to where the reader came from, or to the first place that refers to the note.
+  // The way back leads to the reference that the reader used, otherwise to the first one.
   private toNote(clicked: Element): void {
     const button = clicked.closest<HTMLElement>("button[data-note]");
     if (button === null) return;

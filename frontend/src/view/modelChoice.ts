@@ -2,25 +2,25 @@ import { h } from "./dom";
 
 /** A choice among the models of this server. */
 export class ModelChoice {
-  readonly element = h("select", { class: "models", hidden: true, onchange: () => this.chosen(this.value) });
+  readonly element = h("select", { class: "models", hidden: true, onchange: () => this.onChoice(this.value) });
   private models: readonly string[] = [];
   private defaultModel: string | null = null;
   private label: HTMLElement | null = null;
 
   constructor(
     id: string,
-    private readonly chosen: (model: string | null) => void = () => undefined,
+    private readonly onChoice: (model: string | null) => void = () => undefined,
   ) {
     this.element.id = id;
   }
 
-  /** The choice with its label, which is hidden where there is nothing to choose from. */
+  /** The choice with its label. It is hidden where there are no models. */
   field(label: HTMLElement): HTMLElement {
     this.label = h("div", { class: "setting", hidden: true }, label, this.element);
     return this.label;
   }
 
-  /** `usual`: the model of questions that name none. */
+  /** `defaultModel`: the model of requests without a model. */
   offer(models: readonly string[], defaultModel: string | null): void {
     this.defaultModel = defaultModel;
     if (models.join("\n") === this.models.join("\n")) return; // an open list stays open

@@ -1,5 +1,5 @@
-/* Brings a part of the document in line with a tree, touching only what differs: drawn text keeps its place, its selection
-   and its focus while the answer grows behind it. */
+/* Updates a part of the document to a tree and changes only the differences. So drawn text keeps its place, selection and focus
+   while the answer grows. */
 
 import { MATH_TAGS, SVG_TAGS, type Attribute, type El, type Node as Tree } from "../core/nodes";
 
@@ -25,7 +25,7 @@ function patchOne(parent: HTMLElement, node: ChildNode, last: Tree, next: Tree):
     else parent.replaceChild(create(next), node);
     return;
   }
-  // Styles belong to parts of formulas, which are drawn anew.
+  // Only parts of formulas have styles; they are replaced.
   if (last.tag !== next.tag || last.style !== undefined || next.style !== undefined || last.counts !== next.counts) {
     parent.replaceChild(create(next), node);
     return;
@@ -36,7 +36,7 @@ function patchOne(parent: HTMLElement, node: ChildNode, last: Tree, next: Tree):
   patch(element, last.children, next.children);
 }
 
-// Appending keeps a selection that the reader made in the text; replacing it would not.
+// Appending keeps the reader's selection in the text; replacing would lose it.
 function patchText(node: Text, last: string, next: string): void {
   if (next.startsWith(last)) {
     if (next.length > last.length) node.appendData(next.slice(last.length));
@@ -57,7 +57,7 @@ function create(tree: Tree): ChildNode {
   const space = NAMESPACES.get(tree.tag);
   const element = space === undefined ? document.createElement(tree.tag) : (document.createElementNS(space, tree.tag) as HTMLElement);
   for (const [name, value] of Object.entries(tree.attributes)) element.setAttribute(name, value);
-  // The page's policy allows styles that are set one by one, but no attribute that holds them.
+  // The page's policy allows single style properties, but no style attribute.
   if (tree.style !== undefined) Object.assign(element.style, tree.style);
   for (const child of tree.children) element.appendChild(create(child));
   return element;

@@ -1,20 +1,20 @@
-/* The images that go with questions, as they are shown. They are read from the server, once in a load of the page. */
+/* Loads the images of questions from the server, each once per load of the page. */
 
 import type { Attachment } from "../core/attachments";
 import { h } from "./dom";
 
 export interface PictureParts {
   content(fileId: string): Promise<Blob | null>;
-  /** The images that a response was asked with, as data URLs. */
+  /** The input images of a response, as data URLs. */
   inputImages(responseId: string): Promise<string[] | null>;
   decode(blob: Blob): Promise<ImageBitmap | null>;
   blobOf(dataUrl: string): Blob;
 }
 
-/** Where else an image is: what a response was shown stays with it when the upload has expired. */
+/** The second source of an image: a response keeps its input images when the upload has expired. */
 export interface Elsewhere {
   readonly responseId: string;
-  /** The place among its images. */
+  /** The index among the input images. */
   readonly place: number;
 }
 
@@ -25,12 +25,12 @@ export class Pictures {
 
   constructor(private readonly parts: PictureParts) {}
 
-  /** It need not be read from the server. */
+  /** Stores an image of this browser, so that it is not read from the server. */
   remember(fileId: string, picture: ImageBitmap): void {
     this.store(fileId, Promise.resolve(picture));
   }
 
-  /** null: the server does not have it, or cannot be reached now. */
+  /** null: the server does not have the image, or was not reached. */
   get({ fileId }: Attachment, elsewhere: Elsewhere | null): Promise<ImageBitmap | null> {
     const entry = this.cache.get(fileId);
     if (entry !== undefined) return entry;
@@ -42,7 +42,7 @@ export class Pictures {
     return promise;
   }
 
-  /** Another user of this browser sees none of them. */
+  /** Drops all images, for another user of this browser. */
   forget(): void {
     this.cache.clear();
   }
@@ -63,7 +63,7 @@ export class Pictures {
   }
 }
 
-/** An image without an address, so that no policy has to allow one. */
+/** Draws an image into a canvas: it has no address, so the content security policy need not allow one. */
 export function canvasOf(picture: ImageBitmap, name: string): HTMLCanvasElement {
   const canvas = h("canvas", { role: "img", "aria-label": name, title: name, width: String(picture.width), height: String(picture.height) });
   canvas.getContext("2d")?.drawImage(picture, 0, 0);

@@ -1,4 +1,4 @@
-/* The question as it was asked. A long one is shown cut, so that the answer is in sight. */
+/* The text of a question. A long one is cut at first, so that the answer is visible. */
 
 import { isLong } from "../core/question";
 import { texts } from "../core/words";
@@ -14,7 +14,7 @@ export class Question {
     const toggle = (): void => {
       this.open = !this.open;
       this.draw();
-      // What is below stays in sight when a long text goes.
+      // Keeps the question visible when a long text is cut again.
       if (!this.open) this.element.scrollIntoView({ block: "nearest" });
     };
     this.all = h("button", { type: "button", class: "show-all", onclick: toggle });

@@ -1,4 +1,4 @@
-/* All that a question is asked with: the composer, its attachments, and the settings of the chat on show. */
+/* The input for a question: the composer, its attachments, and the settings of the open chat. */
 
 import type { Attachment } from "../core/attachments";
 import { settingsWords } from "../core/messages";
@@ -13,7 +13,7 @@ import { h, icon } from "./dom";
 import { ModelChoice } from "./modelChoice";
 import { Tray, type TrayParts } from "./tray";
 
-/** What was written in a conversation (null: in a new one) and not sent. */
+/** The unsent question of a conversation (null: of a new one). */
 export interface Drafts {
   draft(id: string | null): string;
   storeDraft(id: string | null, words: string): void;
@@ -41,7 +41,7 @@ export class QuestionInput {
   private readonly button: HTMLButtonElement;
   private config: Config | null = null;
   private chat: string | null = null;
-  /** Of a chat in which nothing was asked yet; null: as such a chat begins. */
+  /** The settings of a new chat; null: not changed yet. */
   private newChatSettings: Settings | null = null;
   private drawnSettings: Settings | null = null;
 
@@ -67,7 +67,7 @@ export class QuestionInput {
     this.draw();
   }
 
-  /** Shows what was written in this chat, and is asked in it from now on. */
+  /** Shows the draft of this chat. The next question belongs to it. */
   open(chat: string | null): void {
     this.chat = chat;
     this.tray.open(chat, this.parts.drafts.draftAttachments(chat));
@@ -75,7 +75,7 @@ export class QuestionInput {
     this.draw();
   }
 
-  /** What the server offers now. */
+  /** Applies the server's current configuration. */
   offer(config: Config): void {
     this.config = config;
     this.parts.controller.models = config.models;
@@ -84,7 +84,7 @@ export class QuestionInput {
     this.draw();
   }
 
-  /** Another user of this browser sees nothing of it. */
+  /** Drops all input, for another user of this browser. */
   forget(): void {
     this.newChatSettings = null;
     this.tray.forget();
@@ -99,20 +99,20 @@ export class QuestionInput {
     this.parts.onQuestion(id);
   }
 
-  /** A question to be asked in other words, in this chat. */
+  /** Puts a question into the composer of this chat, to be edited. */
   write(question: string, attachments: readonly Attachment[]): void {
     this.tray.restore(attachments);
     this.composer.write(question);
   }
 
-  /** Another tab may have changed the settings. */
+  /** Draws the settings, which another tab may have changed. */
   draw(): void {
     const settings = this.current;
     if (this.drawnSettings !== null && isSame(settings, this.drawnSettings)) return;
     this.drawnSettings = settings;
     this.models.show(settings.model);
     const { images, files } = this.takes(settings.model);
-    this.tray.allow({ images: images !== false, files }); // who does not know yet lets it be tried
+    this.tray.allow({ images: images !== false, files }); // not known yet: the reader may try
     const usual = isDefault(settings);
     const label = usual ? texts().chatSettings : texts().chatSettingsWith(settingsWords(settings));
     this.button.dataset["usual"] = String(usual);
@@ -147,7 +147,7 @@ export class QuestionInput {
     return this.config?.takes[model ?? this.config.defaultModel ?? ""] ?? { images: false, files: false, maxOutputTokens: null };
   }
 
-  // A file that is dropped elsewhere would take the place of the page.
+  // The browser would open a file that is dropped elsewhere instead of the page.
   private listenForDrops(): void {
     const over = (event: DragEvent, isOver: boolean): boolean => {
       if (event.dataTransfer?.types.includes("Files") !== true) return false;

@@ -1,10 +1,10 @@
-/* Keeps the newest text in sight until the reader scrolls up, and again once the reader is back at the end. */
+/* Keeps the newest text visible until the reader scrolls up, and again when the reader is back at the end. */
 
 const NEAR_PX = 56;
 
 export class Follow {
   private following = true;
-  /** Where the page itself last scrolled to: a scroll event at another place is the reader's. */
+  /** The position of the page's last own scrolling. A scroll event at another position comes from the reader. */
   private lastTop = 0;
 
   constructor(
@@ -13,7 +13,7 @@ export class Follow {
     private readonly onChange: (following: boolean) => void,
   ) {
     box.addEventListener("scroll", () => this.onScroll(), { passive: true });
-    // The wish to go up shows before the first pixel moves, and must win over text arriving in the same frame.
+    // The wheel event comes before the first pixel moves, so the reader's wish wins over text of the same frame.
     box.addEventListener("wheel", (event) => event.deltaY < 0 && this.canScroll() && this.set(false), { passive: true });
     new ResizeObserver(() => this.scrollToEnd()).observe(content);
     new ResizeObserver(() => this.scrollToEnd()).observe(box);
@@ -31,7 +31,7 @@ export class Follow {
     this.lastTop = this.box.scrollTop;
   }
 
-  // Only a move says something: the first frames of a smooth scroll up are still near the end.
+  // Only the direction counts: the first frames of a smooth scroll up are still near the end.
   private onScroll(): void {
     const { scrollTop, scrollHeight, clientHeight } = this.box;
     const distance = scrollTop - this.lastTop;

@@ -7,19 +7,19 @@ const DAY_S = 24 * 3600;
 const DAYS = [1, 7, 30, 365] as const;
 const DEFAULT_DAYS = 30;
 
-/** Makes links that show a chat to others, and revokes them. */
+/** Creates and revokes links that show a chat to others. */
 export class ShareSection {
   readonly element = h("section", {});
-  private readonly days = h("select", { "aria-label": texts().linkLasts }, ...DAYS.map((days) => h("option", { value: String(days), ...(days === DEFAULT_DAYS ? { selected: true } : {}) }, texts().days(days))));
+  private readonly days = h("select", { "aria-label": texts().linkDuration }, ...DAYS.map((days) => h("option", { value: String(days), ...(days === DEFAULT_DAYS ? { selected: true } : {}) }, texts().days(days))));
   private readonly list = h("ul", { class: "links" });
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
-  /** Whether the server makes links at all. */
+  /** Whether the server offers links. */
   isOffered = false;
-  /** The conversation on the server; empty: there is none. */
+  /** The conversation's id on the server; empty: none. */
   private remote = "";
 
   constructor(private readonly shares: Pick<Shares, "share" | "shares" | "unshare">) {
-    const make = h("button", { type: "button", onclick: () => void this.createLink() }, texts().makeLink);
+    const make = h("button", { type: "button", onclick: () => void this.createLink() }, texts().createLink);
     this.element.append(h("h3", {}, texts().shareChat), h("p", { class: "hint" }, texts().shareHint), h("div", { class: "row" }, this.days, make), this.list, this.trouble);
   }
 
@@ -36,7 +36,7 @@ export class ShareSection {
       const shares = await this.shares.shares(remote);
       if (remote === this.remote) this.list.replaceChildren(...shares.map((share) => this.row(share)));
     } catch {
-      this.list.replaceChildren(); // links can still be made, and that says what is wrong
+      this.list.replaceChildren(); // creating a link reports what is wrong
     }
   }
 

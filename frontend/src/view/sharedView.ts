@@ -1,4 +1,4 @@
-/* A conversation that somebody gave a link to, to be read. */
+/* Shows the chat of a shared link. */
 
 import { chatName, type SharedMessage } from "../core/sharedChat";
 import { texts } from "../core/words";
@@ -12,16 +12,16 @@ export class SharedView {
   private readonly heading = h("h1", { tabindex: "-1" }, texts().sharedChat);
   private readonly body = h("div", { class: "column" });
 
-  /** `again`: tries once more. */
+  /** `retry`: reads the chat again. */
   constructor(
     root: HTMLElement,
-    private readonly again: () => void,
+    private readonly retry: () => void,
   ) {
     const brand = h("span", { class: "shared-brand" }, h("img", { src: "/icon.svg", alt: "", width: "24", height: "24" }), h("span", {}, "Tailrace"));
     const top = h("header", { class: "shared-top" }, brand, h("a", { class: "primary", href: "/" }, texts().openTailrace));
     root.replaceChildren(h("div", { class: "shared" }, top, h("main", {}, this.body), h("footer", { class: "hint" }, texts().canBeWrong)));
     enableCopying(this.body);
-    this.showNote(texts().sharedComes);
+    this.showNote(texts().sharedLoading);
   }
 
   show(content: LinkContent): void {
@@ -39,9 +39,9 @@ export class SharedView {
   }
 
   private tryAgain(): void {
-    this.showNote(texts().sharedComes);
-    this.heading.focus(); // the button went
-    this.again();
+    this.showNote(texts().sharedLoading);
+    this.heading.focus(); // the button is removed
+    this.retry();
   }
 
   private showGone(): void {

@@ -1,10 +1,10 @@
-/* What the keyboard does, and the dialog that lists it. */
+/* The keyboard shortcuts, and the dialog that lists them. */
 
 import { texts } from "../core/words";
 import { h, icon } from "./dom";
 
 export interface ShortcutsParts {
-  /** Escape, where nothing else takes it. */
+  /** Escape was pressed and nothing else handled it. */
   onEscape(): void;
   newChat(): void;
   focusQuestion(): void;

@@ -8,25 +8,25 @@ export interface SideParts {
   open(id: string): void;
   remove(id: string): void;
   options(id: string): void;
-  /** The reader looks for these words; empty: for nothing. */
+  /** Searches for these words; empty: ends the search. */
   search(words: string): void;
   more(): void;
 }
 
-/** What is looked for, and what was found. */
+/** The state of a search. */
 export interface SearchState {
-  /** By conversation: the place where the words stand; empty where they are in its title. */
+  /** By conversation with a match: the text around it; empty for its title. */
   readonly snippets: ReadonlyMap<string, string>;
-  /** Whether the server still looks. */
+  /** Whether the server still searches. */
   readonly running: boolean;
 }
 
 export interface ChatList {
   readonly conversations: readonly Conversation[];
   readonly current: string | null;
-  /** Null: nothing is looked for. */
+  /** Null: no search. */
   readonly search: SearchState | null;
-  /** Whether the server has more than these. */
+  /** Whether the server has more conversations. */
   readonly hasMore: boolean;
 }
 
@@ -40,7 +40,7 @@ interface Row {
 
 const SEARCH_AFTER_MS = 250;
 
-/** The reader's conversations: the list, and a field to look for one. */
+/** The list of the reader's conversations, and a search field. */
 export class Side {
   readonly element: HTMLElement;
   private readonly newChatButton: HTMLButtonElement;
@@ -51,7 +51,7 @@ export class Side {
   private readonly none = h("p", { class: "none", role: "status" });
   private readonly moreButton: HTMLButtonElement;
   private timer = 0;
-  /** What is drawn: the list is as long as all chats, and most changes are none of it. */
+  /** A key of the drawn list. The list is long, and most changes of chats do not change it. */
   private drawnKey = "";
 
   constructor(
@@ -101,14 +101,14 @@ export class Side {
     this.field.select();
   }
 
-  /** Who deletes a chat goes on from here: the next one in the list, or the button for a new one. */
+  /** The element that gets the focus when this chat is deleted: the next chat, or the button for a new one. */
   neighbour(id: string): HTMLElement {
     const links = [...this.lists.querySelectorAll<HTMLElement>("a")];
     const place = links.findIndex((link) => link === this.rows.get(id)?.link);
     return (place === -1 ? undefined : (links[place + 1] ?? links[place - 1])) ?? this.newChatButton;
   }
 
-  /** Looks for nothing any more. */
+  /** Ends the search. */
   clear(): void {
     window.clearTimeout(this.timer);
     this.field.value = "";
@@ -166,7 +166,7 @@ export class Side {
   }
 
   private onLinkClick(event: MouseEvent, id: string): void {
-    // With a modifier it is the browser's: a new tab shows the same conversation.
+    // With a modifier key the browser opens a new tab with the same conversation.
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
     this.parts.open(id);
@@ -185,7 +185,7 @@ export class Side {
   }
 }
 
-/** The address of a conversation in this page. Where the server has it, it is the same on all devices. */
+/** The address of a conversation on this page. It is the same on all devices if the server has the conversation. */
 export function addressOf({ id, remote }: Conversation): string {
   return `#c=${encodeURIComponent(remote ?? id)}`;
 }

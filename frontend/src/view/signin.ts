@@ -5,7 +5,7 @@ import { h, icon, setText } from "./dom";
 const PROBLEM = "signin-problem";
 const HINT = "signin-hint";
 
-/** Asks for a credential. It goes to this server once and is kept nowhere. */
+/** The dialog for a credential, which is sent to this server once and never stored. */
 export class SignIn {
   readonly element: HTMLDialogElement;
   private readonly field = h("textarea", { id: "credential", rows: "4", spellcheck: "false", autocomplete: "off", required: true, oninput: () => this.showProblem(null) });
@@ -13,11 +13,11 @@ export class SignIn {
   private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
   private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
 
-  /** `give` resolves with null when the reader is signed in; then the dialog is closed, and `done` is called. `command`: what
-      prints a credential during development. */
+  /** `submitCredential` resolves with null when the reader is signed in; then the dialog closes and `onSignIn` is called.
+      `command`: prints a credential during development. */
   constructor(
-    private readonly give: (credential: string) => Promise<SignInRefusal | null>,
-    private readonly done: () => void,
+    private readonly submitCredential: (credential: string) => Promise<SignInRefusal | null>,
+    private readonly onSignIn: () => void,
     command = "tailrace token",
   ) {
     const [beforeCommand = "", afterCommand = ""] = texts().credentialHint.split("{command}");
@@ -37,7 +37,7 @@ export class SignIn {
     this.showProblem(null);
   }
 
-  /** `refusal`: why another way to sign in failed. */
+  /** `refusal`: why another sign-in failed. */
   open(why: string, refusal: SignInRefusal | null = null): void {
     setText(this.why, why);
     if (!this.element.open) {
@@ -52,12 +52,12 @@ export class SignIn {
     const credential = this.field.value.trim();
     if (credential === "" || this.button.disabled) return;
     this.button.disabled = true;
-    const refusal = await this.give(credential);
+    const refusal = await this.submitCredential(credential);
     this.button.disabled = false;
     if (refusal === null) {
       this.field.value = "";
       this.element.close();
-      this.done();
+      this.onSignIn();
       return;
     }
     this.showProblem(refusal);

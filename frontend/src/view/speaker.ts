@@ -1,5 +1,4 @@
-/* Says to those who do not see the page what changed while they were here: not every word as it comes, but the whole once it
-   stands. */
+/* Announces changes to readers who do not see the page: not every word of an answer, but the whole answer at its end. */
 
 import { isRunning, parts, type Answer } from "../core/answer";
 import { chain, type Refusal, type Turn } from "../core/conversation";
@@ -12,21 +11,21 @@ import { markdown } from "./lazyMarkdown";
 
 export class Speaker {
   readonly element = h("div", { class: "sr-only", role: "status", "aria-live": "polite" });
-  /** What was last said about each turn, and how many models had gone on with it by then. */
+  /** By turn: the stage at the last announcement, and the number of model changes until then. */
   private readonly stages = new Map<string, { stage: string; seams: number }>();
 
-  /** Another chat is shown. */
+  /** Called when another chat is opened. */
   forget(): void {
     this.stages.clear();
     this.element.textContent = "";
   }
 
-  /** A question that was asked here just now; without this, what a turn is when it is first drawn is no news. */
+  /** Announces all changes of a question that was just asked. The first stage of other turns is not announced. */
   watch(turn: Turn): void {
     if (!this.stages.has(turn.id)) this.stages.set(turn.id, { stage: stageOf(turn, null), seams: 0 });
   }
 
-  // Of an answer that was continued, what is new is said.
+  // For a continued answer, only the new part is announced.
   say(turn: Turn, refusal: Refusal | null): void {
     const seams = readableParts(chain(turn)).flatMap((part) => part.seams);
     const stage = stageOf(turn, refusal);
@@ -38,7 +37,7 @@ export class Speaker {
   }
 }
 
-/** It changes when there is something new to say: for a question that waits, once and not with every second. */
+/** A key that changes when there is something to announce: for a waiting question once, not every second. */
 function stageOf({ answer, phase }: Turn, refusal: Refusal | null): string {
   if (answer === null) return refusal === null ? phase : `refused until ${refusal.until}`;
   return isRunning(answer) ? runningStage(answer) : answer.status;
@@ -53,7 +52,7 @@ function stageWords(turn: Turn, refusal: Refusal | null, seam: Seam | undefined)
   if (stage === "calling") return texts().saysCalling;
   if (seam !== undefined) return `${seamWords(seam)}.`;
   if (stage !== "answering") return null;
-  if (turn.before.length > 0) return texts().saysGoesOn;
+  if (turn.before.length > 0) return texts().saysContinues;
   const note = modelNote(answer);
   return note === null ? texts().saysBegins : `${texts().saysBegins} ${note}`;
 }
@@ -69,7 +68,7 @@ function endWords(answer: Answer): string {
   return [endNote(answer)?.words ?? texts().saysComplete, ...waits, spokenText(messageText([answer]))].join(" ");
 }
 
-// Who hears of an answer's end saw it begin, so Markdown was brought; without a network, perhaps not.
+// Markdown was loaded at the answer's beginning, except without a network.
 function spokenText(text: string): string {
   return markdown.value?.speech(text) ?? text;
 }
@@ -78,7 +77,7 @@ function isCall(kind: ItemKind): boolean {
   return kind === "function" || kind === "custom";
 }
 
-/** What a running answer goes on with. */
+/** The kind of the newest part of a running answer. */
 function runningStage(answer: Answer): string {
   const kind = answer.items.at(-1)?.kind;
   if (kind === undefined) return answer.text === "" ? "waiting" : "answering";

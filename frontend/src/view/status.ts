@@ -4,12 +4,12 @@ import { h, setText } from "./dom";
 
 export type Connection = WatchSocketState | { kind: "offline" } | { kind: "starting" } | { kind: "behind" };
 
-/** The state of the watch socket, in a word or two, with a way to hurry it along. */
+/** The state of the watch socket in a few words. A click connects at once. */
 export class Status {
   readonly element: HTMLButtonElement;
   private readonly words = h("span", { class: "words" });
   private state: Connection = { kind: "starting" };
-  /** Counts the seconds down while waiting; 0 when not. */
+  /** The timer of the countdown while waiting; 0: none. */
   private timer = 0;
 
   constructor(connectNow: () => void) {

@@ -3,7 +3,7 @@ import { h, icon, type IconName } from "./dom";
 
 const KEY = "tailrace.theme";
 const ORDER = ["auto", "light", "dark"] as const;
-/** As `--ground` in style.css: an installed page has a frame of this colour. */
+/** The same as `--ground` in style.css: the frame of an installed page has this colour. */
 const GROUND = { light: "#fbfaf8", dark: "#14181a" } as const;
 const ICON: Record<(typeof ORDER)[number], IconName> = { auto: "auto", light: "sun", dark: "moon" };
 
@@ -23,7 +23,7 @@ export class Theme {
     try {
       this.storage?.setItem(KEY, this.choice);
     } catch {
-      // It holds until the reload, then.
+      // The choice applies until the reload.
     }
     this.draw();
   }

@@ -1,4 +1,4 @@
-/* What is attached to the question that is being written. Each file is uploaded at once, and each chat has its own. */
+/* The attachments of the question in the composer. Each file is uploaded at once. Each chat has its own attachments. */
 
 import { isExpired, kindOf, MAX_ATTACHMENTS, type Attachment, type Kind, type Refusal } from "../core/attachments";
 import { fileRefusalWords, sizeWords } from "../core/messages";
@@ -10,12 +10,12 @@ import { canvasOf, type Pictures } from "./pictures";
 export interface TrayParts {
   pictures: Pictures;
   prepare(file: File, takes: { images: boolean; files: boolean }): Promise<PreparedFile | Refusal>;
-  /** Rejects with the words that say why not. */
+  /** Rejects with an error whose message is for the reader. */
   upload(blob: Blob, name: string, kind: Kind, key: string): Promise<Attachment>;
   newId(): string;
-  /** Something cannot be attached. */
+  /** A file cannot be attached. */
   onRefuse(words: string): void;
-  /** Called at each change, with what is uploaded for this chat. */
+  /** Called at each change with the complete uploads of this chat. */
   onChange(chat: string | null, ready: readonly Attachment[]): void;
 }
 
@@ -25,7 +25,7 @@ export class Tray {
   private readonly picker: HTMLInputElement;
   private chat: string | null = null;
   private takes = { images: false, files: false };
-  /** By chat (null: a new one). */
+  /** By chat; null: a new one. */
   private readonly items = new Map<string | null, readonly Item[]>();
 
   constructor(private readonly parts: TrayParts) {
@@ -38,7 +38,7 @@ export class Tray {
     this.button.append(this.picker);
   }
 
-  /** What the model of the chat takes. */
+  /** Sets the kinds of files that the chat's model accepts. */
   allow(takes: { images: boolean; files: boolean }): void {
     this.takes = takes;
     this.button.hidden = !takes.images && !takes.files;
@@ -47,7 +47,7 @@ export class Tray {
     this.button.title = label;
   }
 
-  /** Shows what is attached in this chat; `kept`: what was before a reload. */
+  /** Shows the attachments of this chat; `attachments`: those from before a reload. */
   open(chat: string | null, attachments: readonly Attachment[]): void {
     this.chat = chat;
     if (!this.items.has(chat)) this.restore(attachments);
@@ -60,7 +60,7 @@ export class Tray {
     for (const file of files.slice(0, Math.max(0, room))) this.start(file);
   }
 
-  /** Back from a question that was not sent, or for the same question in another chat. */
+  /** Adds the attachments of a question that goes back into the composer. */
   restore(attachments: readonly Attachment[]): void {
     const ids = new Set(this.current.map(({ attachment }) => attachment?.fileId));
     const others = attachments.filter((each) => !ids.has(each.fileId) && !isExpired(each, Date.now()));
@@ -68,7 +68,7 @@ export class Tray {
     this.onItemsChange(this.chat);
   }
 
-  /** What is attached, which goes with the question. */
+  /** Removes the attachments from the tray and returns them, for the question. */
   popAttachments(): readonly Attachment[] {
     const attachments = this.ready(this.chat);
     this.items.set(this.chat, []);
@@ -76,7 +76,7 @@ export class Tray {
     return attachments;
   }
 
-  /** Why the question cannot be sent with what is attached; null: it can. */
+  /** Why the question cannot be sent with these attachments; null: it can. */
   get obstacle(): string | null {
     if (this.current.some(({ state }) => state === "failed")) return texts().notUploaded;
     if (this.current.some(({ state }) => state === "uploading")) return texts().stillUploading;
@@ -84,7 +84,7 @@ export class Tray {
     return !this.takes.files && this.current.some(({ kind }) => kind === "file") ? texts().modelTakesNoFiles : null;
   }
 
-  /** Another user of this browser sees none of them. */
+  /** Drops all attachments, for another user of this browser. */
   forget(): void {
     this.items.clear();
   }
@@ -93,7 +93,7 @@ export class Tray {
     return this.items.get(this.chat) ?? [];
   }
 
-  // In the order in which they were chosen, whichever of them is ready first.
+  // Keeps the order in which the files were chosen.
   private start(file: File): void {
     const [chat, key] = [this.chat, this.parts.newId()];
     const item = new Item(file.name, kindOf(file.type), file.size, { remove: () => this.remove(chat, item), upload: () => void this.upload(chat, item, file, key) });
@@ -164,7 +164,7 @@ class Item {
   state: State = "uploading";
   /** null until it is uploaded. */
   attachment: Attachment | null = null;
-  /** What is uploaded, or why it is not; null until the file was read. */
+  /** The prepared file, or why it is refused; null until the file was read. */
   content: PreparedFile | Refusal | null = null;
   private readonly picture = h("span", { class: "picture" }, icon("file"));
   private readonly words = h("span", { class: "size", role: "status" });
@@ -184,7 +184,7 @@ class Item {
 
   show(picture: ImageBitmap): void {
     const canvas = canvasOf(picture, "");
-    canvas.setAttribute("aria-hidden", "true"); // its name stands beside it
+    canvas.setAttribute("aria-hidden", "true"); // its name is next to it
     canvas.removeAttribute("role");
     this.picture.replaceChildren(canvas);
   }

@@ -17,13 +17,13 @@ import { copyText, h, icon, setText } from "./dom";
 export interface TurnContext {
   engine: Engine | null;
   place: Place | null;
-  /** Why the question waits to be sent again. */
+  /** The refusal after which the question waits to be sent again; null: none. */
   refusal: Refusal | null;
   connected: boolean;
   last: boolean;
-  /** For each question that was asked in this place, the turn that is shown for it; this one is among them. */
+  /** One turn for each question at this place, with this turn for its own question. */
   questions: readonly Turn[];
-  /** The answers to this question, this one among them, the oldest first. */
+  /** All answers to this question, the oldest first. */
   answers: readonly Turn[];
   /** Now, in ms since the epoch. */
   clock: number;
@@ -40,12 +40,12 @@ function sameTurns(a: readonly Turn[], b: readonly Turn[]): boolean {
 
 export interface TurnActions {
   retry(turnId: string): void;
-  /** A question that was not sent goes back into the composer. */
+  /** Moves a question that was not sent back into the composer. */
   takeBack(turnId: string): void;
-  /** Asks in other words. */
+  /** Asks an edited question. */
   edit(turnId: string, question: string): void;
   more(turnId: string): void;
-  /** Asks once more without the oldest messages. */
+  /** Asks again without the oldest messages. */
   trim(turnId: string): void;
   /** Asks in a new chat. */
   askInNewChat(turn: Turn): void;
@@ -71,16 +71,16 @@ export class TurnView {
   private readonly edit: HTMLButtonElement;
   private readonly trim: HTMLButtonElement;
   private readonly newChat: HTMLButtonElement;
-  /** Leads to what else was asked in this place. */
+  /** Leads to other questions at this place. */
   private readonly questions: Versions;
   /** Leads to other answers to this question. */
   private readonly answers: Versions;
   private readonly foot: HTMLElement;
   private readonly questionRow = h("div", { class: "asked" });
-  /** What `body` shows now. */
+  /** The blocks in `body`. */
   private readonly blocks: Block[] = [];
   private turn: Turn;
-  /** As it was drawn last; null where that was not all of it. */
+  /** The last complete drawing; null: none. */
   private lastDrawing: { readonly turn: Turn; readonly context: TurnContext } | null = null;
 
   constructor(
@@ -92,7 +92,7 @@ export class TurnView {
     this.turn = turn;
     this.copy = h("button", { type: "button", class: "action", "aria-label": texts().copyAnswer, title: texts().copyAnswer, onclick: () => void this.copyAnswer() }, icon("copy"));
     this.retry = h("button", { type: "button", class: "action", "aria-label": texts().tryAgain, title: texts().tryAgain, onclick: () => actions.retry(this.turn.id) }, icon("retry"), h("span", {}, texts().tryAgain));
-    this.takeBack = h("button", { type: "button", class: "action", "aria-label": texts().edit, title: texts().takeBack, onclick: () => actions.takeBack(this.turn.id) }, icon("edit"), h("span", {}, texts().edit));
+    this.takeBack = h("button", { type: "button", class: "action", "aria-label": texts().edit, title: texts().withdraw, onclick: () => actions.takeBack(this.turn.id) }, icon("edit"), h("span", {}, texts().edit));
     this.edit = h("button", { type: "button", class: "action edit", "aria-label": texts().changeQuestion, title: texts().changeQuestion, onclick: () => this.startEdit() }, icon("edit"));
     this.trim = h("button", { type: "button", class: "continue", hidden: true, onclick: () => actions.trim(this.turn.id) }, texts().leaveOutOlder);
     this.newChat = h("button", { type: "button", class: "continue", hidden: true, onclick: () => actions.askInNewChat(this.turn) }, texts().newChatWithQuestion);
@@ -102,7 +102,7 @@ export class TurnView {
     this.foot = h("div", { class: "foot" }, this.answers.element, this.copy, this.retry, this.takeBack, this.pace);
     this.note.append(wave(), this.noteWords);
     const more = (): void => {
-      // The button goes; who uses the keyboard stays at the answer.
+      // The button disappears. Keyboard users stay at the answer.
       answer.focus({ preventScroll: true });
       actions.more(this.turn.id);
     };
@@ -112,7 +112,7 @@ export class TurnView {
     this.element = h("article", { class: "turn", "data-turn": turn.id }, h("h2", { class: "sr-only" }, texts().youAsked), this.files.element, this.questionRow, this.questions.element, answer);
   }
 
-  /** Gives the focus to the button of this name, or to the answer where it cannot be pressed. */
+  /** Focuses the button with this name, or the answer where the button is missing or disabled. */
   focus(button: string): void {
     const target = [...this.element.querySelectorAll<HTMLButtonElement>("button")].find((each) => each.getAttribute("aria-label") === button);
     (target === undefined || target.disabled ? this.element.querySelector<HTMLElement>(".answer") : target)?.focus({ preventScroll: true });
@@ -129,13 +129,13 @@ export class TurnView {
     form.querySelector("textarea")?.focus();
   }
 
-  /** Whether it is drawn like this already. */
+  /** Whether the turn is already drawn like this. */
   shows(turn: Turn, context: TurnContext): boolean {
-    const counts = turn.problem !== null || context.refusal !== null; // the seconds until it may be asked again
+    const counts = turn.problem !== null || context.refusal !== null; // the text counts the seconds
     return !counts && this.lastDrawing?.turn === turn && sameContext(this.lastDrawing.context, context);
   }
 
-  /** Returns true when more is to be drawn later than now. */
+  /** Returns true when it must be drawn again later. */
   update(turn: Turn, context: TurnContext, now: number): boolean {
     this.turn = turn;
     const { answer } = turn;
@@ -187,7 +187,7 @@ export class TurnView {
     const end = this.turn.answer === null ? null : endNote(this.turn.answer);
     const problem = this.turn.phase === "unsent" ? (this.turn.problem === null ? texts().notSent : problemWords(this.turn.problem, context.clock)) : null;
     const words = problem ?? waiting ?? end?.words ?? "";
-    const keeps = this.turn.phase === "unsent" && this.turn.problem?.waits === true; // it is sent by itself
+    const keeps = this.turn.phase === "unsent" && this.turn.problem?.waits === true; // it is sent automatically
     const wrong = (problem !== null && !keeps) || end?.tone === "problem";
     const tone = wrong ? "problem" : waiting !== null ? "waiting" : keeps ? "kept" : "quiet";
     this.note.hidden = words === "";
@@ -224,14 +224,14 @@ export class TurnView {
   }
 }
 
-/** What the counter and its buttons are called. */
+/** The names of the counter and its buttons. */
 interface VersionWords {
   all: string;
   back: string;
   on: string;
 }
 
-/** Leafs through versions of one kind: questions in one place, or answers to one question. */
+/** Switches between versions of one kind: questions at one place, or answers to one question. */
 class Versions {
   readonly element: HTMLElement;
   private readonly place = h("span", { class: "place" });
@@ -265,7 +265,7 @@ class Versions {
   }
 }
 
-/** A question in other words; `done` is given null where it stays as it was. */
+/** The form to edit a question. It calls `done` with the new question; null: unchanged. */
 function questionForm(question: string, done: (question: string | null) => void): HTMLFormElement {
   const field = h("textarea", { class: "edit-question", "aria-label": texts().yourQuestion, dir: "auto", rows: String(Math.min(12, question.split("\n").length + 1)) });
   field.value = question;
@@ -284,10 +284,10 @@ function questionForm(question: string, done: (question: string | null) => void)
   return h("form", { class: "question-form", onsubmit: send }, field, h("div", { class: "question-form-bar" }, leave, h("button", { type: "submit", class: "primary" }, texts().ask)));
 }
 
-/** Shown before anything has come. */
+/** The part of an answer that is still empty. */
 const NOTHING: ReadablePart = { kind: "message", at: 0, name: "", state: "open", left: 0, text: "", seams: [] };
 
-/** Why there is nothing to read yet, as far as it is known. */
+/** Why there is no text yet; null: no reason to show. */
 export function waitingWords(turn: Turn, context: TurnContext): string | null {
   const { answer } = turn;
   if (turn.phase === "next") return texts().sentNext;

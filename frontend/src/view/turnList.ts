@@ -1,6 +1,5 @@
-/* The turns on show. When a chat is opened its last turns are drawn at once, and the others when the browser has nothing else
-   to do, or when they come into sight. Until then an empty place is held for each. A turn that is as it was drawn is left
-   alone, however often is drawn. */
+/* The turns of the open chat. The last turns are drawn at once, the others when the browser is idle or when they become visible.
+   Until then each has an empty placeholder. An unchanged turn is not drawn again. */
 
 import type { Turn } from "../core/conversation";
 import { drawOrder } from "../core/drawOrder";
@@ -8,21 +7,21 @@ import { h } from "./dom";
 import { markdown } from "./lazyMarkdown";
 import type { TurnContext, TurnView } from "./turn";
 
-/** When a chat is opened; as many more as can be drawn in the time of a slice. */
+/** The number of turns that are drawn when a chat is opened; more are drawn if the time of a slice allows. */
 const AT_ONCE = 2;
-/** So long turns that wait may be drawn without a pause; one of them in any case. */
+/** The time limit for drawing waiting turns without a pause; at least one is drawn. */
 const SLICE_MS = 8;
-/** Those so near count as in sight. */
+/** Turns within this distance count as visible. */
 const NEAR = "100% 0px";
 
 export interface TurnListParts {
-  /** What scrolls, and in it what holds the turns. */
+  /** The scrolling element, and the element in it that holds the turns. */
   scroller: HTMLElement;
   box: HTMLElement;
   view(turn: Turn): TurnView;
-  /** This turn was drawn, because it changed or for the first time. */
+  /** A turn was drawn: it changed, or was drawn for the first time. */
   onDraw(turn: Turn, contextFor: TurnContext): void;
-  /** There is more to draw, though nothing of the chat changed. */
+  /** More must be drawn, although the chat did not change. */
   redraw(): void;
 }
 
@@ -30,13 +29,13 @@ type ContextFor = (turn: Turn, place: number) => TurnContext;
 
 export class TurnList {
   private readonly views = new Map<string, TurnView>();
-  /** What holds the place of a turn that waits to be drawn. */
+  /** By turn that is not drawn yet. */
   private readonly placeholders = new Map<string, HTMLElement>();
   private readonly inSight = new Set<Element>();
   private readonly observer: IntersectionObserver;
-  /** The turn that is drawn next, wherever it is. */
+  /** The turn that is drawn next, at any position; null: none. */
   private nextTurn: string | null = null;
-  /** Draws what waits, when there is time. */
+  /** Draws waiting turns when the browser is idle; null: not planned. */
   private idle: (() => void) | null = null;
 
   constructor(private readonly parts: TurnListParts) {
@@ -49,7 +48,7 @@ export class TurnList {
     this.idle = null;
   }
 
-  /** Null where it is not drawn yet. */
+  /** Null: the turn is not drawn yet. */
   get(turnId: string): TurnView | null {
     return this.views.get(turnId) ?? null;
   }
@@ -58,7 +57,7 @@ export class TurnList {
     this.nextTurn = turnId;
   }
 
-  /** Returns true when more is to be drawn with the next frame. */
+  /** Returns true when more must be drawn with the next frame. */
   draw(turns: readonly Turn[], contextFor: ContextFor): boolean {
     const least = this.views.size === 0 ? AT_ONCE : 1;
     this.keepOnly(new Set(turns.map(({ id }) => id)));
@@ -87,7 +86,7 @@ export class TurnList {
     return later;
   }
 
-  /** Turns are left that wait. */
+  /** Plans the drawing of the remaining turns. */
   private drawLater(turns: readonly Turn[], contextFor: ContextFor): boolean {
     if (markdown.isLoading) {
       markdown.load(this.parts.redraw);
@@ -158,7 +157,7 @@ export class TurnList {
   }
 }
 
-// Safari has no idle time to give.
+// Safari has no requestIdleCallback.
 function whenIdle(run: () => void): void {
   if (typeof requestIdleCallback === "function") requestIdleCallback(run);
   else setTimeout(run, 1);

@@ -1,4 +1,4 @@
-/* What a new chat shows before its first question, and whether there is a model that can answer. */
+/* The content of a new chat before its first question, with the state of the model. */
 
 import { texts } from "../core/words";
 import type { Engine } from "../edge/api";
@@ -31,7 +31,7 @@ export class Welcome {
     );
   }
 
-  /** Whether it is on show, and there is a connection that can tell. */
+  /** `isWatched`: the welcome is visible and there is a connection. */
   watch(isWatched: boolean): void {
     if (this.isWatched === isWatched) return;
     this.isWatched = isWatched;
@@ -39,7 +39,7 @@ export class Welcome {
     else if (!isWatched) this.show(null);
   }
 
-  // Until a model is ready; then nothing is asked before it is shown the next time.
+  // Polls until a model is ready.
   private async poll(): Promise<void> {
     this.isPolling = true;
     while (this.isWatched) {

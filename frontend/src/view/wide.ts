@@ -1,5 +1,5 @@
-/* Tables and formulas that are wider than the page scroll within themselves. One that does can be focused, so that it
-   scrolls by keyboard too; one that does not is no stop on the way. */
+/* Tables and formulas that are wider than the page scroll in their own box. A scrolling box can get the focus, so that the
+   keyboard scrolls it; a box that fits cannot. */
 
 import { texts } from "../core/words";
 
@@ -8,13 +8,13 @@ export class Wide {
     for (const { target } of entries) update(target.closest<HTMLElement>(".wide"));
   });
 
-  /** Looks after what can be wide in this part of the document. */
+  /** Observes tables and formulas in this part of the document. */
   watch(part: ChildNode | undefined): void {
     if (!(part instanceof HTMLElement)) return;
     const boxes = part.matches(".wide") ? [part] : part.querySelectorAll<HTMLElement>(".wide");
     for (const each of boxes) {
       this.observer.observe(each);
-      // A box keeps its size when what is in it grows.
+      // The box keeps its size when its content grows.
       if (each.firstElementChild !== null) this.observer.observe(each.firstElementChild);
     }
   }

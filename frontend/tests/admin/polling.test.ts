@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { Polling } from "../../src/admin/polling";
 
-/** A clock that a test turns. */
+/** A clock that tests advance. */
 class Room {
   timers: (() => void)[] = [];
   polls = 0;

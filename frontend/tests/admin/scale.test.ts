@@ -29,7 +29,7 @@ describe("time ticks", () => {
   it("are at round local times within the range, and not too many", () => {
     const marks = timeTicks(MIDNIGHT + 7 * MINUTE, MIDNIGHT + 67 * MINUTE, 5, 0);
     expect(marks.map((time) => (time - MIDNIGHT) / MINUTE)).toEqual([15, 30, 45, 60]);
-    // Half an hour off UTC: round there.
+    // A time zone with half an hour: the ticks are round in local time.
     const india = timeTicks(MIDNIGHT, MIDNIGHT + 1440 * MINUTE, 4, -330);
     expect(india.map((time) => (time - MIDNIGHT) / MINUTE)).toEqual([30, 390, 750, 1110].map((each) => each));
     expect(timeTicks(MIDNIGHT, MIDNIGHT + 43_200 * MINUTE, 6, 0).length).toBeLessThanOrEqual(6);

@@ -23,8 +23,8 @@ describe("states", () => {
 
   it("are words, with the age of figures that are old", () => {
     expect(words.state(pipeline("running", 1, 5))).toBe("Running");
-    expect(words.state(pipeline("done", 1, 0))).toBe("No row has come yet");
+    expect(words.state(pipeline("done", 1, 0))).toBe("No rows yet");
     expect(words.state(pipeline("unknown", null, null))).toBe("Kafka does not answer");
-    expect(words.state(pipeline("unknown", 1, 5))).toMatch(/^Kafka does not answer\. Figures are of \d\d:\d\d:\d\d$/);
+    expect(words.state(pipeline("unknown", 1, 5))).toMatch(/^Kafka does not answer\. The figures are from \d\d:\d\d:\d\d$/);
   });
 });

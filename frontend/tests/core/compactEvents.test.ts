@@ -8,7 +8,7 @@ const ID = "resp_AXBhZ2UABQAAAAAABgABAgMEBQYHCAkK";
 const delta = (seq: number, text: string): object => ({ type: "response.output_text.delta", sequence_number: seq, item_id: "msg_1", output_index: 0, content_index: 0, delta: text, logprobs: [] });
 const begin = (number: number, id: string, ...events: unknown[]): object => ({ type: "watch.events", response_id: id, number, events });
 
-/** What one socket that says this is heard to say, each event as its JSON. */
+/** The expanded messages of one socket, each event as JSON. */
 function expandAll(...messages: unknown[]): unknown[] {
   const watches: Watches = new Map();
   return messages.map((message) => {

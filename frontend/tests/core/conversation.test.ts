@@ -29,13 +29,13 @@ function chooser(seed: number): <T>(from: readonly T[]) => T {
   };
 }
 
-/** Any state that a turn may be in, as tabs that share it may see it. */
+/** A random state of a turn, as tabs that share it may see it. */
 function anyTurn(choose: <T>(from: readonly T[]) => T, id: string): Turn {
   const attempt = choose([1, 2]);
   const lastSeq = choose([-1, 3, 7]);
   const answer = choose([null, { ...newAnswer(`r${attempt}`), lastSeq, text: "x".repeat(lastSeq + 1), status: choose(["queued", "in_progress"] as const) }]);
   const isEnded = answer !== null && choose([false, false, true]);
-  // Of the second attempt more of the first answer was asked for, of which another tab may have seen the first word.
+  // The second attempt continues the first answer. Another tab may have its first word.
   const cut = { ...newAnswer("r0"), lastSeq: 9, status: "incomplete" as const, text: "x", firstAt: choose([null, 1, 2]) };
   return turn(id, {
     attempt,
@@ -44,7 +44,7 @@ function anyTurn(choose: <T>(from: readonly T[]) => T, id: string): Turn {
     stopWanted: choose([false, true]),
     before: attempt === 2 ? [cut] : [],
     phase: answer === null ? "sending" : "accepted",
-    // One response has one end, and in one state of the stream one status.
+    // A response has one end, and one status at each event.
     answer: isEnded ? { ...answer, lastSeq: 9, status: "completed", text: "x".repeat(10) } : answer === null ? null : { ...answer, status: lastSeq < 3 ? "queued" : "in_progress" },
   });
 }

@@ -23,7 +23,7 @@ it("the reader's theme goes before the system's", () => {
 });
 
 describe("the frame that draws", () => {
-  /** What happened to it: "open", "close", and what was sent. */
+  /** The calls of the parts: "open", "close", and what was sent. */
   let log: (string | ToFrame)[];
   let timers: { run: () => void; ms: number }[];
   let drawings: Drawing[];
@@ -49,7 +49,7 @@ describe("the frame that draws", () => {
     queue.receive({ did: "ready" });
     queue.receive({ did: "loaded" });
   };
-  /** The ids and sources that it was asked for. */
+  /** The ids and sources of the requests. */
   const draws = (): [number, string][] => log.flatMap((each): [number, string][] => (typeof each === "object" && each.do === "draw" ? [[each.id, each.source]] : []));
   const expire = (): void => {
     const [timer, ...others] = timers;

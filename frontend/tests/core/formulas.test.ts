@@ -140,7 +140,7 @@ describe("while it streams, a formula", () => {
   it("of several lines is shown as its source", () => {
     expect(text(draw("So:\n\n\\[\n*a* +", true))).toBe("So:\\[\n*a* +");
     expect(all(draw("So:\n\n\\[\n*a* +", true)).map(({ tag }) => tag)).not.toContain("em");
-    // The same text that has ended is no formula.
+    // In a finished text it is not a formula.
     const tree = new MarkdownTree();
     tree.render("\\[ a *b* +", true, PLAIN);
     expect(all(tree.render("\\[ a *b* +", false, PLAIN)).map(({ tag }) => tag)).toContain("em");
@@ -163,7 +163,7 @@ describe("a notice among formulas", () => {
   it.each([
     [3, "One<0>"],
     [SOURCE.indexOf("_1"), "One <0>F(a_1)"],
-    // Behind the dollar a digit could have followed.
+    // A digit could still follow the dollar.
     [SOURCE.indexOf(" two"), "One <0>F(a_1) two"],
     [SOURCE.indexOf("two"), "One F(a_1) <0>two"],
   ])("at %i is where the text before it ends", (at, expected) => {

@@ -1,4 +1,4 @@
-/* A text that grows is drawn from where its last finished block ends: it must look as if it were parsed whole. */
+/* A growing text is parsed from the end of its last finished block: the result must equal that of the whole text. */
 
 import { Lexer } from "marked";
 import { afterEach, describe, expect, it, vi } from "vitest";
@@ -69,8 +69,7 @@ describe("a growing text", () => {
     }
   });
 
-  // What is behind the last finished block is as it would be in the whole text: so a text that ended in whole lines, and
-  // has nothing that could go on, is drawn alike both ways.
+  // A text of complete lines without an open mark has the same tree in both ways.
   it.each(Array.from({ length: 60 }, (_, seed) => seed))("of mixed blocks too (%i)", (seed) => {
     const source = `${mixed(seed)}\n\nThe end.`;
     const next = random(seed + 1000);

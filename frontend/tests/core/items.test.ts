@@ -99,7 +99,7 @@ describe("an item", () => {
   });
 });
 
-/** The same events that a server would send for these items, in pieces of so many characters. */
+/** The events that a server would send for these items, in pieces of `size` characters. */
 function events(items: { type: string; name?: string; text: string }[], size: number): Raw[] {
   const events = items.flatMap(({ type, name, text }) => {
     const part = { message: "output_text", reasoning: "reasoning_text", function_call: "function_call_arguments" }[type] ?? "";
@@ -130,7 +130,7 @@ describe("what is kept", () => {
       const [before, first, second, third, fourth] = parts(answer);
       expect(before?.text).toHaveLength(300_000);
       expect(first).toMatchObject({ text: thoughts, left: 0 });
-      // Not in the middle of a character.
+      // Not within a character.
       expect(second).toMatchObject({ text: `"${"😀".repeat(49)}`, left: 103, state: "whole" });
       expect(third?.text).toHaveLength(300_000);
       expect(fourth).toMatchObject({ text: "{", left: 1 });

@@ -11,8 +11,8 @@ describe("settings in words", () => {
 
   it("that are wrong name the model's bound where it is known", () => {
     expect(invalidFieldWords("length", 1000)).toContain("from 1 to 1000");
-    expect(invalidFieldWords("length", null)).toBe("A whole number from 1 on.");
-    expect(invalidFieldWords("temperature", null)).toBe("A number from 0 to 2.");
+    expect(invalidFieldWords("length", null)).toBe("Enter a whole number, 1 or more.");
+    expect(invalidFieldWords("temperature", null)).toBe("Enter a number from 0 to 2.");
   });
 });
 
@@ -22,7 +22,7 @@ describe("files in words", () => {
   });
 
   it("that are refused are named, with the bound", () => {
-    expect(fileRefusalWords("tooLarge", "a.txt", "file", true)).toBe("a.txt is too large. It may have 262 kB at most.");
+    expect(fileRefusalWords("tooLarge", "a.txt", "file", true)).toBe("a.txt is too large. The limit is 262 kB.");
     expect(fileRefusalWords("tooLarge", "a.png", "image", true)).toContain("50.0 MB");
     expect(fileRefusalWords("notText", "a.pdf", "file", false)).not.toContain("image");
   });

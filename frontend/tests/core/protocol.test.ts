@@ -90,7 +90,7 @@ describe("a place in the queue", () => {
   it("is in words", () => {
     expect(placeWords({ position: 3, etaS: 8.4, atLeast: false })).toBe("3 requests before yours, about 8 s");
     expect(placeWords({ position: 1, etaS: 0.2, atLeast: false })).toBe("1 request before yours, about 1 s");
-    expect(placeWords({ position: 0, etaS: null, atLeast: false })).toBe("Yours is next…");
+    expect(placeWords({ position: 0, etaS: null, atLeast: false })).toBe("Your question is next…");
     expect(placeWords({ position: 2000, etaS: 240, atLeast: true })).toBe("At least 2000 requests before yours, about 4 minutes");
   });
 });

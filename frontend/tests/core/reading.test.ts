@@ -15,7 +15,7 @@ function withNotes(parts: readonly ReadablePart[]): string[] {
   });
 }
 
-/** One that was cut short by this model. */
+/** An answer of this model that was cut short. */
 function cut(text: string, model: string | null = "large"): Answer {
   return { ...newAnswer(text), status: "incomplete", reason: "max_output_tokens", continuable: true, text, model };
 }
@@ -85,7 +85,7 @@ describe("words", () => {
   it("say who answered instead of the model that was asked", () => {
     expect(modelNote({ ...newAnswer("r"), model: "small", asked: "large" })).toBe("Answered by small: large was not available.");
     expect(modelNote({ ...newAnswer("r"), model: "large", asked: "large" })).toBeNull();
-    expect(modelNote({ ...newAnswer("r"), model: "large", cached: true })).toContain("again");
+    expect(modelNote({ ...newAnswer("r"), model: "large", cached: true })).toContain("the same answer");
   });
 
   it("say when a refused question is sent again, and when to try", () => {

@@ -8,7 +8,7 @@ function watch(events: Raw[], id: string): Answer {
   return events.reduce((answer, event) => apply(answer, parse(event), null).answer, newAnswer(id));
 }
 
-// What differs is only what a Response object does not say: in how many pieces it came.
+// They differ only in the number of pieces, which a Response object does not have.
 const piecewise = { lastSeq: expect.any(Number) as number, deltas: expect.any(Number) as number };
 
 it.each(Object.keys(RECORDED) as (keyof typeof RECORDED)[])("reads the Response of %s as if it had been watched", (name) => {

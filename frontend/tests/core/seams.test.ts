@@ -33,7 +33,7 @@ describe("a notice", () => {
   it.each([
     ["One **bo|ld** word.", "One bo<0>ld word."],
     ["One **|bold** word.", "One <0>bold word."],
-    // Half of a name is no link yet, so its bracket was drawn.
+    // Half of a link text is not a link yet, so its bracket was drawn.
     ["One [li|nk](https://example.org/) word.", "One lin<0>k word."],
     ["One [link](https://exam|ple.org/) word.", "One link<0> word."],
     ["- one\n- tw|o\n- three", "onetw<0>othree"],

@@ -1,8 +1,8 @@
-/* What tests read from a drawn tree. */
+/* Helpers for tests of drawn trees. */
 
 import type { El, Node } from "../../src/core/nodes";
 
-/** Without what is there to be copied only. */
+/** Without the parts that are only for copying. */
 export function text(nodes: readonly Node[]): string {
   return nodes.map((node) => (typeof node === "string" ? node : node.attributes.class === "as-written" ? "" : text(node.children))).join("");
 }

@@ -14,7 +14,7 @@ const FORMULAS = [
 
 const SPACES = { math: "http://www.w3.org/1998/Math/MathML", svg: "http://www.w3.org/2000/svg" } as const;
 
-/** As KaTeX writes it. */
+/** KaTeX's own HTML. */
 function html(node: Node): string {
   if (typeof node === "string") return escaped(node);
   const { class: names, ...attributes } = node.attributes;
@@ -41,7 +41,7 @@ function nodesOf(tex: string, display = true): readonly Node[] {
 describe("a formula", () => {
   it.each(FORMULAS)("%s is what KaTeX makes of it", (tex) => {
     const options = { displayMode: true, strict: "ignore", trust: false, maxSize: 30, errorColor: "inherit", throwOnError: true } as const;
-    // The page's policy has no place for the styles that KaTeX sets as an attribute. One of them changes what is seen.
+    // The page's policy forbids the style attributes that KaTeX sets. One of them changes the look.
     const expected = katex
       .renderToString(tex, options)
       .replace(/(<m[a-z]+\b[^>]*?) style="[^"]*"/g, "$1")

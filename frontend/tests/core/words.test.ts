@@ -49,13 +49,13 @@ function storageOf(records: Map<string, string>): Storage {
 }
 
 const TAKES_STRINGS = new Set([
-  "pageTitle", "tryNowHint", "signedInAs", "signInAs", "signInAsQuestion", "linkBrings", "linkBringsInstead", "stay", "queueOpen", "queueAbout", "busy",
+  "pageTitle", "tryNowHint", "signedInAs", "signInAs", "signInAsQuestion", "linkCredential", "linkCredentialInstead", "stay", "queueOpen", "queueAbout", "busy",
   "sentAgain", "starting", "signInTooMany", "fieldMissing", "answeredBy", "continuesFromHere", "tookOver", "callOf", "cutOffBecause", "engineFailedBecause", "firstToken", "footnote",
   "backToFootnote", "withKey", "formulaFailed", "sharedOn", "sharedUntil", "optionsOf", "linkUntil", "fileExpired", "chatSettingsWith", "removeFile", "uploadAgain", "fileEmpty", "fileTooLarge", "imageNotDecoded", "neitherImageNorText", "notText",
 ]);
 const TAKES_COUNT = new Set([
-  "reconnectingIn", "endedWithCode", "queueBefore", "seconds", "minutes", "inSeconds", "serverAnswered", "signInFailed", "moreItems", "moreCharacters", "milliseconds", "secondsWith", "tokens", "instructionsTooLong", "wrongTemperature",
-  "wrongLengthUpTo", "atTemperature", "decimal", "upToTokens", "tooManyFiles", "kilobytes", "megabytes", "imagesNotShown", "filesNotShown", "days",
+  "reconnectingIn", "endedWithCode", "queueBefore", "seconds", "minutes", "inSeconds", "serverAnswered", "signInFailed", "moreItems", "moreCharacters", "milliseconds", "secondsWith", "tokens", "instructionsTooLong", "invalidTemperature",
+  "invalidLengthUpTo", "atTemperature", "decimal", "upToTokens", "tooManyFiles", "kilobytes", "megabytes", "imagesNotShown", "filesNotShown", "days",
 ]);
 
 describe("the language", () => {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { updateServiceWorker } from "../../src/edge/serviceWorker";
 import { CACHES } from "../../src/shell/pageFiles";
 
-/** What was done in a browser whose gateway answers so (0: not at all). */
+/** The calls in a browser whose gateway answers with this status (0: no answer). */
 async function done(status: number): Promise<string[]> {
   const calls: string[] = [];
   const registration = { unregister: () => Promise.resolve(calls.push("unregister") > 0) } as unknown as ServiceWorkerRegistration;

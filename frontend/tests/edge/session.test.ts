@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { SignInRefusal } from "../../src/core/signInRefusal";
 import { Session, subject, popFragment, type SessionParts } from "../../src/edge/session";
 
-/** A credential as far as the page reads it. */
+/** A credential with the claims that the page reads. */
 function of(sub: unknown): string {
   const bytes = new TextEncoder().encode(JSON.stringify({ sub }));
   const part = btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
@@ -16,7 +16,7 @@ class Memory {
   removeItem = (key: string): void => void this.records.delete(key);
 }
 
-/** The gateway and the browser's cookie: who is signed in, under which token. */
+/** The gateway and the browser's cookie: the user who is signed in, and the token. */
 class Gateway {
   who: string | null = null;
   token = 0;
@@ -57,7 +57,7 @@ let why: (SignInRefusal | null)[];
 let agrees: boolean;
 let signOuts: number;
 
-/** `initialUser`: the user whose name the page shows already. */
+/** `initialUser`: the user whose name the page already shows. */
 function newSession(initialUser: string | null = null): Session {
   const parts: SessionParts = {
     base: "",

@@ -52,7 +52,7 @@ describe("a link", () => {
 
   it("that cannot be read now says why", async () => {
     answering(json({}, 429, { "retry-after": "7" }));
-    expect(await readLink("tok")).toEqual({ kind: "away", words: "The service is busy, or that was more than your limit allows. Try again in 7 s." });
+    expect(await readLink("tok")).toEqual({ kind: "away", words: "The service is busy, or you have reached your limit. Try again in 7 s." });
     answering(json({}, 503));
     expect(await readLink("tok")).toMatchObject({ words: expect.stringContaining("Try again in a moment.") as string });
     answering(json({}, 500));

@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, it } from "vitest";
 import { newConversation, newTurn, withTurn, type Conversation } from "../../src/core/conversation";
 import { BrowserStore } from "../../src/edge/store";
 
-/** The part of a browser's storage that is used. */
+/** The used part of a browser's storage. */
 class Memory {
   readonly records = new Map<string, string>();
   full = false;

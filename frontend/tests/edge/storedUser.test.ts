@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { forgetUser, storeUser, loadUser } from "../../src/edge/storedUser";
 
-/** A storage; where it is full, nothing can be written, and what is there stays. */
+/** A storage. While it is full, writes fail and the former values stay. */
 function storageOf(records: Map<string, string>, full = false): Storage {
   const setItem = (key: string, value: string): void => {
     if (full) throw new DOMException("full", "QuotaExceededError");

@@ -8,7 +8,7 @@ function build(name: string): Build {
   return { version: name, files: ["/", "/early.js", `/assets/index-${name}.js`, `/assets/index-${name}.css`, "/assets/KaTeX-1.woff2"] };
 }
 
-/** The part of a CacheStorage that is used. */
+/** The used part of a CacheStorage. */
 class Caches {
   readonly all = new Map<string, Map<string, Response>>();
 
@@ -26,10 +26,10 @@ class Caches {
 }
 
 let caches: Caches;
-/** Path → what the server has; a path that is not there is answered 404. */
+/** Path → body on the server; another path is answered 404. */
 let server: Map<string, string>;
 let status: number;
-/** Does the network answer at all? "slow": after the time-out. */
+/** Whether the network answers. "slow": after the timeout. */
 let network: "there" | "away" | "slow";
 let fetched: string[];
 
@@ -51,7 +51,7 @@ function files(name: string): PageFiles {
       const type = path.endsWith(".js") ? "text/javascript" : path === "/" ? "text/html; charset=utf-8" : "text/css";
       return Promise.resolve(new Response(body ?? "none", { status: body === undefined ? 404 : status, headers: { "content-type": type } }));
     },
-    // Passes at once, but after an answer that is there.
+    // Resolves at once, but after a reply that is ready.
     pause: () => new Promise((done) => setTimeout(done, 0)),
   });
 }
@@ -60,7 +60,7 @@ const works: Promise<unknown>[] = [];
 
 function request(path: string, options: { mode?: RequestMode; client?: string; method?: string; headers?: Record<string, string> } = {}): PageFetch {
   const { mode = "no-cors", client = "tab", method = "GET", headers = {} } = options;
-  // Node makes no request of this mode.
+  // Node cannot create a request with this mode.
   const request = { url: new URL(path, ORIGIN).href, mode, method, headers: new Headers(headers) } as Request;
   return { request, client, after: (work) => void works.push(work) };
 }
@@ -125,7 +125,7 @@ describe("the page", () => {
     expect(await page(worker)).toBe(html("two"));
     expect(await text(worker.answer(request("/early.js")))).toBe("/early.js of two");
     expect(await text(worker.answer(request("/assets/index-two.js")))).toBe("/assets/index-two.js of two");
-    // And what is kept is still of one build.
+    // The cache still has one build.
     network = "away";
     expect(await page(worker)).toBe(html("one"));
     expect(await text(worker.answer(request("/assets/index-one.js")))).toBe("/assets/index-one.js of one");

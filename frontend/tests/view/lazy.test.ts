@@ -4,7 +4,7 @@ import { Lazy } from "../../src/view/lazy";
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-/** What is brought comes when `come` is called. */
+/** A module that is loaded when `finish` is called. */
 function lazyModule(): { lazy: Lazy<string>; finish(value: string): Promise<void>; loads: () => number } {
   let finish: (value: string) => void = () => undefined;
   let loads = 0;
@@ -22,15 +22,15 @@ function lazyModule(): { lazy: Lazy<string>; finish(value: string): Promise<void
   };
 }
 
-/** Whether it has resolved by now. */
+/** Whether the promise has resolved. */
 function resolved(promise: Promise<void>): () => boolean {
   let done = false;
   void promise.then(() => (done = true));
   return () => done;
 }
 
-describe("waiting for it for a moment", () => {
-  it("ends when it has come", async () => {
+describe("waiting for a module", () => {
+  it("ends when the module is loaded", async () => {
     const { lazy, finish, loads } = lazyModule();
     const done = resolved(lazy.wait(150));
     await vi.advanceTimersByTimeAsync(100);
@@ -39,7 +39,7 @@ describe("waiting for it for a moment", () => {
     expect([done(), lazy.value, loads()]).toEqual([true, "here", 1]);
   });
 
-  it("ends when the time is over, and it may still come", async () => {
+  it("ends when the time is over, and the module may still be loaded", async () => {
     const { lazy, finish } = lazyModule();
     const done = resolved(lazy.wait(150));
     await vi.advanceTimersByTimeAsync(150);
@@ -48,7 +48,7 @@ describe("waiting for it for a moment", () => {
     expect(lazy.value).toBe("here");
   });
 
-  it("is not needed where it is there", async () => {
+  it("is not needed when the module is there", async () => {
     const { lazy, finish } = lazyModule();
     lazy.load();
     await finish("here");

@@ -2,17 +2,17 @@
 
 export interface Forms {
   number(value: number, digits?: number): string;
-  /** A time of the day, and one with its day. `at`: ms since the epoch. */
+  /** A time of day, and a time with its date. `at`: ms since the epoch. */
   time(at: number): string;
   moment(at: number): string;
-  /** The form that the language uses for this count; `other` where that form is not given. */
+  /** The form of the language for this count; `other` where that form is missing. */
   plural(count: number, forms: Partial<Record<Intl.LDMLPluralRule, string>> & { other: string }): string;
 }
 
-/** `grouping`: whether thousands are set apart. */
+/** `grouping`: whether thousands are separated. */
 export function formsFor(language: string, grouping: "min2" | false): Forms {
   const rules = new Intl.PluralRules(language);
-  // By digits behind the point: making one costs more than many uses of it.
+  // By the number of decimals. Creating a format costs more than using it many times.
   const formats = new Map<number, Intl.NumberFormat>();
   const format = (digits: number): Intl.NumberFormat => {
     const formatter = formats.get(digits) ?? new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits, useGrouping: grouping });
