@@ -39,7 +39,7 @@ export default defineConfig({
     reportCompressedSize: false,
     rollupOptions: { input: ["index.html", "shared.html"] },
   },
-  // No test measures speed, so the timeout is long. Test files share a process and its modules, which takes a third of the
-  // time.
+  // No test measures speed, so the timeout is long. Test files share a process and its modules,
+  // which takes a third of the time.
   test: { include: ["tests/**/*.test.ts"], environment: "node", testTimeout: 60_000, pool: "threads", isolate: false },
 });

@@ -3,11 +3,13 @@ import { readFileSync, readdirSync } from "node:fs";
 import { join, relative } from "node:path";
 import { defineConfig } from "vite";
 
-/** A service worker does not serve the frames of diagrams, which have no origin. Their script has megabytes. */
+/** A service worker does not serve the frames of diagrams, which have no origin. Their script has
+    megabytes. */
 const OF_DIAGRAMS = /^(?:diagram\.js|assets\/mermaid\..*)$/;
 const DIST = new URL("dist/", import.meta.url).pathname;
 
-/** The files that `vite build` has just written: a digest of their content, and their paths on the server. */
+/** The files that `vite build` has just written: a digest of their content, and their paths on the
+    server. */
 function built() {
   const paths = readdirSync(DIST, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())

@@ -1,14 +1,15 @@
-// The script of diagram.html, which the page shows in frames without an origin (src/view/diagrams.ts): one frame draws, and
-// each drawn diagram has a frame. Only here the text of a model becomes markup. The policy of the document allows only this
-// server's scripts, and only pages of this server can embed it.
+// The script of diagram.html, which the page shows in frames without an origin
+// (src/view/diagrams.ts): one frame draws, and each drawn diagram has a frame. Only here the text
+// of a model becomes markup. The policy of the document allows only this server's scripts, and only
+// pages of this server can embed it.
 
 const FONT = 'ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif';
 /** A diagram is scaled down to the width, but not below this factor: then it scrolls. */
 const LEAST_SCALE = 0.5;
 /** The padding of the body on both sides. */
 const PADDING = 24;
-/** The height of a scroll bar. This space is always free: otherwise a scroll bar would make the diagram smaller, which would
-    remove the scroll bar, and so on. */
+/** The height of a scroll bar. This space is always free: otherwise a scroll bar would make the
+    diagram smaller, which would remove the scroll bar, and so on. */
 const BAR = 16;
 
 const send = (message) => parent.postMessage(message, "*");

@@ -1,5 +1,5 @@
-// Writes a .br and a .gz file for every file of dist/ that compresses well. The gateway serves the one that the browser
-// accepts.
+// Writes a .br and a .gz file for every file of dist/ that compresses well. The gateway serves the
+// one that the browser accepts.
 
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { extname, join } from "node:path";

@@ -1,8 +1,9 @@
-/* The controller runs every conversation of this tab: it sends questions, follows answers, stops and retries them, and
-   shares its state with the other tabs through the store. It draws nothing; a view listens to `onChange`.
+/* The controller runs every conversation of this tab: it sends questions, follows answers, stops
+   and retries them, and shares its state with the other tabs through the store. It draws nothing; a
+   view listens to `onChange`.
 
-   A question is stored before it is sent, with an idempotency key. So a reload, a lost reply or a retry never sends it
-   twice. */
+   A question is stored before it is sent, with an idempotency key. So a reload, a lost reply or a
+   retry never sends it twice. */
 
 import { isRunning, newAnswer, type Answer } from "./core/answer";
 import { isExpired, toMetadata, type Attachment } from "./core/attachments";
@@ -31,8 +32,8 @@ export interface ControllerParts {
   later(run: () => void, ms: number): () => void;
   /** Whether the browser reports a network. */
   online(): boolean;
-  /** Creates the conversation of a question on the server, if needed, and returns its id there; null: it stays in this browser.
-      Throws ApiError. */
+  /** Creates the conversation of a question on the server, if needed, and returns its id there;
+      null: it stays in this browser. Throws ApiError. */
   ensureRemote(conversation: Conversation): Promise<string | null>;
   /** An answer in this conversation has ended. */
   onAnswerEnd(conversationId: string, turn: Turn): void;
@@ -49,7 +50,8 @@ const LONGEST_WAIT_MS = 10_000;
 const SILENCE_CHECK_MS = 5000;
 /** After this time, a question that another tab is still sending counts as abandoned. */
 const ABANDONED_MS = 60_000;
-/** The time for which a question is left to the tab in which it was asked. Then another tab sends it, with the same key. */
+/** The time for which a question is left to the tab in which it was asked. Then another tab sends
+    it, with the same key. */
 const TAKE_OVER_MS = 5_000;
 const TRY_EVERY_MS = 15_000;
 
@@ -79,7 +81,8 @@ export class Controller {
     });
   }
 
-  /** Loads what this browser stores for a user (null: no user), before any request. The data of another user is dropped. */
+  /** Loads what this browser stores for a user (null: no user), before any request. The data of
+      another user is dropped. */
   load(owner: string | null): void {
     this.cache.load(owner);
     if (this.started) this.resumeAll();
@@ -127,7 +130,8 @@ export class Controller {
     this.cache.writeLater(conversation.id);
   }
 
-  /** The settings of the next question. In a new conversation: the defaults, with the model that was used last. */
+  /** The settings of the next question. In a new conversation: the defaults, with the model that
+      was used last. */
   settings(conversationId: string | null): Settings {
     const conversation = conversationId === null ? null : this.get(conversationId);
     return this.withOfferedModel(conversation?.settings ?? { ...DEFAULT_SETTINGS, model: this.list()[0]?.settings.model ?? null });
@@ -146,8 +150,8 @@ export class Controller {
     return { model: isGone ? null : model, instructions, temperature, length };
   }
 
-  /** Asks in a conversation (null: in a new one, with `initialSettings`; null: the defaults) and returns its id. While an answer
-      runs, the question waits until that answer has ended. */
+  /** Asks in a conversation (null: in a new one, with `initialSettings`; null: the defaults) and
+      returns its id. While an answer runs, the question waits until that answer has ended. */
   ask(conversationId: string | null, question: string, initialSettings: Settings | null, attachments: readonly Attachment[] = []): string {
     const now = this.parts.now();
     const existing = conversationId === null ? null : this.get(conversationId);
@@ -217,7 +221,8 @@ export class Controller {
     if (turn === null || !conversations.isBusy(turn)) return;
     this.cache.change(conversationId, { ...turn, stopWanted: true });
     this.cache.write(conversationId);
-    // Without an answer there is nothing to cancel yet: `onAccepted` cancels when the question was accepted.
+    // Without an answer there is nothing to cancel yet: `onAccepted` cancels when the question was
+    // accepted.
     if (turn.answer !== null) void this.cancel(conversationId, turnId, turn.answer.responseId);
   }
 
@@ -305,7 +310,7 @@ export class Controller {
 
   /** Null: the message is invalid. */
   onSocketMessage(message: Incoming | null): void {
-    if (message === null) return this.parts.warn("a message on the watch socket could not be read");
+    if (message === null) return this.parts.warn("a message on the watch socket is invalid");
     if (message.kind === "draining") return this.parts.watchSocket.draining(message.afterMs);
     if (message.kind === "expiring") return this.parts.watchSocket.expiring();
     if (message.kind === "renewed") return;
@@ -318,7 +323,8 @@ export class Controller {
     if (effects.reconnect) this.parts.watchSocket.replace();
   }
 
-  /** The place of a response's request in the queue; null after it has begun, and while it is not known. */
+  /** The place of a response's request in the queue; null after it has begun, and while it is not
+      known. */
   placeInQueue(responseId: string): Place | null {
     return this.watchlist.place(responseId);
   }
@@ -395,8 +401,9 @@ export class Controller {
     try {
       return await this.parts.api.ask({ ...ask, ...context });
     } catch (error) {
-      // The server may no longer have the answer that this question follows, while this browser has it: then all messages are
-      // sent. A continuation cannot be sent so: the model would reply to the text instead of continuing it.
+      // The server may no longer have the answer that this question follows, while this browser has
+      // it: then all messages are sent. A continuation cannot be sent so: the model would reply to
+      // the text instead of continuing it.
       if (remote !== null || context.previousResponseId === null || turn.before.length > 0 || !(error instanceof ApiError) || !isForgotten(error)) throw error;
       const input = wholeContext(conversation, turn.id);
       return this.parts.api.ask({ ...ask, key: `${key}.whole`, input, previousResponseId: null });
@@ -424,8 +431,8 @@ export class Controller {
     const unsent: Turn = { ...turn, phase: "unsent", revision: turn.revision + 1, stopWanted: false, problem };
     this.cache.change(conversationId, unsent);
     this.cache.write(conversationId);
-    // A sign-in sends the question again. No event reports that the server is reachable again, or that the other answer has
-    // ended, so the page tries again after a time.
+    // A sign-in sends the question again. No event reports that the server is reachable again, or
+    // that the other answer has ended, so the page tries again after a time.
     if (problem.waits === true && (problem.code === UNREACHABLE || problem.code === LOCKED)) this.parts.later(() => this.sendWaiting(conversationId, unsent), TRY_EVERY_MS);
   }
 

@@ -1,5 +1,5 @@
-/* The conversations of this tab. Each is the stored copy, joined with this tab's newer state. Other tabs write to the same
-   store. */
+/* The conversations of this tab. Each is the stored copy, joined with this tab's newer state. Other
+   tabs write to the same store. */
 
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
@@ -17,7 +17,8 @@ const WRITE_EVERY_MS = 300;
 
 export class ConversationCache {
   private readonly conversations = new Map<string, Conversation>();
-  /** The ids that the store has or had. If one is missing there, another tab removed the conversation. */
+  /** The ids that the store has or had. If one is missing there, another tab removed the
+      conversation. */
   private readonly storedIds = new Set<string>();
   private readonly dirty = new Set<string>();
   private isWritePlanned = false;
@@ -138,7 +139,8 @@ export class ConversationCache {
     }
   }
 
-  /** Removes turns that the server has from the store: those of the half that was used least recently. */
+  /** Removes turns that the server has from the store: those of the half that was used least
+      recently. */
   private makeRoom(exceptId: string): boolean {
     const candidates = this.all()
       .filter((each) => each.id !== exceptId && each.turns.length > 0 && conversations.isOnServer(each))

@@ -1,8 +1,9 @@
-/* The conversations on the server, and this browser's copies of them. A copy is updated when it is opened, and when the feed
-   reports a change on another device. Names, pins and the visible version are sent to the server.
+/* The conversations on the server, and this browser's copies of them. A copy is updated when it is
+   opened, and when the feed reports a change on another device. Names, pins and the visible version
+   are sent to the server.
 
-   The server's data takes precedence. Data that the server does not have, such as a question that waits for a connection, belongs
-   to the controller. */
+   The server's data takes precedence. Data that the server does not have, such as a question that
+   waits for a connection, belongs to the controller. */
 
 import * as conversations from "./core/conversation";
 import type { Conversation, Turn } from "./core/conversation";
@@ -36,7 +37,8 @@ export interface LibraryParts {
 
 /** The time in which a deletion can be undone. */
 export const UNDO_MS = 7000;
-/** While a request of this tab runs, a turn in the feed may be its own: it is checked again after this time. */
+/** While a request of this tab runs, a turn in the feed may be its own: it is checked again after
+    this time. */
 const OWN_MS = 1000;
 /** After this time the list is requested without the feed. */
 const LIST_ANYWAY_MS = 5000;
@@ -75,7 +77,8 @@ export class Library {
     this.parts.send({ type: "feed", ...(this.position === null ? {} : { after: this.position }) });
     for (const { remote, at } of this.parts.store.deletions()) if (this.parts.now() - at > UNDO_MS) void this.removeOnServer(remote);
     this.turns.retry();
-    // The server may refuse the feed, for example where too many devices have one. The list is requested all the same.
+    // The server may refuse the feed, for example where too many devices have one. The list is
+    // requested all the same.
     const user = this.user;
     this.parts.later(() => {
       if (!this.listed && user === this.user) void this.refresh();
@@ -209,7 +212,8 @@ export class Library {
     return name.startsWith("conv_") && (await this.keepsConversations()) ? this.addByRemote(name) : null;
   }
 
-  /** By conversation in which the server finds these words: the text around them; empty for its title. Throws ApiError. */
+  /** By conversation in which the server finds these words: the text around them; empty for its
+      title. Throws ApiError. */
   async search(words: string): Promise<Map<string, string>> {
     const snippets = new Map<string, string>();
     if (!(await this.parts.server()).searches) return snippets;
@@ -240,8 +244,8 @@ export class Library {
     return this.turns.state(conversation.remote);
   }
 
-  /** Creates the conversation on the server with its first question, and returns its id there. Null: it stays in this browser.
-      Throws ApiError. */
+  /** Creates the conversation on the server with its first question, and returns its id there.
+      Null: it stays in this browser. Throws ApiError. */
   async ensureRemote(conversation: Conversation): Promise<string | null> {
     if (conversation.remote !== null) return conversation.remote;
     // A conversation on the server cannot continue answers that were made without one.
@@ -281,7 +285,8 @@ export class Library {
     void this.orWarn(() => this.parts.api.change(remote, { head }));
   }
 
-  /** An answer has ended. The tab that asked the first question of a conversation requests a title for it. */
+  /** An answer has ended. The tab that asked the first question of a conversation requests a title
+      for it. */
   onAnswerEnd(id: string, turn: Turn): void {
     const copy = this.parts.copies.get(id);
     if (copy?.remote == null || !isUnnamed(copy, turn) || turn.parent !== null || turn.tab !== this.parts.tab) return;
@@ -366,8 +371,8 @@ export class Library {
     return all.find((each) => each.remote === remote) ?? all.find((each) => each.remote === null && each.id === metadata[PAGE_ID]) ?? null;
   }
 
-  /** Removes copies of conversations that were deleted while there was no feed. A copy that is missing in the list is checked
-      by a request. */
+  /** Removes copies of conversations that were deleted while there was no feed. A copy that is
+      missing in the list is checked by a request. */
   private async dropDeleted(rows: readonly Summary[], hasMore: boolean): Promise<void> {
     const ids = new Set(rows.map(({ id }) => id));
     const oldest = hasMore ? (rows.at(-1)?.usedAt ?? 0) : -Infinity;

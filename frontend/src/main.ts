@@ -44,7 +44,8 @@ function later(run: () => void, ms: number): () => void {
   return () => clearTimeout(timer);
 }
 
-/** The push services, starting at a random one so that readers spread over them, and the gateway as the last. */
+/** The push services, starting at a random one so that readers spread over them, and the gateway as
+    the last. */
 function watchAddresses(config: Config, chance: number): string[] {
   const first = Math.floor(chance * config.pushUrls.length);
   const inTurn = [...config.pushUrls.slice(first), ...config.pushUrls.slice(0, first), location.origin];
@@ -62,7 +63,8 @@ async function begin(): Promise<void> {
   const fragment = popFragment(location, history);
   const [local, tab] = [storageOf("localStorage"), storageOf("sessionStorage")];
   await useLanguage(languageOf(preference(local), navigator.languages));
-  // public/early.js found a chat to show and started to load Markdown. Waiting for it puts the answers into the first frame.
+  // public/early.js found a chat to show and started to load Markdown. Waiting for it puts the
+  // answers into the first frame.
   if (document.querySelector('link[data-chat][rel="modulepreload"]') !== null) await markdown.wait(MARKDOWN_WAIT_MS);
   document.documentElement.lang = texts().code;
   const signIn = new SignIn(
@@ -209,7 +211,8 @@ async function begin(): Promise<void> {
     app.start(who !== null);
   };
 
-  // The browser's report about the network may be wrong: a server on this machine can be reached without a network.
+  // The browser's report about the network may be wrong: a server on this machine can be reached
+  // without a network.
   const probe = async (): Promise<void> => {
     if (watchSocket.isOpen && !(await api.isReachable(PROBE_MS))) watchSocket.drop();
     else watchSocket.connectNow();

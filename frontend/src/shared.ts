@@ -1,5 +1,5 @@
-/* Composition root of the page that shows a shared chat. It has no session and no socket, and reads only language and theme
-   from the storage. */
+/* Composition root of the page that shows a shared chat. It has no session and no socket, and reads
+   only language and theme from the storage. */
 
 import "./style.css";
 import "./shared.css";

@@ -1,5 +1,6 @@
-/* Reads the turns of the server's conversations into this browser's copies, and sets their visible version. It reads a page of
-   turns at a time. A turn may be listed before its request is in the log: the next read starts at the first such turn. */
+/* Reads the turns of the server's conversations into this browser's copies, and sets their visible
+   version. It reads a page of turns at a time. A turn may be listed before its request is in the
+   log: the next read starts at the first such turn. */
 
 import { chain, withPathTo, type Conversation } from "./core/conversation";
 import { withRows, turnOf, type Row } from "./core/serverTurns";
@@ -29,7 +30,8 @@ interface Tree {
   /** All nodes up to this one are here. */
   last: string | null;
   head: string | null;
-  /** The last read had a turn that was not in the log yet. It may be the head, so the next read shows the head. */
+  /** The last read had a turn that was not in the log yet. It may be the head, so the next read
+      shows the head. */
   headPending: boolean;
 }
 

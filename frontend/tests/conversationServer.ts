@@ -1,4 +1,5 @@
-/* A fake server with conversations, for tests of the library (docs/protocol.md, sections 15 and 16). */
+/* A fake server with conversations, for tests of the library (docs/protocol.md, sections 15 and
+   16). */
 
 import { ApiError, type Ask } from "../src/edge/api";
 import { PAGE_ID, readSummary, type Changes, type Match, type Page, type Summary, type Tree } from "../src/edge/conversations";

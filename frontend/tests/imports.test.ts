@@ -3,12 +3,14 @@ import { describe, expect, it } from "vitest";
 
 const SOURCES = new Map(Object.entries(import.meta.glob<string>("../src/**/*.ts", { query: "?raw", import: "default", eager: true })).map(([path, source]) => [path.replace("../src/", ""), source]));
 
-/** From the top: a file may import from its own floor and from those below. Files of `src/` itself have no folder. */
+/** From the top: a file may import from its own floor and from those below. Files of `src/` itself
+    have no folder. */
 const FLOORS = [["main.ts", "shared.ts"], ["admin/"], ["view/"], ["controller.ts", "library.ts", "conversationCache.ts", "turnReader.ts", "engineWatch.ts"], ["edge/"], ["shell/"], ["core/"]];
 
 type Graph = ReadonlyMap<string, readonly string[]>;
 
-/** The files that a source imports: also for types, and when a function runs. Packages and style sheets do not count. */
+/** The files that a source imports: also for types, and when a function runs. Packages and style
+    sheets do not count. */
 function importsOf(name: string, source: string): string[] {
   const specifiers = ts.preProcessFile(source, true, true).importedFiles.map(({ fileName }) => fileName);
   return specifiers.map((each) => `${new URL(each, `file:///${name}`).pathname.slice(1)}.ts`).filter((path) => SOURCES.has(path));

@@ -2,12 +2,15 @@ import ts from "typescript";
 import { describe, expect, it } from "vitest";
 
 const SOURCES = Object.entries(import.meta.glob<string>("../src/**/*.ts", { query: "?raw", import: "default", eager: true })).map(([path, source]) => ({ name: path.replace("../src/", ""), source }));
-/** The tables, the admin page, the service worker, which shows nothing, and the file that is generated from the server's sources. */
+/** The tables, the admin page, the service worker, which shows nothing, and the file that is
+    generated from the server's sources. */
 const ELSEWHERE = /^(?:core\/words(?:\/|\.ts)|admin\/|shell\/|core\/closeCodes\.ts)/;
-/** The name of the product, names of keys, of dragged data and of errors, and a text that only the model reads. */
+/** The name of the product, names of keys, of dragged data and of errors, and a text that only the
+    model reads. */
 const NO_TEXTS = new Set(["Tailrace", "Files", "Enter", "Esc", "Escape", "Tab", "This tool was not run. The user went on without it."]);
 
-/** Whether a text begins like a sentence or a label: "New chat", "Copy", "Stopping…". `_`: a value in a template. */
+/** Whether a text begins like a sentence or a label: "New chat", "Copy", "Stopping…". `_`: a value
+    in a template. */
 function looksLikeText(text: string): boolean {
   return !NO_TEXTS.has(text) && (/^["“(]?\p{Lu}\p{Ll}*(?:['’]\p{Ll}+)?[,:;]? .*(?:\p{Ll}{2}|_)/u.test(text) || /^\p{Lu}\p{Ll}+[.…!?]?$/u.test(text) || /^_ \p{Ll}+ \p{Ll}+/u.test(text));
 }

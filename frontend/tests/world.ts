@@ -1,5 +1,5 @@
-/* Fakes for tests of the controller: a clock that tests advance, a store that several tabs share, and a server that stores all
-   events and sends them to the tabs that watch the response. */
+/* Fakes for tests of the controller: a clock that tests advance, a store that several tabs share,
+   and a server that stores all events and sends them to the tabs that watch the response. */
 
 import { ApiError, type Ask, type Engine } from "../src/edge/api";
 import type { Store } from "../src/edge/store";
@@ -103,7 +103,8 @@ export class Server {
   readonly cancelled: string[] = [];
   readonly log = new Map<string, Raw[]>();
   private readonly byKey = new Map<string, string>();
-  /** The errors of the next requests, in order: before (`refuse`) or after (`lose`) the request was accepted. */
+  /** The errors of the next requests, in order: before (`refuse`) or after (`lose`) the request was
+      accepted. */
   readonly errors: { kind: "refuse" | "lose"; error: ApiError }[] = [];
   engineState: Engine | null = null;
   readonly watchers = new Set<Tab>();

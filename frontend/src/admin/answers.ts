@@ -1,4 +1,5 @@
-/* Parses the replies of the view service strictly: an invalid value is an error, not a wrong figure. */
+/* Parses the replies of the view service strictly: an invalid value is an error, not a wrong
+   figure. */
 
 /** A pipeline's figures; null: not measured. */
 export interface Progress {
@@ -91,7 +92,7 @@ export function readAnalytics(body: unknown): Analytics {
     });
   }
   const [from, to, step] = [number(fields["from"]), number(fields["to"]), number(fields["step"])];
-  if (!(step > 0 && to > from && (to - from) / step < 1000)) throw new BadAnswer("the range makes no sense");
+  if (!(step > 0 && to > from && (to - from) / step < 1000)) throw new BadAnswer("the range is invalid");
   return { from, to, step, results };
 }
 

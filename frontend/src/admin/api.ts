@@ -17,7 +17,8 @@ export class AdminApi {
     return this.get(`/v1/analytics?minutes=${minutes}`, readAnalytics);
   }
 
-  // If the session has ended, or another tab has begun a new one, the session is renewed and the request repeated once.
+  // If the session has ended, or another tab has begun a new one, the session is renewed and the
+  // request repeated once.
   private async get<T>(path: string, parse: (body: unknown) => T): Promise<T> {
     try {
       return await this.once(path, parse);

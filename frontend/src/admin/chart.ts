@@ -15,7 +15,8 @@ function s(tag: string, attributes: Record<string, string | number>, ...children
   return element;
 }
 
-/** `label`: the text for assistive technology; `onPick`: called with the index of the time at the pointer; null: it has left. */
+/** `label`: the text for assistive technology; `onPick`: called with the index of the time at the
+    pointer; null: it has left. */
 export function draw(plot: Plot, at: readonly number[], step: number, width: number, label: string, onPick: (index: number | null) => void): SVGElement {
   const [from, to] = [at[0] ?? 0, (at.at(-1) ?? 0) + step];
   const values = plot.series.map((series) => series.values);

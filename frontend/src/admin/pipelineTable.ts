@@ -20,7 +20,8 @@ const COLUMNS: Column[] = [
   { title: "Cost", figure: (p) => (p.cost === null ? "–" : words.short(p.cost)) },
 ];
 
-/** A row for each pipeline. On a narrow screen rows are drawn as cards: `display` would remove the roles, so they are set. */
+/** A row for each pipeline. On a narrow screen rows are drawn as cards: `display` would remove the
+    roles, so they are set. */
 export class PipelineTable {
   private readonly body = h("tbody", { role: "rowgroup" });
   readonly element = h(

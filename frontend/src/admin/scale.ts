@@ -1,6 +1,7 @@
 /* Scales of a plot. */
 
-/** 0 and a few round numbers; the last is at least `most`. `whole`: whole numbers only. `target`: the wanted number of steps. */
+/** 0 and a few round numbers; the last is at least `most`. `whole`: whole numbers only. `target`:
+    the wanted number of steps. */
 export function ticks(most: number, whole = false, target = 4): number[] {
   if (!(most > 0)) return [0, 1];
   const raw = whole ? Math.max(1, most / target) : most / target;

@@ -2,13 +2,14 @@
 
    state         event          result
    running n     n+1            applied
-   running n     <= n           duplicate  (a replay that overlaps, a second socket, another tab's work)
-   running n     > n+1          gap        (nothing changes: the caller requests the events after n)
+   running n     <= n           duplicate  (an overlapping replay, a second socket, another tab)
+   running n     > n+1          gap        (nothing changes: the caller requests events after n)
    running n     place          duplicate  (a place in the queue has no number of its own)
    ended         anything       duplicate
 
-   Two folds of one response never contradict each other: one has more events, and `moreAdvanced` picks it. So a snapshot
-   of an answer may come from any tab and any moment, and the stream continues directly after it.
+   Two folds of one response never contradict each other: one has more events, and `moreAdvanced`
+   picks it. So a snapshot of an answer may come from any tab and any moment, and the stream
+   continues directly after it.
 
    The limits depend on the events alone, so every reader stores and shows the same. */
 
@@ -24,8 +25,8 @@ export interface Item {
   readonly at: number;
   /** The tool that is called; empty for an item that is not a call. */
   readonly name: string;
-  /** The id that an output of the call names. Absent in an item that is not a call, and in one that an older version of
-      this page stored. */
+  /** The id that an output of the call names. Absent in an item that is not a call, and in one that
+      an older version of this page stored. */
   readonly call?: string;
   /** cut: the answer ended within the item. */
   readonly state: "open" | "whole" | "cut";
@@ -52,8 +53,8 @@ export interface Answer extends Readonly<ServingInfo> {
   readonly more: number;
   /** The number of pieces that the text arrived in: a lower bound of its tokens while it runs. */
   readonly deltas: number;
-  /** When the first and the latest piece of text arrived, in ms; null when they came in a replay, which does not show
-      their pace. */
+  /** When the first and the latest piece of text arrived, in ms; null when they came in a replay,
+      which does not show their pace. */
   readonly firstAt: number | null;
   readonly lastAt: number | null;
   readonly reason: string | null;
@@ -110,8 +111,8 @@ export function parts(answer: Answer): Part[] {
   return items.map((item, place) => ({ ...item, text: text.slice(item.at, items[place + 1]?.at) }));
 }
 
-/** The calls of the answer. The server requires an output for each before the answer is continued. Null where not all calls
-    are known. */
+/** The calls of the answer. The server requires an output for each before the answer is continued.
+    Null where not all calls are known. */
 export function calls(answer: Answer): { readonly kind: "function" | "custom"; readonly call: string }[] | null {
   if (answer.status !== "completed") return []; // for an answer that was cut short the server requires none
   if (answer.more > 0) return null;
@@ -214,7 +215,8 @@ export function markLost(answer: Answer, fault: Fault): Answer {
   return isRunning(answer) ? { ...answer, status: "lost", fault } : answer;
 }
 
-/** Of two folds of the same response, the one with more events; with the earlier `firstAt` of the two. */
+/** Of two folds of the same response, the one with more events; with the earlier `firstAt` of the
+    two. */
 export function moreAdvanced(a: Answer, b: Answer): Answer {
   const [ahead, behind] = rank(a) >= rank(b) ? [a, b] : [b, a];
   if (behind.firstAt === null || (ahead.firstAt !== null && ahead.firstAt <= behind.firstAt)) return ahead;
@@ -227,8 +229,9 @@ function rank(answer: Answer): number {
   return answer.status === "lost" ? 1e15 + answer.lastSeq : 2e15;
 }
 
-/** Reads a stored answer. An older version of this page stored messages only: its copy of a running answer may lack items,
-    so that answer starts again from its first event. Throws if the record is not an answer. */
+/** Reads a stored answer. An older version of this page stored messages only: its copy of a running
+    answer may lack items, so that answer starts again from its first event. Throws if the record is
+    not an answer. */
 export function readAnswer(record: Answer): Answer {
   if (typeof record.text !== "string" || !Number.isInteger(record.lastSeq)) throw new Error("not an answer");
   if (!isItems(record.items, record.text)) return isRunning(record) ? newAnswer(record.responseId) : { ...withDefaults(record), items: [], more: 0 };

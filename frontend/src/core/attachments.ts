@@ -1,5 +1,5 @@
-/* Images and texts that belong to a question. They are uploaded before the question is sent, so this browser stores only
-   their names. */
+/* Images and texts that belong to a question. They are uploaded before the question is sent, so
+   this browser stores only their names. */
 
 /** A file is a text. */
 export type Kind = "image" | "file";
@@ -9,7 +9,8 @@ export interface Attachment {
   readonly name: string;
   readonly kind: Kind;
   readonly bytes: number;
-  /** When the server deletes the upload, in ms; 0: not known. An answer keeps the images that it was given. */
+  /** When the server deletes the upload, in ms; 0: not known. An answer keeps the images that it
+      was given. */
   readonly expiresAt: number;
 }
 
@@ -42,8 +43,9 @@ export function readAttachments(record: unknown): readonly Attachment[] {
 const KEY = "file.";
 const NAME_CHARACTERS = 100;
 
-/** The attachments as metadata of the response. Its input has the words of texts, and images without names, so other devices
-    read names, sizes and ids here. A value has at most 512 characters. */
+/** The attachments as metadata of the response. Its input has the words of texts, and images
+    without names, so other devices read names, sizes and ids here. A value has at most 512
+    characters. */
 export function toMetadata(attachments: readonly Attachment[]): Record<string, string> {
   const entries = attachments.slice(0, MAX_ATTACHMENTS).map((each) => ({ ...each, name: Array.from(each.name.replace(/\p{C}/gu, "")).slice(0, NAME_CHARACTERS).join("") }));
   return Object.fromEntries(entries.map((each, place) => [KEY + place, JSON.stringify(each)]));
@@ -72,8 +74,8 @@ export const MAX_IMAGE_BYTES = 50_000_000;
 /** With this limit, MAX_ATTACHMENTS images fit into one request. */
 export const MAX_UPLOADED_IMAGE_BYTES = 600_000;
 const MAX_SIDE = 1792;
-/** Images that are uploaded unchanged. A JPEG is always encoded again: its metadata may rotate it, and may say where it was
-    taken. */
+/** Images that are uploaded unchanged. A JPEG is always encoded again: its metadata may rotate it,
+    and may say where it was taken. */
 const UNCHANGED_TYPES = ["image/png", "image/webp", "image/gif"];
 
 /** Why a file cannot be attached. */
@@ -100,7 +102,8 @@ export function kindOf(type: string): Kind {
   return type.startsWith("image/") && type !== "image/svg+xml" ? "image" : "file";
 }
 
-/** Why a file is refused, as far as that is known before it is read; `takes`: what the model accepts. */
+/** Why a file is refused without reading it; null: it must be read first. `takes`: the inputs that
+    the model accepts. */
 export function refusalBeforeReading(type: string, bytes: number, takes: { images: boolean; files: boolean }): Refusal | null {
   const image = kindOf(type) === "image";
   if (image && !takes.images) return "noImages";

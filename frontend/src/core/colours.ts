@@ -1,5 +1,5 @@
-/* Code in the colours of its language. The languages are half of the page's script, so this module is loaded when an answer
-   first has code. */
+/* Code in the colours of its language. The languages are half of the page's script, so this module
+   is loaded when an answer first has code. */
 
 import { createLowlight } from "lowlight";
 import bash from "highlight.js/lib/languages/bash";

@@ -1,6 +1,7 @@
-/* The compact form of events on a watch socket (docs/protocol.md, section 6): messages of `tailrace.v2` become messages of
-   `tailrace.v1`. The meaning of a text depends on the messages before it. So an invalid message ends its watch: the number of
-   the watch has no meaning until the server announces it again, and the watchlist notices the silence. */
+/* The compact form of events on a watch socket (docs/protocol.md, section 6): messages of
+   `tailrace.v2` become messages of `tailrace.v1`. The meaning of a text depends on the messages
+   before it. So an invalid message ends its watch: the number of the watch has no meaning until the
+   server announces it again, and the watchlist notices the silence. */
 
 interface Watch {
   readonly responseId: string;
@@ -15,7 +16,8 @@ export type Watches = Map<number, Watch>;
 
 type Fields = Record<string, unknown>;
 
-/** A compact message in the form of `tailrace.v1`; another message unchanged. Null: the message is invalid. */
+/** A compact message in the form of `tailrace.v1`; another message unchanged. Null: the message is
+    invalid. */
 export function expand(message: unknown, watches: Watches): unknown {
   if (Array.isArray(message)) {
     const [number, ...entries] = message as unknown[];

@@ -1,4 +1,5 @@
-/* What is sent with a question: its text, the response that it follows, and the outputs of the calls before it. */
+/* What is sent with a question: its text, the response that it follows, and the outputs of the
+   calls before it. */
 
 import { calls, type Answer } from "./answer";
 import { content, isExpired, type Attachment, type Part } from "./attachments";
@@ -22,12 +23,14 @@ export interface Context {
   readonly previousResponseId: string | null;
 }
 
-// This page runs no tools. When the user asks on, the model gets this as the output of each open call.
+// This page runs no tools. When the user asks on, the model gets this as the output of each open
+// call.
 const NOT_RUN = "This tool was not run. The user went on without it.";
 
-/** What is sent for a question. In a conversation on the server, it follows the turn before it, also where that failed: the
-    server leaves out failed answers. Otherwise it follows the nearest earlier answer that can be continued. The continuation of
-    an answer that was cut short has no input. */
+/** What is sent for a question. In a conversation on the server, it follows the turn before it,
+    also where that failed: the server leaves out failed answers. Otherwise it follows the nearest
+    earlier answer that can be continued. The continuation of an answer that was cut short has no
+    input. */
 export function contextOf(conversation: Conversation, turnId: string): Context {
   const turn = conversation.turns.find(({ id }) => id === turnId);
   const cut = turn?.before.at(-1);
@@ -48,15 +51,16 @@ export function contextOf(conversation: Conversation, turnId: string): Context {
   return { input, previousResponseId: predecessor(conversation, turn, previous.responseId) };
 }
 
-/** The response that a turn follows: in a conversation on the server, the last one before it; otherwise `previous`. */
+/** The response that a turn follows: in a conversation on the server, the last one before it;
+    otherwise `previous`. */
 function predecessor(conversation: Conversation, turn: Turn | undefined, previous: string | null): string | null {
   if (conversation.remote === null || turn === undefined) return previous;
   const path = turnsBefore(conversation, turn).flatMap((each) => chain(each));
   return path.at(-1)?.responseId ?? null;
 }
 
-/** All messages so far, for when the server no longer has the answer that the question follows. Attachments that have expired
-    are left out. */
+/** All messages so far, for when the server no longer has the answer that the question follows.
+    Attachments that have expired are left out. */
 export function wholeContext(conversation: Conversation, turnId: string): Message[] {
   const turn = conversation.turns.find((turn) => turn.id === turnId);
   const messages: Message[] = [];
@@ -74,7 +78,8 @@ function exchanges(conversation: Conversation, turnId: string): { question: stri
     .filter(({ answers }) => answers.length > 0);
 }
 
-// A stopped answer without text cannot be continued; a failed or lost answer is not part of the dialogue.
+// A stopped answer without text cannot be continued; a failed or lost answer is not part of the
+// dialogue.
 function isWhole(answer: Answer): boolean {
   return answer.status === "completed" || ((answer.status === "incomplete" || answer.status === "cancelled") && answer.text !== "");
 }

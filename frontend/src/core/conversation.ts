@@ -1,9 +1,11 @@
-/* A conversation as this browser stores it. Each tab has a copy, changes it alone and joins the writes of other tabs:
-   `join` is commutative, associative and idempotent, so the order of the writes does not matter.
+/* A conversation as this browser stores it. Each tab has a copy, changes it alone and joins the
+   writes of other tabs: `join` is commutative, associative and idempotent, so the order of the
+   writes does not matter.
 
-   A conversation is a tree. Another answer to a question, or an edited question, is a sibling of the first turn (a version).
-   So nothing is ever replaced. One path through the tree is visible. Versions with the same words and files are answers to
-   one question, so every device groups them alike, also the turns of other clients. */
+   A conversation is a tree. Another answer to a question, or an edited question, is a sibling of
+   the first turn (a version). So nothing is ever replaced. One path through the tree is visible.
+   Versions with the same words and files are answers to one question, so every device groups them
+   alike, also the turns of other clients. */
 
 import { moreAdvanced, isRunning, type Answer } from "./answer";
 import type { Attachment } from "./attachments";
@@ -11,8 +13,9 @@ import { latest, DEFAULT_SETTINGS, type StampedSettings, type Settings } from ".
 import { withoutMarks } from "./titles";
 import { texts } from "./words";
 
-/** next: it is sent when the answer before it has ended · sending: a request is running · unsent: it was not accepted,
-    `problem` says why · accepted: it has an answer · withdrawn: it went back into the composer and is no longer shown. */
+/** next: it is sent when the answer before it has ended · sending: a request is running · unsent:
+    it was not accepted, `problem` says why · accepted: it has an answer · withdrawn: it went back
+    into the composer and is no longer shown. */
 export type Phase = "next" | "sending" | "unsent" | "accepted" | "withdrawn";
 
 /** The server has no capacity until this time (ms since the epoch). */
@@ -39,11 +42,13 @@ export interface Turn {
   readonly question: string;
   /** The images and texts of the question. */
   readonly attachments: readonly Attachment[];
-  /** `askedAt` gives the order in the conversation; `sentAt` is when the current attempt was sent. Both in ms. */
+  /** `askedAt` gives the order in the conversation; `sentAt` is when the current attempt was sent.
+      Both in ms. */
   readonly askedAt: number;
   readonly sentAt: number;
   readonly model: string | null;
-  /** The settings of the request, so that each try of one attempt is the same request; null once it was accepted. */
+  /** The settings of the request, so that each try of one attempt is the same request; null once it
+      was accepted. */
   readonly settings: Settings | null;
   /** Counts the requested responses. Each continues those before it. */
   readonly attempt: number;
@@ -57,7 +62,8 @@ export interface Turn {
   /** The tab that sends; another tab must not send the same question. */
   readonly tab: string;
   readonly answer: Answer | null;
-  /** Responses that were cut short; each is continued by the next one, and the last of them by `answer`. */
+  /** Responses that were cut short; each is continued by the next one, and the last of them by
+      `answer`. */
   readonly before: readonly Answer[];
 }
 
@@ -67,7 +73,8 @@ export interface Choice {
   readonly at: number;
 }
 
-/** The reader's name for a conversation, and whether it is pinned. Of two labels the later one applies. */
+/** The reader's name for a conversation, and whether it is pinned. Of two labels the later one
+    applies. */
 export interface Label {
   /** Empty: no name. */
   readonly name: string;
@@ -85,8 +92,8 @@ export interface Conversation {
   readonly usedAt: number;
   /** Also empty where the server has turns that this browser does not store. */
   readonly turns: readonly Turn[];
-  /** By the turn that the versions follow ("": none), and by question (`answerChoiceKey`). Without a choice the newest
-      version is shown. */
+  /** By the turn that the versions follow ("": none), and by question (`answerChoiceKey`). Without
+      a choice the newest version is shown. */
   readonly chosen: Readonly<Record<string, Choice>>;
   /** The settings of the next questions. */
   readonly settings: StampedSettings;
@@ -152,8 +159,8 @@ export function answerVersions(conversation: Conversation, turn: Turn): readonly
   return versions(conversation, turn).filter((each) => isSameQuestion(each, turn));
 }
 
-/** One turn for each question at this place, in the order in which the questions were first asked: this turn for its own
-    question, and the answer that was visible last for each other question. */
+/** One turn for each question at this place, in the order in which the questions were first asked:
+    this turn for its own question, and the answer that was visible last for each other question. */
 export function questionVersions(conversation: Conversation, turn: Turn): readonly Turn[] {
   const siblings = versions(conversation, turn);
   const first = siblings.filter((each, place) => siblings.findIndex((other) => isSameQuestion(each, other)) === place);
@@ -171,8 +178,8 @@ function answerOnShow(conversation: Conversation, answers: readonly Turn[]): Tur
   return answers.find(({ id }) => id === conversation.chosen[answerChoiceKey(oldest)]?.turn) ?? newest;
 }
 
-/** The key in `chosen` of the answer to a question that was visible last. `oldest`: the first answer to it. No turn has such
-    an id. */
+/** The key in `chosen` of the answer to a question that was visible last. `oldest`: the first
+    answer to it. No turn has such an id. */
 function answerChoiceKey(oldest: Turn): string {
   return `:${oldest.id}`;
 }
@@ -298,14 +305,14 @@ function compareTurns(a: Turn, b: Turn): number {
   return a.askedAt - b.askedAt || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0);
 }
 
-/** A question without an answer, to be sent again under the same key. If the gateway accepted it before, it recognises the
-    key. */
+/** A question without an answer, to be sent again under the same key. If the gateway accepted it
+    before, it recognises the key. */
 export function withResend(turn: Turn, tab: string, now: number): Turn {
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, revision: turn.revision + 1 };
 }
 
-/** The responses up to the one that can be continued; empty where none can. If the last continuation failed, these are the
-    responses before it. */
+/** The responses up to the one that can be continued; empty where none can. If the last
+    continuation failed, these are the responses before it. */
 export function continuableChain(turn: Turn): readonly Answer[] {
   if (turn.answer === null || isRunning(turn.answer)) return [];
   if (turn.answer.continuable) return chain(turn);
@@ -320,7 +327,8 @@ export function withContinuation(turn: Turn, tab: string, now: number): Turn {
   return { ...turn, phase: "sending", problem: null, stopWanted: false, tab, sentAt: now, attempt: turn.attempt + 1, revision: 0, answer: null, before };
 }
 
-/** A continuation and a new attempt have different keys, so two tabs that start one each make two requests. */
+/** A continuation and a new attempt have different keys, so two tabs that start one each make two
+    requests. */
 export function idempotencyKey(turn: Turn): string {
   const key = `${turn.id}.${turn.attempt}${turn.trimmed ? ".trimmed" : ""}`;
   return turn.before.length === 0 ? key : `${key}.more`;
@@ -386,8 +394,8 @@ function isAhead(a: Turn, b: Turn): boolean {
   return a.sentAt !== b.sentAt ? a.sentAt > b.sentAt : a.tab >= b.tab;
 }
 
-/** Whether `a` has something that `b` lacks, apart from progress of an answer. Writing `b` over `a` would lose it. Turns that
-    the server has, and that were removed to free space, do not count. */
+/** Whether `a` has something that `b` lacks, apart from progress of an answer. Writing `b` over `a`
+    would lose it. Turns that the server has, and that were removed to free space, do not count. */
 export function knowsMore(a: Conversation, b: Conversation): boolean {
   if ((a.remote !== null && b.remote === null) || a.label.at > b.label.at) return true;
   if (b.turns.length === 0 && isOnServer(a)) return false;

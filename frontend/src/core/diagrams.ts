@@ -1,6 +1,7 @@
-/* Mermaid diagrams in an answer: the messages to and from the frames (public/diagram.js), and the order in which diagrams are
-   drawn. One frame draws all diagrams, one after the other. Mermaid is 3.5 MB of script, and browsers keep no cache for frames
-   of an opaque origin: a frame for each diagram would fetch and compile the script again. */
+/* Mermaid diagrams in an answer: the messages to and from the frames (public/diagram.js), and the
+   order in which diagrams are drawn. One frame draws all diagrams, one after the other. Mermaid is
+   3.5 MB of script, and browsers keep no cache for frames of an opaque origin: a frame for each
+   diagram would fetch and compile the script again. */
 
 /** A longer source is not drawn: the time to lay it out grows faster than its length. */
 export const MOST_CHARACTERS = 20_000;
@@ -22,7 +23,8 @@ export type FromFrame =
   | { readonly did: "wrong"; readonly id: number }
   | { readonly did: "shown"; readonly height: number };
 
-/** Null: not a message of a frame. The frame handles the text of a model, so its messages are checked. */
+/** Null: not a message of a frame. The frame handles the text of a model, so its messages are
+    checked. */
 export function fromFrame(data: unknown): FromFrame | null {
   if (typeof data !== "object" || data === null) return null;
   const { did, id, svg, height } = data as Record<string, unknown>;
@@ -43,7 +45,8 @@ export function isDark(choice: string | undefined, system: boolean): boolean {
   return choice === undefined ? system : choice === "dark";
 }
 
-/** `wrong`: the source is not a valid diagram. `late`: Mermaid could not be loaded, or did not answer. */
+/** `wrong`: the source is not a valid diagram. `late`: Mermaid could not be loaded, or did not
+    answer. */
 export type Drawing = { readonly svg: string } | "wrong" | "late";
 
 export interface DrawingParts {
@@ -66,8 +69,8 @@ interface Job {
 
     closed → opening (the document loads) → loading (Mermaid loads) → idle ⇄ drawing
 
-    It goes back to closed when it does not answer in time. The current diagram is then late; before the first diagram, all
-    are. A new frame draws the others. */
+    It goes back to closed when it does not answer in time. The current diagram is then late; before
+    the first diagram, all are. A new frame draws the others. */
 export class DrawingQueue {
   private state: "closed" | "opening" | "loading" | "idle" | "drawing" = "closed";
   private waiting: Job[] = [];

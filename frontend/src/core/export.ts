@@ -16,7 +16,8 @@ export function asMarkdown(conversation: Conversation): string {
   return `${[`# ${title(conversation)}`, ...turns].join("\n\n")}\n`;
 }
 
-/** All that is stored, for programs: also the other versions, reasoning, and calls. Times as in RFC 3339. */
+/** All that is stored, for programs: also the other versions, reasoning, and calls. Times as in RFC
+    3339. */
 export function asJson(conversation: Conversation): string {
   const turns = conversation.turns.filter(({ phase }) => phase !== "withdrawn");
   const body = {
@@ -94,7 +95,8 @@ function block({ kind, name, text }: Part): string[] {
   return [`*${texts().callOf(name === "" ? texts().namelessTool : name)}*`, `${marks}${kind === "function" ? "json" : ""}\n${text}\n${marks}`];
 }
 
-/** The fence that closes a block of code that the text leaves open, so that the block ends with the answer. */
+/** The fence that closes a block of code that the text leaves open, so that the block ends with the
+    answer. */
 function closingFence(text: string): string {
   for (let at = 0; at < text.length; ) {
     const code = fence(text, at);

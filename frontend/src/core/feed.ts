@@ -1,4 +1,5 @@
-/* Events of the feed: conversations of the reader were created, changed and deleted, here or on another device. */
+/* Events of the feed: conversations of the reader were created, changed and deleted, here or on
+   another device. */
 
 import type { Fields } from "./fields";
 export type FeedEvent = { readonly position: string } & (

@@ -1,11 +1,13 @@
-/* Finds words in the conversations that this browser stores. It works at once, also without a connection. */
+/* Finds words in the conversations that this browser stores. It works at once, also without a
+   connection. */
 
 import { chain, visibleTurns, title, type Conversation } from "./conversation";
 import { messageText } from "./reading";
 
 const AROUND = 60; // characters before a match, and twice as many after it
 
-/** By conversation with all the words in its title or in one turn: the text around the first word; empty for the title. */
+/** By conversation with all the words in its title or in one turn: the text around the first word;
+    empty for the title. */
 export function findLocally(conversations: readonly Conversation[], words: string): Map<string, string> {
   const terms = foldCase(words).split(/\s+/).filter((word) => word !== "");
   const snippets = new Map<string, string>();

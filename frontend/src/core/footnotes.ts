@@ -1,6 +1,7 @@
-/* Footnotes: `[^label]` in the text refers to `[^label]: text`, which is shown at the end of the answer. They are numbered
-   in the order of their first reference. No element gets an id: the page finds a note and its references by number, so two
-   answers do not collide, and the page's address stays that of the conversation. */
+/* Footnotes: `[^label]` in the text refers to `[^label]: text`, which is shown at the end of the
+   answer. They are numbered in the order of their first reference. No element gets an id: the page
+   finds a note and its references by number, so two answers do not collide, and the page's address
+   stays that of the conversation. */
 
 import type { MarkedExtension, Token, Tokens } from "marked";
 import { el, type El, type Node } from "./nodes";

@@ -1,16 +1,17 @@
-/* Formulas in Markdown: \(…\), \[…\], $$…$$ and $…$. Markdown would interpret their backslashes and underscores. So a
-   placeholder replaces each formula before the text is parsed, and the formula is put back when the tree is built. A
-   placeholder behaves like punctuation in Markdown. Code is skipped where this file recognises it. Other code (an indented
-   block, an address) gets its source back (`restore`).
+/* Formulas in Markdown: \(…\), \[…\], $$…$$ and $…$. Markdown would interpret their backslashes and
+   underscores. So a placeholder replaces each formula before the text is parsed, and the formula is
+   put back when the tree is built. A placeholder behaves like punctuation in Markdown. Code is
+   skipped where this file recognises it. Other code (an indented block, an address) gets its source
+   back (`restore`).
 
      opener        closer     conditions
      \(            \)         in one paragraph
      \[            \]         in one paragraph; over blank lines where the opener stands alone on its line
      $$            $$         the same
-     $             $          in one line; no space inside the dollars, no digit or letter beside them, no prose between
+     $             $          in one line; no space inside the dollars, no digit or letter next to them, no prose between
 
-   While a text is running, a part that may still become a formula is held back. An unfinished formula on lines of its own is
-   shown as its source. */
+   While a text is running, a part that may still become a formula is held back. An unfinished
+   formula on lines of its own is shown as its source. */
 
 import { fence } from "./partialMarkdown";
 
@@ -91,7 +92,8 @@ class Scan {
   /** Characters of the source that are in `out`. */
   private copyEnd = 0;
   private at = 0;
-  /** Where the next closer of each kind is. So a text with many openers and no closer is searched once. */
+  /** Where the next closer of each kind is. So a text with many openers and no closer is searched
+      once. */
   private readonly nextCloser: Record<Opener, number> = { "\\(": -1, "\\[": -1, $$: -1 };
 
   constructor(
@@ -154,7 +156,8 @@ class Scan {
     for (let code = fence(this.source, this.at); code !== null; code = fence(this.source, this.at)) this.skip(code.end);
   }
 
-  /** Skips text without formulas. A literal ⸨ in it is replaced, so that it is not taken for a placeholder. */
+  /** Skips text without formulas. A literal ⸨ in it is replaced, so that it is not taken for a
+      placeholder. */
   private skip(end: number): void {
     for (let place = this.source.indexOf("⸨", this.at); place !== -1 && place < end; place = this.source.indexOf("⸨", place + 1)) {
       this.at = place;

@@ -1,5 +1,5 @@
-/* JSON for reading. Only the space between tokens changes. Parsing into values and writing them again would lose digits of
-   long numbers, duplicate members, and the order of numeric keys. */
+/* JSON for reading. Only the space between tokens changes. Parsing into values and writing them
+   again would lose digits of long numbers, duplicate members, and the order of numeric keys. */
 
 /** Longer texts are not indented; deeper levels are indented like the deepest one. */
 const LONGEST = 20_000;

@@ -8,7 +8,8 @@ import { firstModel, type Seam } from "./reading";
 import { MAX_INSTRUCTIONS, MAX_TEMPERATURE, type Settings, type InvalidField } from "./settings";
 import { texts } from "./words";
 
-/** `status` 0: the server was not reached. `refusal`: when the server said to try again; null: it did not say. */
+/** `status` 0: the server was not reached. `refusal`: when the server said to try again; null: it
+    did not say. */
 export function askProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   const code = fault.code;
   if (status === 0) return { code, again: true, waits: true, words: texts().unreachableKept };
@@ -60,7 +61,8 @@ export function resendWords({ until }: Refusal, now: number): string {
   return texts().sentAgain(texts().inSeconds(Math.max(1, Math.ceil((until - now) / 1000))));
 }
 
-/** The problem of a continuation. Where the answer is gone, the text differs from the one of a question. */
+/** The problem of a continuation. Where the answer is gone, the text differs from the one of a
+    question. */
 export function continueProblem(status: number, fault: Fault, refusal: Refusal | null, now: number): Problem {
   if (fault.code === "previous_response_not_found" || fault.code === "history_lost") {
     return { code: fault.code, again: false, words: texts().notContinued };
@@ -152,7 +154,8 @@ const FAILURES: Record<string, () => string> = {
   [TOO_LONG]: () => texts().chatTooLong,
 };
 
-/** The note above an answer that comes from a cache or from another model than the requested one; null for other answers. */
+/** The note above an answer that comes from a cache or from another model than the requested one;
+    null for other answers. */
 export function modelNote(answer: Answer): string | null {
   if (answer.cached) return texts().cachedAnswer;
   const model = firstModel(answer);

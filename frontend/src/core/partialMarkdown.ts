@@ -1,9 +1,10 @@
-/* Partial Markdown: the text of a running answer may end anywhere, also inside `**bo` or half a fence. `drawable` returns
-   the text to draw until more arrives. It holds back ambiguous ends (a marker, half a table head) and closes open marks. So a
-   list does not first look like a headline, and bold text does not first show its asterisks. A finished answer is drawn
-   unchanged. */
+/* Partial Markdown: the text of a running answer may end anywhere, also inside `**bo` or half a
+   fence. `drawable` returns the text to draw until more arrives. It holds back ambiguous ends (a
+   marker, half a table head) and closes open marks. So a list does not first look like a headline,
+   and bold text does not first show its asterisks. A finished answer is drawn unchanged. */
 
-/** A last line that so far has only characters with which a list, headline, quote, rule, fence or table may begin. */
+/** A last line that so far has only characters with which a list, headline, quote, rule, fence or
+    table may begin. */
 const ONLY_MARKERS = /^[ \t>]*(?:[-+*_=#`~|:]+|\d{1,9}[.)]?|[-+*][ \t]+\[[ xX]?\]?)?[ \t]*$/;
 const OPENING_FENCE = /^[ \t]*(?:`{3,}[^`\n]*|~{3,}[^\n]*)$/;
 /** A link definition, or the possible start of a footnote. */
@@ -33,8 +34,8 @@ function insideFence(text: string): boolean {
 
 const FENCE_AT = /([ \t]*)((?:>[ \t]?|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*)(`{3,}(?=[^`\n]*(?:\n|$))|~{3,})/y;
 
-/** The end of the block of code that begins in this line; null where none begins. A block in a quote or in a list item ends
-    with it at the latest. `open`: more text would belong to the block. */
+/** The end of the block of code that begins in this line; null where none begins. A block in a
+    quote or in a list item ends with it at the latest. `open`: more text would belong to the block. */
 export function fence(text: string, at: number): { readonly end: number; readonly open: boolean } | null {
   FENCE_AT.lastIndex = at;
   const [, indent = "", around = "", marks = ""] = FENCE_AT.exec(text) ?? [];
@@ -56,7 +57,8 @@ function nextLine(text: string, at: number): number {
   return newline === -1 ? text.length : newline + 1;
 }
 
-// A table is recognised by its second line. Until that line is complete, the head would be drawn as text with bars.
+// A table is recognised by its second line. Until that line is complete, the head would be drawn as
+// text with bars.
 function tableHeadStart(text: string): number | null {
   const block = text.lastIndexOf("\n\n") + 1;
   const lines = text.slice(block).replace(/^\n/, "").split("\n");

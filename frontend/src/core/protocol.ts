@@ -1,5 +1,5 @@
-/* Parses the messages of the watch socket, once and strictly: the rest of the page uses these types only. An event of an
-   unknown type still counts in its response's sequence. */
+/* Parses the messages of the watch socket, once and strictly: the rest of the page uses these types
+   only. An event of an unknown type still counts in its response's sequence. */
 
 import { fields, type Fields } from "./fields";
 import { expand, type Watches } from "./compactEvents";
@@ -18,8 +18,8 @@ export interface Fault {
   message: string;
 }
 
-/** The kind of an output item. `function`: the call of a function, with JSON arguments. `custom`: the call of a tool whose
-    input is any text. */
+/** The kind of an output item. `function`: the call of a function, with JSON arguments. `custom`:
+    the call of a tool whose input is any text. */
 export type ItemKind = "message" | "reasoning" | "function" | "custom";
 
 /** The place of a request in the queue. */
@@ -85,7 +85,8 @@ function count(value: unknown): number | null {
   return typeof value === "number" && Number.isInteger(value) && value >= 0 ? value : null;
 }
 
-/** Null: the message is invalid or of an unknown type. `watches`: those of the socket that received the message. */
+/** Null: the message is invalid or of an unknown type. `watches`: those of the socket that received
+    the message. */
 export function readMessage(raw: string, watches: Watches): Incoming | null {
   let parsed: unknown;
   try {
@@ -111,7 +112,8 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
       return { kind: "draining", afterMs: count(message["after_ms"]) ?? 0 };
     case "auth_expiring":
       return { kind: "expiring" };
-    // After a refusal the socket closes when the former credential expires. The page then requests a new credential.
+    // After a refusal the socket closes when the former credential expires. The page then requests
+    // a new credential.
     case "auth_renewed":
     case "auth_refused":
       return { kind: "renewed" };
@@ -120,7 +122,8 @@ export function readMessage(raw: string, watches: Watches): Incoming | null {
   }
 }
 
-// An event without a valid number is left out. The numbers around it then show a gap, and the page requests the gap again.
+// An event without a valid number is left out. The numbers around it then show a gap, and the page
+// requests the gap again.
 function readEvents(values: unknown[]): ResponseEvent[] {
   const events: ResponseEvent[] = [];
   for (const value of values) {
@@ -213,7 +216,8 @@ function readPlace(seq: number, queue: Fields | null): ResponseEvent | null {
 
 function readEnd(seq: number, event: Fields, eventOutcome: Outcome): ResponseEvent {
   const response = fields(event["response"]);
-  // The API has no event for cancelled responses: the event is `response.incomplete`, and `status` is cancelled.
+  // The API has no event for cancelled responses: the event is `response.incomplete`, and `status`
+  // is cancelled.
   const outcome = response?.["status"] === "cancelled" ? "cancelled" : eventOutcome;
   const input = count(fields(response?.["usage"])?.["input_tokens"]);
   const output = count(fields(response?.["usage"])?.["output_tokens"]);
@@ -242,7 +246,8 @@ function readServingInfo(value: unknown): ServingInfo | null {
   };
 }
 
-// The call of a file search is the first output item. The page does not show it, so item numbers shift by one.
+// The call of a file search is the first output item. The page does not show it, so item numbers
+// shift by one.
 function startsWithSearch(response: Fields): boolean {
   const output = response["output"];
   return Array.isArray(output) && fields(output[0])?.["type"] === "file_search_call";

@@ -1,6 +1,7 @@
-/* An answer as the reader sees it: one text, also where several responses or models wrote it. A response may have been cut
-   short and continued by other responses (`chain`: each continues the one before it). Within a response, another model may
-   have continued after the first one failed. The texts are joined without a separator. */
+/* An answer as the reader sees it: one text, also where several responses or models wrote it. A
+   response may have been cut short and continued by other responses (`chain`: each continues the
+   one before it). Within a response, another model may have continued after the first one failed.
+   The texts are joined without a separator. */
 
 import { parts, type Answer, type Part } from "./answer";
 
@@ -8,7 +9,8 @@ import { parts, type Answer, type Part } from "./answer";
 export interface Seam {
   /** Characters of the part's text before it. */
   readonly at: number;
-  /** The model that failed; null where the reader requested a continuation and another model wrote it. */
+  /** The model that failed; null where the reader requested a continuation and another model wrote
+      it. */
   readonly from: string | null;
   readonly to: string;
 }

@@ -1,4 +1,5 @@
-/* Whether and when to reconnect after a watch socket closed: decisions only, no socket and no clock. */
+/* Whether and when to reconnect after a watch socket closed: decisions only, no socket and no
+   clock. */
 
 import { CLOSE_CODES, type Reconnect } from "./closeCodes";
 import { texts } from "./words";
@@ -35,14 +36,16 @@ export function closePolicy(code: number): ClosePolicy {
 const FIRST_DELAY_MS = 400;
 const LONGEST_DELAY_MS = 15_000;
 
-/** `attempt` counts from 0; `chance` is uniform in [0, 1). The delay is random, so that clients do not reconnect at the same
-    moment, and at least half of each step, so that no client reconnects in a tight loop. */
+/** `attempt` counts from 0; `chance` is uniform in [0, 1). The delay is random, so that clients do
+    not reconnect at the same moment, and at least half of each step, so that no client reconnects
+    in a tight loop. */
 export function reconnectDelay(attempt: number, chance: number): number {
   const step = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** Math.min(attempt, 10));
   return Math.round(step * (0.5 + chance / 2));
 }
 
-/** When to leave a draining server: a random moment in the first half of the time that it announced. */
+/** When to leave a draining server: a random moment in the first half of the time that it
+    announced. */
 export function drainDelay(afterMs: number, chance: number): number {
   return Math.round(Math.min(afterMs, 60_000) * 0.5 * chance);
 }

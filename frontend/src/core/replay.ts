@@ -1,5 +1,5 @@
-/* Makes an answer of a Response object: the fold of the events that the server would have sent for it. So an answer that is
-   read after its end equals one that was watched. */
+/* Makes an answer of a Response object: the fold of the events that the server would have sent for
+   it. So an answer that is read after its end equals one that was watched. */
 
 import { fields, type Fields } from "./fields";
 import { apply, isRunning, newAnswer, type Answer } from "./answer";
@@ -12,7 +12,8 @@ const ENDS = new Map<unknown, string>([
   ["cancelled", "response.incomplete"],
 ]);
 
-/** Null: not a Response object. A running response gives a new answer, which must be watched from its first event. */
+/** Null: not a Response object. A running response gives a new answer, which must be watched from
+    its first event. */
 export function answerFromResponse(value: unknown): Answer | null {
   const response = fields(value);
   if (response === null || typeof response["id"] !== "string") return null;

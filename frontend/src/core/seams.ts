@@ -1,7 +1,7 @@
-/* Notices in drawn Markdown. A notice within the text, or between two texts, would break a list, a fence or an emphasis that
-   spans it. So the whole text is drawn first, and the notice is then inserted into the tree: after as many characters as the
-   text before the notice has when it is drawn alone. Half of a link also draws its bracket, so there the notice is one
-   character later. */
+/* Notices in drawn Markdown. A notice within the text, or between two texts, would break a list, a
+   fence or an emphasis that spans it. So the whole text is drawn first, and the notice is then
+   inserted into the tree: after as many characters as the text before the notice has when it is
+   drawn alone. Half of a link also draws its bracket, so there the notice is one character later. */
 
 import { MarkdownTree, type El, type Node } from "./tree";
 
@@ -12,7 +12,8 @@ export interface Notice {
 }
 
 export class Notices {
-  /** The sources before the notices, and the number of characters that each draws. Each is drawn once. */
+  /** The sources before the notices, and the number of characters that each draws. Each is drawn
+      once. */
   private sources: { source: string; characters: number }[] = [];
 
   /** `tree` with the notices in it; unchanged where there are none. */
@@ -30,7 +31,8 @@ export class Notices {
   }
 }
 
-// Elements that the page adds to the text: the head of a block of code, other notices, and footnotes.
+// Elements that the page adds to the text: the head of a block of code, other notices, and
+// footnotes.
 function isAdded({ attributes }: El): boolean {
   return attributes.class === "code-head" || attributes.class === "seam" || attributes.class === "notes";
 }

@@ -1,8 +1,9 @@
 /* Makes turns of the server's tree of a conversation.
 
-   The metadata of a response has the id of its turn on this page, so all devices have the same turns. A response of another
-   client is a turn with the response's id. A response without input continues the one before it: both are one turn. Added
-   items are turns too: a user's message is a question, an assistant's message its answer. */
+   The metadata of a response has the id of its turn on this page, so all devices have the same
+   turns. A response of another client is a turn with the response's id. A response without input
+   continues the one before it: both are one turn. Added items are turns too: a user's message is a
+   question, an assistant's message its answer. */
 
 import { fields, type Fields } from "./fields";
 import { moreAdvanced, isRunning, newAnswer, type Answer } from "./answer";
@@ -32,7 +33,8 @@ export function readRow(value: unknown): Row | null {
   return { id, parent, createdAt: at * 1000, input, response: fields(row["response"]) };
 }
 
-/** The conversation with the turns of these rows, which are in the order of creation. `parents`: those of all nodes. */
+/** The conversation with the turns of these rows, which are in the order of creation. `parents`:
+    those of all nodes. */
 export function withRows(conversation: Conversation, rows: readonly Row[], parents: Parents): Conversation {
   return rows.reduce((current, row) => withRow(current, row, parents), conversation);
 }
@@ -61,7 +63,8 @@ function asTurn(conversation: Conversation, row: Row, answer: Answer, before: Tu
   const askedAt = Number(metadata["asked"]);
   const at = Number.isFinite(askedAt) && Math.abs(askedAt - row.createdAt) < LONGEST_WAIT_MS ? askedAt : row.createdAt;
   const model = row.response?.["model"];
-  // A waiting question of this page gets its answer. A question with another answer stays, and a new turn is added.
+  // A waiting question of this page gets its answer. A question with another answer stays, and a
+  // new turn is added.
   if (existing !== undefined && existing.answer === null) return { ...existing, phase: "accepted", problem: null, answer };
   const files = fromMetadata(metadata);
   const turn = newTurn(existing === undefined ? id : row.id, before?.id ?? null, question(row.input, files), typeof model === "string" ? model : null, "", at);
@@ -70,8 +73,8 @@ function asTurn(conversation: Conversation, row: Row, answer: Answer, before: Tu
 
 /** The format of a turn's id. */
 const TURN = /^[\w-]{6,64}$/;
-/** The longest time that a question may have waited in a browser without a connection. A larger difference means a wrong
-    clock. */
+/** The longest time that a question may have waited in a browser without a connection. A larger
+    difference means a wrong clock. */
 const LONGEST_WAIT_MS = 30 * 24 * 3600 * 1000;
 
 /** The turn of this node, or of its nearest ancestor with a turn. */

@@ -1,5 +1,5 @@
-/* The settings of a chat: model, instructions, temperature and length. The server does not inherit them from turn to turn, so
-   every request has all of them. */
+/* The settings of a chat: model, instructions, temperature and length. The server does not inherit
+   them from turn to turn, so every request has all of them. */
 
 export interface Settings {
   /** null: the server's default model. */
@@ -35,7 +35,8 @@ export interface SettingsInput {
   readonly length: string | null;
 }
 
-/** The settings, or the names of the invalid fields. `longest`: the model's longest answer; null: not known. */
+/** The settings, or the names of the invalid fields. `longest`: the model's longest answer; null:
+    not known. */
 export function readInput(model: string | null, input: SettingsInput, longest: number | null): Settings | readonly InvalidField[] {
   const temperature = input.temperature === null ? null : number(input.temperature);
   const length = input.length === null ? null : number(input.length);

@@ -1,5 +1,6 @@
-/* Why a sign-in failed. The server gives the same reason for every refused credential, so that nobody learns how to forge one.
-   Causes that the reader can fix are read from the credential itself. */
+/* Why a sign-in failed. The server gives the same reason for every refused credential, so that
+   nobody learns how to forge one. Causes that the reader can fix are read from the credential
+   itself. */
 
 import { texts } from "./words";
 

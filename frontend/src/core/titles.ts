@@ -1,6 +1,7 @@
 const LONGEST = 60;
 
-/** The title in a model's answer to the request for one: the first line, without marks around it. Empty: none. */
+/** The title in a model's answer to the request for one: the first line, without marks around it.
+    Empty: none. */
 export function titleIn(text: string): string {
   const line = text.split("\n").find((each) => each.trim() !== "") ?? "";
   const bare = line
@@ -21,8 +22,8 @@ const CODE = /(?<!`)(`+)(?!`)([^]*?[^`])\1(?!`)/g;
 /** Replaces code while the other marks are removed. */
 const PLACEHOLDER = /\ue000(\d+)\ue001/g;
 const LINK = /(?<![\w\]])!?\[([^[\]]+)\]\((?:[^()]|\([^()]*\))*\)/g;
-/** Text with a space at its ends is not emphasis. A mark inside a word may belong to a product, a power or a name, and two
-    underscores at each end of one word are a name. */
+/** Text with a space at its ends is not emphasis. A mark inside a word may belong to a product, a
+    power or a name, and two underscores at each end of one word are a name. */
 const EMPHASIS = [
   /(?<![\w*])(\*{1,3})(?![\s*])([^*]*[^*\s])\1(?![\w*])/g,
   /(?<!\w)(_)(?![\s_])([^_]*[^_\s])\1(?!\w)/g,
@@ -30,8 +31,8 @@ const EMPHASIS = [
   /(?<!~)(~~)(?![\s~])([^~]*[^~\s])\1(?!~)/g,
 ];
 
-/** A question without Markdown marks for emphasis, code, links and headings. It is used as a name, so an ambiguous mark
-    stays. */
+/** A question without Markdown marks for emphasis, code, links and headings. It is used as a name,
+    so an ambiguous mark stays. */
 export function withoutMarks(question: string): string {
   const codes: string[] = [];
   const replaceCode = (_: string, ticks: string, code: string): string => {

@@ -1,5 +1,5 @@
-/* Markdown as a tree of plain objects. HTML text is never created or parsed: markup that the model wrote stays text, and the
-   tree has a closed set of tags and attributes (nodes.ts). */
+/* Markdown as a tree of plain objects. HTML text is never created or parsed: markup that the model
+   wrote stays text, and the tree has a closed set of tags and attributes (nodes.ts). */
 
 import { Lexer, Marked, type Token, type Tokens, type TokensList } from "marked";
 import { referenceKey, FOOTNOTES, noteText, numberNotes, reference, section, withNumbers, type Footnote, type NoteToken, type RefToken } from "./footnotes";
@@ -41,8 +41,8 @@ const NOTHING_FINISHED: Finished = { source: "", blocks: [], links: {} };
 
 class Unparsable extends Error {}
 
-/** Draws one answer repeatedly while it grows. Unchanged blocks stay the same objects. While the answer runs, blocks that can
-    no longer change are not parsed again. */
+/** Draws one answer repeatedly while it grows. Unchanged blocks stay the same objects. While the
+    answer runs, blocks that can no longer change are not parsed again. */
 export class MarkdownTree {
   /** Whether formulas are shown as their source, because there was no `Typeset` yet. */
   waitsForFormulas = false;
@@ -55,7 +55,8 @@ export class MarkdownTree {
   private finished: Finished = NOTHING_FINISHED;
   /** Where the last line began at the last call of `finish`. */
   private scanEnd = 0;
-  /** All link definitions. A late one turns earlier text into links, so blocks are reused only while these are the same. */
+  /** All link definitions. A late one turns earlier text into links, so blocks are reused only
+      while these are the same. */
   private links: Links = {};
   private readonly formulas = new Map<string, El>();
   private typeset: Typeset | null = null;
@@ -108,8 +109,9 @@ export class MarkdownTree {
     return [...this.finished.blocks, ...last];
   }
 
-  // A block is finished when an empty line and the complete first line of another block follow: then no more text belongs to
-  // it. So each new line parses only the text after the last finished block.
+  // A block is finished when an empty line and the complete first line of another block follow:
+  // then no more text belongs to it. So each new line parses only the text after the last finished
+  // block.
   private finish(text: string): void {
     const lastLine = text.lastIndexOf("\n") + 1;
     if (lastLine <= this.scanEnd) return;
@@ -230,7 +232,8 @@ function sameLinks(a: Links, b: Links): boolean {
   return labels.length === Object.keys(b).length && labels.every((label) => a[label]?.href === b[label]?.href && a[label]?.title === b[label]?.title);
 }
 
-// Code and addresses have no formulas. An indented block of formulas alone is not code: it was indented too far.
+// Code and addresses have no formulas. An indented block of formulas alone is not code: it was
+// indented too far.
 function restoreCode(token: Token, originals: Originals): void {
   if (token.type === "code") {
     const code = token as Tokens.Code;
@@ -292,8 +295,8 @@ function block(token: Token): Node[] {
   }
 }
 
-// The first letter decides the direction of a text. A box gets the direction of the first text in it: for `auto`, a browser
-// ignores children with their own `dir`.
+// The first letter decides the direction of a text. A box gets the direction of the first text in
+// it: for `auto`, a browser ignores children with their own `dir`.
 function paragraph(children: readonly Node[]): El {
   return el("p", children, { dir: "auto" });
 }
@@ -316,7 +319,8 @@ export function direction(nodes: readonly Node[]): "ltr" | "rtl" | null {
   return null;
 }
 
-// The look is the model's level. For assistive technology, the heading is below the page's heading of the answer (level 3).
+// The look is the model's level. For assistive technology, the heading is below the page's heading
+// of the answer (level 3).
 function heading(token: Tokens.Heading): El {
   const depth = Math.min(6, Math.max(1, token.depth));
   return el(`h${depth}` as Tag, inline(token.tokens), { "aria-level": String(Math.min(6, depth + 3)), dir: "auto" });
@@ -364,7 +368,8 @@ function link(token: Tokens.Link): Node {
   });
 }
 
-// An image would be fetched from any address in the text, and its server would learn that the answer was read. So it is a link.
+// An image would be fetched from any address in the text, and its server would learn that the
+// answer was read. So it is a link.
 function picture(token: Tokens.Image): Node {
   const href = safeAddress(token.href);
   const words = decodeEntities(token.text) || "image";
@@ -422,7 +427,8 @@ function codeBlock(token: Tokens.Code): El {
   const copy = el("button", [texts().copy], { type: "button", class: "copy-code", "aria-label": texts().copyCode });
   const source = el("pre", [language === "" ? code : { ...code, language }], { tabindex: "0", dir: "ltr" });
   if (language.toLowerCase() !== "mermaid") return el("div", [el("div", [name, copy], { class: "code-head" }), source], { class: "code" });
-  // The elements for the drawing exist from the first line on, so that none is replaced when the block is complete.
+  // The elements for the drawing exist from the first line on, so that none is replaced when the
+  // block is complete.
   const [tools, drawing] = [own("span", "diagram-tools"), own("div", "diagram")];
   return el("div", [el("div", [name, tools, copy], { class: "code-head" }), drawing, source], { class: "code", ...(isClosed(token.raw) ? { "data-diagram": "" } : {}) });
 }
@@ -431,7 +437,8 @@ function own(tag: Tag, name: string): El {
   return { ...el(tag, [], { class: name }), own: true };
 }
 
-/** Whether a block of code has its closing fence. An unfinished block and an indented one have none. */
+/** Whether a block of code has its closing fence. An unfinished block and an indented one have
+    none. */
 function isClosed(raw: string): boolean {
   const [first = "", ...others] = raw.trimEnd().split("\n");
   const marks = /^ {0,3}(`{3,}|~{3,})/.exec(first)?.[1];

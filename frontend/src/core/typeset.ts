@@ -1,8 +1,9 @@
-/* Formulas by KaTeX, as nodes of this page. KaTeX itself would create HTML text or elements. This module converts KaTeX's tree
-   and lets only the tags, attributes and styles below through. KaTeX is large, so this module is loaded at the first formula.
+/* Formulas by KaTeX, as nodes of this page. KaTeX itself would create HTML text or elements. This
+   module converts KaTeX's tree and lets only the tags, attributes and styles below through. KaTeX
+   is large, so this module is loaded at the first formula.
 
-   The visible part is spans with KaTeX's fonts, so it looks alike in every browser. The part for assistive technology is
-   MathML. */
+   The visible part is spans with KaTeX's fonts, so it looks alike in every browser. The part for
+   assistive technology is MathML. */
 
 import katex from "katex";
 import { el, FORMULA_ATTRIBUTES, MATH_TAGS, SVG_TAGS, type Attribute, type El, type Node, type Tag } from "./nodes";
@@ -20,7 +21,8 @@ interface KatexNode {
   readonly italic?: number;
   /** Of a shape. */
   readonly pathName?: string;
-  /** For a space in MathML: its width in em, and a character of the same width; null where there is none. */
+  /** For a space in MathML: its width in em, and a character of the same width; null where there is
+      none. */
   readonly width?: number;
   readonly character?: string | null;
   toMarkup(): string;

@@ -1,9 +1,9 @@
-/* The responses that this tab follows on the watch socket, without I/O: messages go in; changed answers and messages to send
-   come out.
+/* The responses that this tab follows on the watch socket, without I/O: messages go in; changed
+   answers and messages to send come out.
 
-   A socket may close at any moment, and another may already be open. Answers only advance by the next sequence_number, so
-   duplicate events and events from the older socket change nothing. After a gap, the list requests the events after the last
-   applied one. */
+   A socket may close at any moment, and another may already be open. Answers only advance by the
+   next sequence_number, so duplicate events and events from the older socket change nothing. After
+   a gap, the list requests the events after the last applied one. */
 
 import { apply, isRunning, markLost, type Answer } from "./answer";
 import type { Fault, Incoming, Place } from "./protocol";
@@ -26,7 +26,8 @@ export interface Effects {
   warnings: string[];
 }
 
-/** Events that arrive within this time after a repeated watch are its replay and do not show the model's pace. */
+/** Events that arrive within this time after a repeated watch are its replay and do not show the
+    model's pace. */
 export const REPLAY_MS = 1000;
 /** The time to wait for requested events before the next request. */
 export const REQUEST_AGAIN_MS = 3000;
@@ -42,7 +43,8 @@ interface Subscription {
   replayUntil: number;
   /** Whether this tab has just requested the response and did not watch it yet. */
   isNew: boolean;
-  /** When the events of a gap were last requested; null: no gap. `requests` counts since the last progress. */
+  /** When the events of a gap were last requested; null: no gap. `requests` counts since the last
+      progress. */
   gapRequestedAt: number | null;
   requests: number;
   lastEventAt: number;
@@ -158,7 +160,8 @@ export class Watchlist {
       // The server lacks capacity. The response still exists; another connection may get it.
       effects.reconnect = true;
     } else {
-      // For example too many watches: the response stays on the list and is requested on the next connection.
+      // For example too many watches: the response stays on the list and is requested on the next
+      // connection.
       effects.warnings.push(`watching ${subscription.answer.responseId} was refused: ${fault.code}`);
     }
   }

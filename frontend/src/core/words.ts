@@ -1,5 +1,6 @@
-/* The texts of the chat page, one table per language, and the language in use. A language is a file in `words/`, its name in
-   `LANGUAGE_NAMES`, and its loader in `LOADERS`: only the table in use is loaded. */
+/* The texts of the chat page, one table per language, and the language in use. A language is a file
+   in `words/`, its name in `LANGUAGE_NAMES`, and its loader in `LOADERS`: only the table in use is
+   loaded. */
 
 import { en } from "./words/en";
 import type { Texts } from "./words/texts";
@@ -20,8 +21,8 @@ const KEY = "tailrace.language";
 
 let current: Texts = en;
 
-/** The texts of the language in use. Call it when something is drawn: a constant would have the language from before
-    `useLanguage`. */
+/** The texts of the language in use. Call it when something is drawn: a constant would have the
+    language from before `useLanguage`. */
 export function texts(): Texts {
   return current;
 }
@@ -46,7 +47,8 @@ export function storePreference(storage: Storage | null, preferred: Preference):
   }
 }
 
-/** `browserLanguages`: tags such as "de-AT", the preferred first. English where the page has none of them. */
+/** `browserLanguages`: tags such as "de-AT", the preferred first. English where the page has none
+    of them. */
 export function languageOf(preferred: Preference, browserLanguages: readonly string[]): Language {
   if (preferred !== "auto") return preferred;
   return browserLanguages.map((tag) => tag.toLowerCase().split("-")[0] ?? "").find(isLanguage) ?? "en";

@@ -12,7 +12,7 @@ export interface Config {
   /** By model. A missing value means: not accepted. */
   takes: Readonly<Record<string, Takes>>;
   version: string;
-  /** Whether the server keeps conversations. */
+  /** Whether the server stores conversations. */
   conversations: boolean;
   /** Whether the page may ask the model for titles. */
   titles: boolean;
@@ -50,12 +50,14 @@ export interface Ask {
   conversation: string | null;
   /** Older messages may be left out where the model cannot read all. */
   trimmed: boolean;
-  /** The idempotency key: the same for the same question, so that a repeated request has one answer. */
+  /** The idempotency key: the same for the same question, so that a repeated request has one
+      answer. */
   key: string;
   metadata: Record<string, string>;
 }
 
-/** `status` 0: the gateway was not reached, or its reply was lost. It may have received the request. */
+/** `status` 0: the gateway was not reached, or its reply was lost. It may have received the
+    request. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -160,8 +162,8 @@ export class Api {
     return stringField(await this.request("POST", "/v1/tickets", {}, {}), "ticket");
   }
 
-  /** Returns the body of the reply. If the session has ended, or another tab has begun a new one, the session is renewed and the
-      request repeated once. Throws ApiError. */
+  /** Returns the body of the reply. If the session has ended, or another tab has begun a new one,
+      the session is renewed and the request repeated once. Throws ApiError. */
   async request(method: string, path: string, body: object | null, headers: Record<string, string> = {}): Promise<Record<string, unknown>> {
     try {
       return await this.call(method, path, body, { ...headers, ...this.session.headers() });

@@ -29,7 +29,8 @@ export async function decodePreview(blob: Blob): Promise<ImageBitmap | null> {
   return picture;
 }
 
-/** Decodes a base64 data URL without fetching it, so that the content security policy need not allow it. */
+/** Decodes a base64 data URL without fetching it, so that the content security policy need not
+    allow it. */
 export function blobOf(dataUrl: string): Blob {
   const [head = "", data = ""] = dataUrl.split(",", 2);
   const text = atob(data);

@@ -1,5 +1,5 @@
-/* Registers the service worker (src/shell/), with which the page opens without a network, and removes it where the deployment
-   no longer has one. */
+/* Registers the service worker (src/shell/), with which the page opens without a network, and
+   removes it where the deployment no longer has one. */
 
 import { CACHES } from "../shell/pageFiles";
 
@@ -24,7 +24,8 @@ export async function updateServiceWorker({ workers, caches, fetch }: ServiceWor
     await (await workers.getRegistration(SCOPE))?.unregister();
     for (const name of (await caches?.keys()) ?? []) if (name.startsWith(CACHES)) await caches?.delete(name);
   } else if (status === 200) {
-    // During an upgrade of the services the worker may not find all its files. The next load tries again.
+    // During an upgrade of the services the worker may not find all its files. The next load tries
+    // again.
     await workers.register(SCRIPT, { scope: SCOPE, updateViaCache: "none" }).catch(() => undefined);
   }
 }

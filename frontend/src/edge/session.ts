@@ -1,6 +1,7 @@
-/* The session of the reader. The gateway stores it in a cookie that no script can read. This page has the user's name, and the
-   token that every change needs in addition to the cookie. A credential comes from the development gateway, the fragment of a
-   link or the reader. It is sent to the gateway once and never stored. */
+/* The session of the reader. The gateway stores it in a cookie that no script can read. This page
+   has the user's name, and the token that every change needs in addition to the cookie. A
+   credential comes from the development gateway, the fragment of a link or the reader. It is sent
+   to the gateway once and never stored. */
 
 import { claims, signInRefusal, type SignInRefusal } from "../core/signInRefusal";
 import { texts } from "../core/words";
@@ -17,9 +18,11 @@ export interface SessionParts {
   storage: Storage | null;
   /** The user whose name is shown before the first reply of the gateway; null: none. */
   initialUser: string | null;
-  /** The reader must sign in. `refusal`: why the credential of a link was refused; null: there was none. */
+  /** The reader must sign in. `refusal`: why the credential of a link was refused; null: there was
+      none. */
   requestSignIn(refusal: SignInRefusal | null): void;
-  /** Whether the reader agrees to become `who`, the user in a link. `instead`: the user who is signed in now; null: none. */
+  /** Whether the reader agrees to become `who`, the user in a link. `instead`: the user who is
+      signed in now; null: none. */
   confirmSwitch(who: string, instead: string | null): Promise<boolean>;
   /** The reader signs out: their data must disappear. */
   onSignOut(): void;
@@ -56,10 +59,12 @@ export class Session {
     let state = this.setState(await this.request("GET"));
     let refusal: SignInRefusal | null = null;
     if (state === "signed out" && former !== null) ({ state } = await this.signIn(former));
-    // The author of the link can read what is asked with its credential. So it replaces another user only if the reader agrees.
+    // The author of the link can read what is asked with its credential. So it replaces another
+    // user only if the reader agrees.
     if (fragment !== null && state !== "away" && (await this.confirmLink(fragment))) ({ state, refusal } = await this.signIn(fragment));
     if (state === "signed out") state = await this.signInByGateway();
-    // An unreachable gateway may issue a credential later. The reader must sign in when it refused, or when the link was used.
+    // An unreachable gateway may issue a credential later. The reader must sign in when it refused,
+    // or when the link was used.
     if (state === "signed out" || (state === "away" && refusal !== null)) this.parts.requestSignIn(refusal);
   }
 
@@ -183,7 +188,8 @@ export function subject(credential: string): string {
   return typeof name === "string" && name.trim() !== "" ? name.slice(0, 255) : texts().unknownUser;
 }
 
-/** Removes a credential from the address, so that it is not in the history and not copied with the address. Returns it. */
+/** Removes a credential from the address, so that it is not in the history and not copied with the
+    address. Returns it. */
 export function popFragment(location: Location, history: History): string | null {
   const fields = new URLSearchParams(location.hash.slice(1));
   const credential = fields.get("credential");

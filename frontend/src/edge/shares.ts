@@ -24,7 +24,8 @@ export class Shares {
     private readonly origin: string,
   ) {}
 
-  /** Creates a link to the current state of the conversation. `expiresIn` in seconds; null: the server's default. */
+  /** Creates a link to the current state of the conversation. `expiresIn` in seconds; null: the
+      server's default. */
   async share(conversationId: string, expiresIn: number | null = null): Promise<Share> {
     const share = this.parse(await this.api.request("POST", `${path(conversationId)}/share`, expiresIn === null ? {} : { expires_in: expiresIn }));
     if (share === null) throw new ApiError(502, { code: "bad_answer", message: texts().fieldMissing("url_path") }, null);

@@ -1,6 +1,6 @@
-/* Conversations in this browser's storage. Each has a key, which begins with its user, so another user of this browser sees none
-   of them. All tabs share them. It is localStorage because a write is atomic, survives a crash of the tab, and is announced to
-   the other tabs. */
+/* Conversations in this browser's storage. Each has a key, which begins with its user, so another
+   user of this browser sees none of them. All tabs share them. It is localStorage because a write
+   is atomic, survives a crash of the tab, and is announced to the other tabs. */
 
 import { readAttachments, type Attachment } from "../core/attachments";
 import type { Conversation } from "../core/conversation";

@@ -1,5 +1,5 @@
-/* Stores the gateway's last settings for the page, so that the page starts without a network. They are the same for every
-   user. */
+/* Stores the gateway's last settings for the page, so that the page starts without a network. They
+   are the same for every user. */
 
 import { readConfig, type Config } from "./api";
 

@@ -1,4 +1,5 @@
-/* Stores the user whose chats and name this browser shows before the first reply of the gateway, and without a network. */
+/* Stores the user whose chats and name this browser shows before the first reply of the gateway,
+   and without a network. */
 
 const KEY = "tailrace.user";
 
@@ -7,7 +8,8 @@ export function loadUser(storage: Storage | null): string | null {
 }
 
 export function storeUser(storage: Storage | null, who: string): void {
-  // Removed first: if the storage is full, the next user must not see the former user's name and chats.
+  // Removed first: if the storage is full, the next user must not see the former user's name and
+  // chats.
   storage?.removeItem(KEY);
   try {
     storage?.setItem(KEY, who);

@@ -1,5 +1,6 @@
-/* The watch socket. Each connection uses a new ticket. When a server drains, a new socket opens before the old one closes. After
-   every close code that allows it, the socket is opened again. The watchlist decides which messages are sent. */
+/* The watch socket. Each connection uses a new ticket. When a server drains, a new socket opens
+   before the old one closes. After every close code that allows it, the socket is opened again. The
+   watchlist decides which messages are sent. */
 
 import type { Watches } from "../core/compactEvents";
 import { readMessage, type Incoming } from "../core/protocol";
@@ -27,7 +28,8 @@ export interface Socket {
 export interface WatchSocketParts {
   urls(): Promise<readonly string[]>;
   ticket(): Promise<string>;
-  /** Gets a new credential after the old one expired or was refused; false: the reader must sign in. */
+  /** Gets a new credential after the old one expired or was refused; false: the reader must sign
+      in. */
   renew(): Promise<boolean>;
   /** Tries to get a newer credential without the reader. */
   refresh(): Promise<void>;
@@ -52,7 +54,8 @@ export class WatchSocket {
   private current: Socket | null = null;
   /** Counts openings; an opening ends when a newer one has started. */
   private opening = 0;
-  /** Cancel the pending reconnect or handshake timeout, and the stability timer. No-ops when nothing is pending. */
+  /** Cancel the pending reconnect or handshake timeout, and the stability timer. No-ops when
+      nothing is pending. */
   private cancelRetry: () => void = () => undefined;
   private cancelStable: () => void = () => undefined;
   private attempt = 0;
@@ -69,7 +72,8 @@ export class WatchSocket {
     this.current?.send(JSON.stringify(message));
   }
 
-  /** Connects now instead of at the planned time: at the start, when the network is back, or when the tab is visible again. */
+  /** Connects now instead of at the planned time: at the start, when the network is back, or when
+      the tab is visible again. */
   connectNow(): void {
     if (this.current === null) void this.open();
   }
@@ -97,7 +101,8 @@ export class WatchSocket {
     }, drainDelay(afterMs, this.parts.chance()));
   }
 
-  /** The server closes this socket when its credential expires. A ticket of a newer credential keeps it open. */
+  /** The server closes this socket when its credential expires. A ticket of a newer credential
+      keeps it open. */
   async expiring(): Promise<void> {
     const socket = this.current;
     try {
@@ -182,7 +187,8 @@ export class WatchSocket {
     old?.close(1000);
   }
 
-  // The handshake failed: the server is unreachable or refuses. The ticket is used up; the next address is tried.
+  // The handshake failed: the server is unreachable or refuses. The ticket is used up; the next
+  // address is tried.
   private tryNextAddress(): void {
     this.addressIndex += 1;
     this.retry();

@@ -1,10 +1,12 @@
-/* The cache of the service worker: the files of one build of the page, in a cache with that build's name. A cache is used only
-   when it is complete, so HTML of one build never loads scripts of another. */
+/* The cache of the service worker: the files of one build of the page, in a cache with that build's
+   name. A cache is used only when it is complete, so HTML of one build never loads scripts of
+   another. */
 
 export interface Build {
   /** Differs for each content. */
   readonly version: string;
-  /** The paths of all files; the page itself is "/". A name under /assets/ changes with the content. */
+  /** The paths of all files; the page itself is "/". A name under /assets/ changes with the
+      content. */
   readonly files: readonly string[];
 }
 
@@ -17,7 +19,8 @@ export interface PageFilesParts {
   pause(ms: number): Promise<void>;
 }
 
-/** The used part of a fetch event. `client`: the page that sent the request, or that the request loads. */
+/** The used part of a fetch event. `client`: the page that sent the request, or that the request
+    loads. */
 export interface PageFetch {
   readonly request: Request;
   readonly client: string;
@@ -26,7 +29,8 @@ export interface PageFetch {
 }
 
 export const CACHES = "tailrace.page.";
-/** Fonts are cached when a formula first needs them. Pictures are for the browser's list of installed pages. */
+/** Fonts are cached when a formula first needs them. Pictures are for the browser's list of
+    installed pages. */
 const CACHED_ON_USE = /\.(woff2|png)$/;
 /** The time limit of the network before the cached copy is used. */
 const WAIT_MS = 3000;
@@ -42,8 +46,8 @@ export class PageFiles {
     return CACHES + this.parts.build.version;
   }
 
-  /** Fetches the whole build; rejects and stores nothing if a file cannot be fetched. During an upgrade, a service may still have
-      the former build. */
+  /** Fetches the whole build; rejects and stores nothing if a file cannot be fetched. During an
+      upgrade, a service may still have the former build. */
   async install(): Promise<void> {
     const paths = this.parts.build.files.filter((path) => !CACHED_ON_USE.test(path));
     const responses = await Promise.all(paths.map(async (path) => [path, await this.fetchOwn(path)] as const));
@@ -121,7 +125,7 @@ export class PageFiles {
     const answer = await this.parts.fetch(path, path.startsWith("/assets/") ? {} : { cache: "no-cache" });
     const isPage = (answer.headers.get("content-type") ?? "").startsWith("text/html");
     // A proxy may answer any request with a page of its own, or redirect to it.
-    if (!answer.ok || answer.redirected || isPage !== (path === PAGE)) throw new Error(`${path} is not the page's`);
+    if (!answer.ok || answer.redirected || isPage !== (path === PAGE)) throw new Error(`${path} is not a file of the page`);
     if (isPage && !this.isOurs(await answer.clone().text())) throw new Error(`${path} is of another build`);
     return answer;
   }

@@ -1,5 +1,5 @@
-/* The service worker: the page opens without a network. It handles only the files of the page. The API, sockets and all other
-   requests go to the network. */
+/* The service worker: the page opens without a network. It handles only the files of the page. The
+   API, sockets and all other requests go to the network. */
 
 import { PageFiles, type Build } from "./pageFiles";
 

@@ -1,5 +1,5 @@
-/* The parts of an answer that are loaded when an answer first has one: formulas and the colours of code. Until a part is
-   loaded, and where it cannot be loaded, the source is shown. */
+/* The parts of an answer that are loaded when an answer first has one: formulas and the colours of
+   code. Until a part is loaded, and where it cannot be loaded, the source is shown. */
 
 import type { Colour, Typeset } from "../core/tree";
 import { Lazy } from "./lazy";

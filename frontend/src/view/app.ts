@@ -85,8 +85,8 @@ export class App {
     library.onChange = () => this.drawSoon();
   }
 
-  /** Shows the data of the current user, and nothing of another one. Without a user, the chat in the address stays for the next
-      user. */
+  /** Shows the data of the current user, and nothing of another one. Without a user, the chat in
+      the address stays for the next user. */
   start(signedIn: boolean): void {
     this.toasts.replaceChildren();
     this.questionInput.forget();
@@ -180,7 +180,8 @@ export class App {
     this.composer.field.focus();
   }
 
-  /** Reads changes of the last turn aloud from the first one on, even if it comes before the turn is drawn. */
+  /** Reads changes of the last turn aloud from the first one on, even if it comes before the turn
+      is drawn. */
   private watchLastTurn(): void {
     const conversation = this.conversation();
     const turn = conversation === null ? undefined : visibleTurns(conversation).at(-1);

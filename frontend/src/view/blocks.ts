@@ -1,5 +1,5 @@
-/* Draws the parts of an answer: messages, reasoning and calls of tools. Names and arguments come from the model, so they are
-   drawn as text. */
+/* Draws the parts of an answer: messages, reasoning and calls of tools. Names and arguments come
+   from the model, so they are drawn as text. */
 
 import { indentJson } from "../core/json";
 import type { Node as Tree } from "../core/nodes";
@@ -39,7 +39,8 @@ class Message implements Block {
   private drawnText: string | null = null;
   private drawnRunning = false;
   private drawnSeams: Part["seams"] = [];
-  /** A running answer is not drawn before this time. Long answers cost more, so they are drawn less often. */
+  /** A running answer is not drawn before this time. Long answers cost more, so they are drawn less
+      often. */
   private drawAgainAt = 0;
 
   update({ text, seams }: Part, { writing }: BlockContext, now: number): boolean {

@@ -81,7 +81,8 @@ export class Chats {
     next.focus();
   }
 
-  // First the results of this browser, then those of the server, which has more chats and may be unreachable.
+  // First the results of this browser, then those of the server, which has more chats and may be
+  // unreachable.
   private async search(words: string): Promise<void> {
     this.query = words;
     this.searchState = words === "" ? null : { snippets: findLocally(this.parts.controller.list(), words), running: true };

@@ -12,8 +12,8 @@ export interface ComposerParts {
   onPasteFiles(files: readonly File[]): void;
 }
 
-/** Enter sends, Shift+Enter starts a new line. While an answer runs, the button stops it, and a sent question waits for its
-    end. */
+/** Enter sends, Shift+Enter starts a new line. While an answer runs, the button stops it, and a
+    sent question waits for its end. */
 export class Composer {
   readonly element: HTMLFormElement;
   readonly field: HTMLTextAreaElement;

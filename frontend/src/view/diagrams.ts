@@ -1,5 +1,6 @@
-/* Draws blocks of code as diagrams. The text of a model becomes markup only in frames without an origin (`sandbox`), whose
-   document has its own content security policy. Until a diagram is drawn, and where it cannot be drawn, its source is shown. */
+/* Draws blocks of code as diagrams. The text of a model becomes markup only in frames without an
+   origin (`sandbox`), whose document has its own content security policy. Until a diagram is drawn,
+   and where it cannot be drawn, its source is shown. */
 
 import script from "mermaid/dist/mermaid.min.js?url";
 import { ANSWER_MS, DrawingQueue, frameHeight, fromFrame, isDark, MOST_CHARACTERS, type Drawing, type FromFrame, type ToFrame } from "../core/diagrams";
@@ -20,7 +21,8 @@ function frame(attributes: Record<string, string>): HTMLIFrameElement {
   return h("iframe", { sandbox: "allow-scripts", src: DOCUMENT, ...attributes });
 }
 
-// The target of a frame without an origin can only be "*". The page's policy allows no document of another server in it.
+// The target of a frame without an origin can only be "*". The page's policy allows no document of
+// another server in it.
 function send(to: HTMLIFrameElement | null, message: ToFrame): void {
   to?.contentWindow?.postMessage(message, "*");
 }
@@ -43,7 +45,8 @@ class Diagrams {
     later,
     script: new URL(script, location.href).href,
   });
-  // Only browsers with `scrollMargin` detect near blocks in a scrolling box. In others a diagram is drawn when it is visible.
+  // Only browsers with `scrollMargin` detect near blocks in a scrolling box. In others a diagram is
+  // drawn when it is visible.
   private readonly observer = new IntersectionObserver((entries) => this.onIntersection(entries), { rootMargin: NEAR, scrollMargin: NEAR } as IntersectionObserverInit);
   private dark = this.isDark;
 
@@ -117,7 +120,8 @@ class Diagram {
   private frame: HTMLIFrameElement | null = null;
   private stopTimer = (): void => undefined;
   private readonly button = h("button", { type: "button", class: "diagram-switch", onclick: () => this.toggle() });
-  /** Whether the source is shown instead: at first, where the source has a notice of a change of models. */
+  /** Whether the source is shown instead: at first, where the source has a notice of a change of
+      models. */
   private showsSource: boolean;
 
   constructor(

@@ -54,7 +54,8 @@ export function icon(name: IconName): SVGSVGElement {
   return svg;
 }
 
-/** Does not touch an element with this text, so that assistive technology does not announce it again. */
+/** Does not touch an element with this text, so that assistive technology does not announce it
+    again. */
 export function setText(element: HTMLElement, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -13,7 +13,8 @@ export interface LanguageParts {
   onRefuse(): void;
 }
 
-/** The choice of the language. A choice loads the page again; chats, drafts and running answers continue. */
+/** The choice of the language. A choice loads the page again; chats, drafts and running answers
+    continue. */
 export class LanguageChoice {
   readonly element: HTMLElement;
   readonly field = h("select", { "aria-label": texts().language, title: texts().language, onchange: () => this.onChoice() });

@@ -22,7 +22,8 @@ export class Lazy<T> {
     return this.isRequested && !this.isLate && this.module === null;
   }
 
-  /** Calls `onChange` when the module is loaded, and once when it is late. A module that is there calls nothing. */
+  /** Calls `onChange` when the module is loaded, and once when it is late. It is not called if the
+      module is already loaded. */
   load(onChange?: () => void): void {
     if (this.module !== null) return;
     if (onChange !== undefined) this.waiting.add(onChange);

@@ -1,7 +1,8 @@
 import { texts } from "../core/words";
 import { h, icon, setText } from "./dom";
 
-/** The dialog of a link with a credential. It asks first: the author of the link can read what is asked with its credential. */
+/** The dialog of a link with a credential. It asks first: the author of the link can read what is
+    asked with its credential. */
 export class LinkSignIn {
   readonly element: HTMLDialogElement;
   private readonly title = h("h2", { id: "link-title" });

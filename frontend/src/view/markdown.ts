@@ -1,5 +1,5 @@
-/* Draws a text as Markdown. With the parser this is a third of the page's script. A new chat does not need it at first, so it is
-   loaded (lazyMarkdown.ts) when there is a text to draw. */
+/* Draws a text as Markdown. With the parser this is a third of the page's script. A new chat does
+   not need it at first, so it is loaded (lazyMarkdown.ts) when there is a text to draw. */
 
 import { seamWords } from "../core/messages";
 import type { Seam } from "../core/reading";
@@ -43,7 +43,8 @@ export class MarkdownView {
     if (this.markdown.waitsForColours) colours.load(this.redraw);
   }
 
-  // Copies the source of drawn formulas: their visible characters would each be on a line of their own.
+  // Copies the source of drawn formulas: their visible characters would each be on a line of their
+  // own.
   private copySelected(event: ClipboardEvent): void {
     const selected = getSelection();
     const parts = [...this.element.getElementsByClassName("as-written")];

@@ -1,5 +1,5 @@
-/* Updates a part of the document to a tree and changes only the differences. So drawn text keeps its place, selection and focus
-   while the answer grows. */
+/* Updates a part of the document to a tree and changes only the differences. So drawn text keeps
+   its place, selection and focus while the answer grows. */
 
 import { MATH_TAGS, SVG_TAGS, type Attribute, type El, type Node as Tree } from "../core/nodes";
 

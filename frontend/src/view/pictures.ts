@@ -63,7 +63,8 @@ export class Pictures {
   }
 }
 
-/** Draws an image into a canvas: it has no address, so the content security policy need not allow one. */
+/** Draws an image into a canvas: it has no address, so the content security policy need not allow
+    one. */
 export function canvasOf(picture: ImageBitmap, name: string): HTMLCanvasElement {
   const canvas = h("canvas", { role: "img", "aria-label": name, title: name, width: String(picture.width), height: String(picture.height) });
   canvas.getContext("2d")?.drawImage(picture, 0, 0);

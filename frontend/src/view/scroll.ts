@@ -1,10 +1,12 @@
-/* Keeps the newest text visible until the reader scrolls up, and again when the reader is back at the end. */
+/* Keeps the newest text visible until the reader scrolls up, and again when the reader is back at
+   the end. */
 
 const NEAR_PX = 56;
 
 export class Follow {
   private following = true;
-  /** The position of the page's last own scrolling. A scroll event at another position comes from the reader. */
+  /** The position of the page's last own scrolling. A scroll event at another position comes from
+      the reader. */
   private lastTop = 0;
 
   constructor(
@@ -13,7 +15,8 @@ export class Follow {
     private readonly onChange: (following: boolean) => void,
   ) {
     box.addEventListener("scroll", () => this.onScroll(), { passive: true });
-    // The wheel event comes before the first pixel moves, so the reader's wish wins over text of the same frame.
+    // The wheel event comes before the first pixel moves, so the reader's wish wins over text of
+    // the same frame.
     box.addEventListener("wheel", (event) => event.deltaY < 0 && this.canScroll() && this.set(false), { passive: true });
     new ResizeObserver(() => this.scrollToEnd()).observe(content);
     new ResizeObserver(() => this.scrollToEnd()).observe(box);

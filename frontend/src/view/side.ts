@@ -95,13 +95,8 @@ export class Side {
     });
   }
 
-  /** Puts the reader into the field that looks for chats. */
-  look(): void {
-    this.field.focus();
-    this.field.select();
-  }
-
-  /** The element that gets the focus when this chat is deleted: the next chat, or the button for a new one. */
+  /** The element that gets the focus when this chat is deleted: the next chat, or the button for a
+      new one. */
   neighbour(id: string): HTMLElement {
     const links = [...this.lists.querySelectorAll<HTMLElement>("a")];
     const place = links.findIndex((link) => link === this.rows.get(id)?.link);
@@ -185,7 +180,8 @@ export class Side {
   }
 }
 
-/** The address of a conversation on this page. It is the same on all devices if the server has the conversation. */
+/** The address of a conversation on this page. It is the same on all devices if the server has the
+    conversation. */
 export function addressOf({ id, remote }: Conversation): string {
   return `#c=${encodeURIComponent(remote ?? id)}`;
 }

@@ -13,8 +13,8 @@ export class SignIn {
   private readonly problem = h("p", { class: "problem", id: PROBLEM, role: "alert" });
   private readonly button = h("button", { type: "submit", class: "primary" }, texts().signIn);
 
-  /** `submitCredential` resolves with null when the reader is signed in; then the dialog closes and `onSignIn` is called.
-      `command`: prints a credential during development. */
+  /** `submitCredential` resolves with null when the reader is signed in; then the dialog closes and
+      `onSignIn` is called. `command`: prints a credential during development. */
   constructor(
     private readonly submitCredential: (credential: string) => Promise<SignInRefusal | null>,
     private readonly onSignIn: () => void,

@@ -1,4 +1,5 @@
-/* Announces changes to readers who do not see the page: not every word of an answer, but the whole answer at its end. */
+/* Announces changes to readers who do not see the page: not every word of an answer, but the whole
+   answer at its end. */
 
 import { isRunning, parts, type Answer } from "../core/answer";
 import { chain, type Refusal, type Turn } from "../core/conversation";
@@ -20,7 +21,8 @@ export class Speaker {
     this.element.textContent = "";
   }
 
-  /** Announces all changes of a question that was just asked. The first stage of other turns is not announced. */
+  /** Announces all changes of a question that was just asked. The first stage of other turns is not
+      announced. */
   watch(turn: Turn): void {
     if (!this.stages.has(turn.id)) this.stages.set(turn.id, { stage: stageOf(turn, null), seams: 0 });
   }
@@ -37,7 +39,8 @@ export class Speaker {
   }
 }
 
-/** A key that changes when there is something to announce: for a waiting question once, not every second. */
+/** A key that changes when there is something to announce: for a waiting question once, not every
+    second. */
 function stageOf({ answer, phase }: Turn, refusal: Refusal | null): string {
   if (answer === null) return refusal === null ? phase : `refused until ${refusal.until}`;
   return isRunning(answer) ? runningStage(answer) : answer.status;

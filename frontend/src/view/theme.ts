@@ -7,7 +7,8 @@ const ORDER = ["auto", "light", "dark"] as const;
 const GROUND = { light: "#fbfaf8", dark: "#14181a" } as const;
 const ICON: Record<(typeof ORDER)[number], IconName> = { auto: "auto", light: "sun", dark: "moon" };
 
-/** Follows the system until the reader chooses; public/early.js applies the choice before the first paint. */
+/** Follows the system until the reader chooses; public/early.js applies the choice before the first
+    paint. */
 export class Theme {
   readonly element = h("button", { type: "button", class: "theme", onclick: () => this.next() });
   private choice: (typeof ORDER)[number];

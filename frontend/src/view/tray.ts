@@ -1,4 +1,5 @@
-/* The attachments of the question in the composer. Each file is uploaded at once. Each chat has its own attachments. */
+/* The attachments of the question in the composer. Each file is uploaded at once. Each chat has its
+   own attachments. */
 
 import { isExpired, kindOf, MAX_ATTACHMENTS, type Attachment, type Kind, type Refusal } from "../core/attachments";
 import { fileRefusalWords, sizeWords } from "../core/messages";

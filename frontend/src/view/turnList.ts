@@ -1,5 +1,6 @@
-/* The turns of the open chat. The last turns are drawn at once, the others when the browser is idle or when they become visible.
-   Until then each has an empty placeholder. An unchanged turn is not drawn again. */
+/* The turns of the open chat. The last turns are drawn at once, the others when the browser is idle
+   or when they become visible. Until then each has an empty placeholder. An unchanged turn is not
+   drawn again. */
 
 import type { Turn } from "../core/conversation";
 import { drawOrder } from "../core/drawOrder";
@@ -7,7 +8,8 @@ import { h } from "./dom";
 import { markdown } from "./lazyMarkdown";
 import type { TurnContext, TurnView } from "./turn";
 
-/** The number of turns that are drawn when a chat is opened; more are drawn if the time of a slice allows. */
+/** The number of turns that are drawn when a chat is opened; more are drawn if the time of a slice
+    allows. */
 const AT_ONCE = 2;
 /** The time limit for drawing waiting turns without a pause; at least one is drawn. */
 const SLICE_MS = 8;

@@ -1,5 +1,5 @@
-/* Tables and formulas that are wider than the page scroll in their own box. A scrolling box can get the focus, so that the
-   keyboard scrolls it; a box that fits cannot. */
+/* Tables and formulas that are wider than the page scroll in their own box. A scrolling box can get
+   the focus, so that the keyboard scrolls it; a box that fits cannot. */
 
 import { texts } from "../core/words";
 

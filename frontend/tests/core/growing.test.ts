@@ -1,4 +1,5 @@
-/* A growing text is parsed from the end of its last finished block: the result must equal that of the whole text. */
+/* A growing text is parsed from the end of its last finished block: the result must equal that of
+   the whole text. */
 
 import { Lexer } from "marked";
 import { afterEach, describe, expect, it, vi } from "vitest";
