@@ -167,7 +167,7 @@ def _response(owner: records.Owner, asked: str, words: Sequence[str]) -> history
         state = fold.roll(state, [seq])
     usage = records.Usage(ASKED, len(words))
     accepted.append(records.End(rid, own, len(words), "stop", state, "", usage))
-    return history.of(request, accepted, 1_700_000_000_000)
+    return history.from_records(request, accepted, 1_700_000_000_000)
 
 
 def _record(

@@ -426,7 +426,7 @@ async def _replay(
         moved[pipeline.input.topic, number] = begin[number], done.encoded()
     try:
         fenced = [pipeline.transactional_id(number) for number in now.by_partition]
-        await move(kafka, pipeline.group, moved, fenced=fenced)
+        await move(kafka, pipeline.group, moved, transactional_ids=fenced)
     except GroupRuns:
         _refuse("runners of this pipeline run: stop them first (a killed one counts for 6 s)", 1)
     typer.echo("moved; start its runners")

@@ -278,7 +278,7 @@ class Partition:
             counts = counts.plus(each)
         last = ready[-1].record
         after = last.offset + 1
-        counts = msgspec.structs.replace(counts, mark=str(log.Mark.of(last)))
+        counts = msgspec.structs.replace(counts, mark=str(log.Mark.from_record(last)))
         name, began = self._pipeline.name, self._clock()
         records = [record for written, _ in results for record in written.records]
         try:

@@ -92,7 +92,7 @@ class Runner:
         names = (self._pipeline.input.topic, *self._pipeline.outputs)
         while True:
             try:
-                there = await self._offsets.there(names)
+                there = await self._offsets.existing(names)
                 break
             except log.LogUnavailable as error:
                 _logger.warning("%s: %s", self._pipeline.name, error)

@@ -60,7 +60,7 @@ def body(
         "id": final["id"],
         "object": "response.compaction",
         "created_at": final["created_at"],
-        "output": [*images.restored(items, users), item],
+        "output": [*images.with_urls(items, users), item],
         "usage": final["usage"],
     }
 

@@ -270,12 +270,12 @@ class Conversations:
         ) as batches:
             async for batch in batches:
                 for record in batch:
-                    if conversations.named_by(record.key) != conversation.id or record.forged:
+                    if conversations.id_from_key(record.key) != conversation.id or record.forgery:
                         continue
                     if record.value is None:
                         conversation.erase(record.key)
                         continue
-                    act = conversations.act_of(record.key, record.value)
+                    act = conversations.decode(record.key, record.value)
                     if act is not None:
                         conversation.apply(act, record.timestamp)
 

@@ -85,7 +85,7 @@ class Files:
             }
             return {**remaining, "file": place.shown()}
 
-        messages = images.changed(request.messages, change)
+        messages = images.map_images(request.messages, change)
         return msgspec.structs.replace(request, messages=messages)
 
     async def keep(self, scope: str, data: bytes) -> tuple[str, files.Place]:
@@ -109,12 +109,12 @@ class Files:
             log.HistoryLost, log.LogUnavailable
         """
         scope = owner.cache_scope
-        return await log_files.whole(
+        return await log_files.with_files(
             lambda sha256, place: self._read(scope, sha256, place), messages
         )
 
     async def _fresh(self, part: dict[str, Any], scope: str) -> files.Place:
-        place = files.place(part["file"])
+        place = files.parse_place(part["file"])
         if await self._reusable(place):
             return place
         sha256 = part["sha256"]
@@ -133,7 +133,7 @@ class Files:
         async with self._one:
             if (place := await self._reusable_place(scope, part["sha256"])) is not None:
                 return place
-            data = await asyncio.to_thread(files.decoded, part["data"])
+            data = await asyncio.to_thread(files.decode_base64, part["data"])
             return await self._write(scope, part["sha256"], data)
 
     async def _read(self, scope: str, sha256: str, place: files.Place) -> bytes:

@@ -64,7 +64,7 @@ class PassagePrompt(NamedTuple):
 
 def question(messages: Sequence[dict[str, Any]]) -> str | None:
     """The text of the last user message; None without one."""
-    at = protocol.asked(messages)
+    at = protocol.question_index(messages)
     if at is None:
         return None
     content = messages[at]["content"]
@@ -107,7 +107,7 @@ def with_passages(
     return PassagePrompt(prompt_messages, search)
 
 
-def echo(search: protocol.Search) -> dict[str, Any]:
+def echo_member(search: protocol.Search) -> dict[str, Any]:
     """The member of the echo."""
     member: dict[str, Any] = msgspec.to_builtins(search)
     return {protocol.MEMBER: member}
@@ -119,7 +119,7 @@ def _room(
     """The characters available for passages."""
     dialogue = list(messages)
     if create.truncate:  # messages that may be left out make room
-        dialogue = truncation.kept(dialogue, truncation.counts(dialogue)[-1])
+        dialogue = truncation.without_dropped(dialogue, truncation.counts(dialogue)[-1])
     characters = conversation.characters(dialogue) + create.tools.characters
     prompt = characters / records.CHARACTERS_PER_TOKEN + images.tokens(dialogue)
     remaining = tool.context - create.sampling.max_tokens - prompt

@@ -182,8 +182,8 @@ class Routes:
 def stands_in(workers: Sequence[worker_registry.Beat], request: records.Request) -> bool:
     """Whether all ready workers of a pool answer for the model and have the request's features. All
     must, because any of them may own its partition."""
-    needs = {need.feature for need in features.needed(request)}
-    fields = {row.name for row in engine_fields.used(request)}
+    needs = {need.feature for need in features.needs_of(request)}
+    fields = {row.name for row in engine_fields.rows_for(request)}
     return bool(workers) and all(
         request.model in _list(worker, "stands_in_for")
         and needs <= set(_list(worker, "features"))

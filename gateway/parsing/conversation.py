@@ -280,7 +280,7 @@ def _parts(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] == "image":
-        return images.shown(part)
+        return images.as_input(part)
     if part["type"] == UPLOAD:
         return {"type": "input_image" if part["image"] else "input_file", "file_id": part["id"]}
     # The text of a file comes with the file's name.

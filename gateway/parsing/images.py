@@ -180,7 +180,7 @@ def size(data: bytes) -> Size | None:
 
 def _bytes(part: Mapping[str, Any]) -> int:
     if "file" in part:
-        return files.place(part["file"]).bytes
+        return files.parse_place(part["file"]).bytes
     base64: str = part["data"]
     return len(base64) // 4 * 3 - base64[-2:].count("=")
 
@@ -263,7 +263,7 @@ def _data(value: str, path: str, most: int) -> tuple[str, str, bytes]:
         raise _too_large(path, most)
     text = value[start:]
     try:
-        data = files.decoded(text)
+        data = files.decode_base64(text)
     except ValueError as error:
         raise errors.invalid_value(path, "The data is no base64.") from error
     if len(data) > most:

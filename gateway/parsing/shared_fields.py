@@ -69,7 +69,7 @@ def create(
         errors.ApiError: 400 naming the field.
     """
     chat = conversation.messages(turn)
-    least = truncation.kept(chat, truncation.counts(chat)[-1]) if truncate else chat
+    least = truncation.without_dropped(chat, truncation.counts(chat)[-1]) if truncate else chat
     messages.check_length(least, pool, param)
     bound = min(max_tokens or pool.default_output_tokens, pool.longest_answer)
     stops = sampling.stops(body)

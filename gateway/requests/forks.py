@@ -90,8 +90,8 @@ def _with_messages(request: records.Request, fork: records.Fork, claim: records.
 
 
 def _beginning(archive_copy: history.History, at: int) -> records.ForkSource:
-    state = fold.Fold(keep_ids=True, principal=archive_copy.owner)
-    for number, record in enumerate(history.accepted(archive_copy)):
+    state = fold.Fold(retain_ids=True, principal=archive_copy.owner)
+    for number, record in enumerate(history.to_records(archive_copy)):
         state.apply(record, number, archive_copy.ended_ms)
     revision, tokenizer, _ = state.model
     return records.ForkSource(revision, tokenizer, list(state.ids[:at]))

@@ -137,7 +137,7 @@ class RequestBuilder:
         if create.search is not None and self._search is not None:
             prompt = await self._search.prompt(create, create.search, messages, principal)
             if prompt is not None:
-                messages, search_echo = prompt.messages, passage_prompt.echo(prompt.search)
+                messages, search_echo = prompt.messages, passage_prompt.echo_member(prompt.search)
         prefix = (
             placement.prefix(owner.cache_scope, create.model, messages) if create.cached else []
         )
@@ -422,7 +422,7 @@ class RequestBuilder:
             and self._seal_keys is not None
             and self._records_version >= records.VERSION_2  # older readers would show it
         ):
-            echo[seals.MEMBER] = self._seal_keys.of_response(rid, owner).echoed
+            echo[seals.MEMBER] = self._seal_keys.for_response(rid, owner).echo_member
         return {**echo, "service_tier": "flex"} if create.priority == "batch" else echo
 
 

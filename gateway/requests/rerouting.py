@@ -232,7 +232,7 @@ class Rerouting:
             bool(response.continuers)
             and pool is not None
             and pool.fallback_mid_answer
-            and segments.possible(response.state)
+            and segments.state_allows(response.state)
             and now - max(response.progress_at, response.sent_at) > STANDS_STILL_S
             and all(
                 self._breakers.state(name) is breaker.State.OPEN
@@ -243,7 +243,7 @@ class Rerouting:
     async def _send_continuation(self, response: WatchedResponse) -> None:
         """Send the request to the next pool to continue the text. Like `_send_on`."""
         request = records.decode_request(response.subscription.request)
-        if request is None or not segments.allowed(request):
+        if request is None or not segments.request_allows(request):
             response.continuers = []
             return
         continuers = [name for name in response.continuers if name != response.owner]

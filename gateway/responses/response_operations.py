@@ -136,14 +136,14 @@ class ResponseOperations:
             log.LogUnavailable
             errors.ApiError: 503, only the archive may have an image, and it does not answer.
         """
-        digests = images.named_in(request.input)
+        digests = images.digests_in(request.input)
         showing = [
             m for m in request.messages if digests & {p["sha256"] for p in images.parts([m])}
         ]
         messages = await self._files.whole(owner, showing) if images_whole else []
         return [
             {"id": ids.item_id(request.rid, f"msg_{i}_"), **item}
-            for i, item in enumerate(images.restored(request.input, messages))
+            for i, item in enumerate(images.with_urls(request.input, messages))
         ]
 
     async def messages(self, rid: str, owner: records.Owner) -> list[dict[str, Any]]:

@@ -129,10 +129,10 @@ class Passages:
     async def _on_batch(self, batch: list[log.Record]) -> None:
         passages: dict[str, acts.Passage | None] = {}
         for each in batch:
-            passage = acts.passage_of(each.key, each.value)
+            passage = acts.decode_passage(each.key, each.value)
             if passage is not None:
                 passages[passage.key] = passage
-            elif each.value is None and not each.forged and each.key is not None:
+            elif each.value is None and not each.forgery and each.key is not None:
                 passages[each.key.decode(errors="replace")] = None
             else:
                 telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()

@@ -89,12 +89,12 @@ class VectorStores:
             log.LogUnavailable, log.AppendFailed
         """
         await self.catch_up([acts.partition(owner)])
-        if len(self._stores.of(owner)) >= MAX_STORES:
+        if len(self._stores.for_owner(owner)) >= MAX_STORES:
             raise errors.vector_store_full(MAX_STORES, "vector stores")
         address = ids.Address(self._incarnation, acts.partition(owner), 0)
         name = ids.mint(address, os.urandom(ids.RANDOM_BYTES), acts.PREFIX)
         await self.append(
-            acts.Made(name, owner, int(self._clock())), _change_record(name, owner, fields)
+            acts.Created(name, owner, int(self._clock())), _change_record(name, owner, fields)
         )
         return await self.find(name, owner)
 
@@ -105,7 +105,7 @@ class VectorStores:
             errors.ApiError: 404, the owner has no such store.
             log.LogUnavailable
         """
-        if acts.named(name) is None:
+        if acts.valid_id(name) is None:
             raise errors.vector_store_not_found(name)
         await self.catch_up([acts.partition(owner)])
         store = self._stores.find(name)
@@ -116,7 +116,7 @@ class VectorStores:
     async def all_of(self, owner: records.Owner) -> list[acts.Store]:
         """The owner's stores, oldest first. Raises log.LogUnavailable."""
         await self.catch_up([acts.partition(owner)])
-        return self._stores.of(owner)
+        return self._stores.for_owner(owner)
 
     async def change(self, store: acts.Store, fields: vector_stores_api.StoreFields) -> acts.Store:
         """Change a store's name, description, metadata or expiry. Raises like `create`."""
@@ -195,7 +195,7 @@ class VectorStores:
 
     async def delete(self, store: acts.Store) -> None:
         """Delete a store with its files. Raises like `detach`."""
-        await self.append(acts.Leaving(store.id, store.owner))
+        await self.append(acts.Deleting(store.id, store.owner))
         await self.catch_up([acts.partition(store.owner)])
 
     async def progress(self, store: acts.Store, file: acts.File, **now: object) -> None:
@@ -232,12 +232,12 @@ class VectorStores:
 
     async def _on_batch(self, batch: list[log.Record]) -> None:
         for each in batch:
-            act = acts.act_of(each.key, each.value)
+            act = acts.decode(each.key, each.value)
             if act is not None:
                 self._stores.apply(act)
                 if isinstance(act, acts.Attached | acts.Progress):
                     self.read_at[act.attachment] = self._monotonic()
-            elif each.value is None and not each.forged:
+            elif each.value is None and not each.forgery:
                 self._stores.erase(each.key)
                 self.read_at.pop(
                     (each.key or b"").decode(errors="replace").rpartition(":")[2], None

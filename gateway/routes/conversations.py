@@ -235,7 +235,7 @@ class ConversationRoutes:
             messages = await log_answers.read(
                 self._files.whole(owner, conversation.messages([item]))
             )
-            stored += images.restored([form], messages)
+            stored += images.with_urls([form], messages)
         return stored
 
     async def _find(

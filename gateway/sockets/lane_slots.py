@@ -91,7 +91,7 @@ class LaneSlots:
         if lane is not None and lane not in self.lanes and named_lanes >= self._max_lanes:
             raise errors.websocket_stream_limit_reached()
         if self._queued >= MAX_QUEUED or self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
-            raise errors.too_much_kept(RETRY_QUEUE_S)
+            raise errors.too_much_memory(RETRY_QUEUE_S)
         self._account.take(len(data))
         state = self.lanes.setdefault(lane, LaneState())
         state.queue.append(data)

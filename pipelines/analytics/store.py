@@ -94,7 +94,7 @@ async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) 
             before = at.get((topic, partition))
             if before is not None and batch[0].offset < before.next:
                 return True
-            behind = Position(batch[-1].offset + 1, Mark.of(batch[-1]))
+            behind = Position(batch[-1].offset + 1, Mark.from_record(batch[-1]))
             changes = _changes(by_topic[topic], batch)
             await _answered(
                 lambda a=(by_topic[topic], topic, partition, changes, behind): store.fold(*a)  # type: ignore[misc]

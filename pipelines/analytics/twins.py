@@ -27,7 +27,7 @@ TOLERANCE: Final = 1e-9
 Value = str | int | float | None
 Rows = dict[tuple[Value, ...], tuple[Value, ...]]
 _T = TypeVar("_T")
-_metered = msgspec.json.Decoder(records.Metered)
+_metered = msgspec.json.Decoder(records.UsageRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Bill:
     """A usage record, and when it was written."""
 
     written_ms: int
-    metered: records.Metered
+    metered: records.UsageRecord
 
     @property
     def minute_ms(self) -> int:

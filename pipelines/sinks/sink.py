@@ -116,7 +116,8 @@ class Sink:
                 if records:
                     await self._write([of_record(record) for record in records])
                     self._behind |= {
-                        (r.topic, r.partition): (r.offset + 1, str(log.Mark.of(r))) for r in records
+                        (r.topic, r.partition): (r.offset + 1, str(log.Mark.from_record(r)))
+                        for r in records
                     }
                 await self._commit()
                 if once and not records and await self._through(ends):
@@ -220,7 +221,7 @@ async def run(
     )
     sink = Sink(target, topic, group, member, offsets, replays, strict=strict)
     try:
-        if not await offsets.there([topic]):
+        if not await offsets.existing([topic]):
             raise runner.MissingTopic(f"there is no topic {topic}")
         await sink.run(once=once)
     finally:

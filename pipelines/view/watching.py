@@ -66,7 +66,7 @@ class Watching:
     async def _problem(self, pipeline: definition.Pipeline) -> status.State:
         """Why a look failed."""
         try:
-            there = await self._offsets.there([pipeline.input.topic])
+            there = await self._offsets.existing([pipeline.input.topic])
         except LogUnavailable:
             return status.State.UNKNOWN
         return status.State.UNKNOWN if there else status.State.MISSING

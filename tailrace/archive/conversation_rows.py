@@ -43,7 +43,7 @@ async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> 
     """Fold records of `llm.conversations`, in the order of the log. What is under the key of no
     conversation is left alone: version 0.1 wrote deletions there."""
     garbage, erased = 0, set[Address]()
-    mine = [(name, r) for r in new if (name := conversations.named_by(r.key)) is not None]
+    mine = [(name, r) for r in new if (name := conversations.id_from_key(r.key)) is not None]
     was = await read(connection, sorted({name for name, _ in mine}), contents=False)
     now = {name: _copy(each) for name, each in was.items()}
     lost: dict[str, set[str]] = {name: set() for name in was}
@@ -51,9 +51,9 @@ async def fold(connection: AsyncConnection, new: Sequence[log_words.Record]) -> 
         state, key = now[name], (record.key or b"").decode()
         if record.value is None:
             state.erase(record.key)
-            lost[name].add(conversations.item_named_by(record.key) or "")
+            lost[name].add(conversations.item_from_key(record.key) or "")
             continue
-        act = None if record.forged else conversations.act_of(record.key, record.value)
+        act = None if record.forgery else conversations.decode(record.key, record.value)
         if act is None or act.id != name:
             garbage += 1
             continue

@@ -41,9 +41,9 @@ class Key(NamedTuple):
 
 def key_of(key: bytes | None) -> Key | None:
     """The key, or None for one that is no response's."""
-    if (part := history.named_by(key)) is not None:
+    if (part := history.part_from_key(key)) is not None:
         return Key(*part)
-    rid = history.metadata_named_by(key)
+    rid = history.metadata_rid(key)
     return Key(rid, metadata=True) if rid is not None else None
 
 
@@ -102,14 +102,14 @@ class State:
             return True
         if self.row is not None:
             return True
-        if history.part_of(history.part_key(self.rid, key.part).encode(), value) is None:
+        if history.decode_part(history.part_key(self.rid, key.part).encode(), value) is None:
             return False
         self.parts[key.part] = value
         read = (
-            history.part_of(history.part_key(self.rid, number).encode(), each)
+            history.decode_part(history.part_key(self.rid, number).encode(), each)
             for number, each in self.parts.items()
         )
-        joined = history.joined([part for part in read if part is not None])
+        joined = history.join([part for part in read if part is not None])
         if joined is None:
             return True
         count = len(self.parts)

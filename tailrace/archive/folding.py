@@ -97,7 +97,7 @@ class Folding:
             for place in good:
                 if ends[place] > known[place]:
                     known[place] = ends[place]
-                    mark = marks.Mark.of(last[place])
+                    mark = marks.Mark.from_record(last[place])
                     await self._move(connection, place, marks.Position(ends[place], mark))
         return folded._replace(next=known)
 
@@ -225,7 +225,7 @@ class Folding:
         for record in new:
             if record.topic == topics.CONVERSATIONS:
                 continue
-            if record.forged:
+            if record.forgery:
                 garbage += 1
             elif record.topic == fold.DELETIONS:
                 deleted = records.deletion_of(record.key, record.value)
@@ -234,7 +234,7 @@ class Folding:
                 garbage += deleted is None and record.value is not None
             elif (key := fold.key_of(record.key)) is not None:
                 acts.append((key.rid, key, record.value, ""))
-            elif history.file_named_by(record.key) is not None:
+            elif history.file_from_key(record.key) is not None:
                 files[(record.key or b"").decode(errors="replace")] = record.value
             else:
                 garbage += 1

@@ -49,7 +49,7 @@ class Row(NamedTuple):
 def name_of(record: log_words.Record) -> Name:
     """Of what a record is: a response, a conversation, or else what its key says."""
     if record.topic == topics.CONVERSATIONS:
-        found = conversations.named_by(record.key)
+        found = conversations.id_from_key(record.key)
     else:
         key = fold.key_of(record.key)
         found = key.rid if key is not None else None
@@ -84,7 +84,7 @@ async def put(
             "partition": record.partition,
             "offset": record.offset,
             "name": name_of(record)[1],
-            "mark": str(marks.Mark.of(record)),
+            "mark": str(marks.Mark.from_record(record)),
             "error": error[:255],
             "at_ms": now,
         }

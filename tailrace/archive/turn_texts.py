@@ -103,7 +103,7 @@ class _Answer:
     def __init__(self, whole: history.History) -> None:
         self.items: list[tuple[int, str, list[str]]] = []
         self._opened = self._parsed = False
-        self._first = int(file_search.of_echo(whole.request.echo) is not None)
+        self._first = int(file_search.from_echo(whole.request.echo) is not None)
         self._continued = set(whole.continued)
 
     def claim(self, number: int, claim: history.Claimed) -> None:

@@ -21,7 +21,7 @@ def stream_of(found: history.History, kept: kept_bytes.KeptBytes | None = None) 
     partition = ids.parse(found.rid).partition
     stream = hub.Stream(found.rid, partition, kept=kept, archived=True)
     stream.identify(found.owner, found.request.echo)
-    for number, record in enumerate(history.accepted(found)):
+    for number, record in enumerate(history.to_records(found)):
         stream.apply(record, number, found.ended_ms)
     return stream
 

@@ -187,11 +187,11 @@ class Subscription:
         self._put(feed.event("feed.reset" if reset else "feed.ready", self.position))
 
     def _of(self, record: log.Record) -> tuple[str, dict[str, object]] | None:
-        if record.forged or record.value is None:
+        if record.forgery or record.value is None:
             return None
         if record.topic == topics.CONVERSATIONS:
-            act = conversations.act_of(record.key, record.value)
-            return feed.told(act) if act is not None and act.by == self.owner else None
+            act = conversations.decode(record.key, record.value)
+            return feed.act_event(act) if act is not None and act.by == self.owner else None
         notice = activity.decode(record.key, record.value)
         if notice is None or notice.owner != self.owner:
             return None
@@ -202,7 +202,7 @@ class Subscription:
         self._known[known] = None
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return feed.noticed(notice)
+        return feed.notice_event(notice)
 
     def _put(self, event: feed.Event) -> None:
         now = self._clock()

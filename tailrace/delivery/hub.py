@@ -113,7 +113,7 @@ class Stream:
     @property
     def shown(self) -> bool:
         """Whether clients may read it as a response."""
-        return self.series is None or events.shown(self.series.base)
+        return self.series is None or events.is_response(self.series.base)
 
     def identify(self, owner: records.Owner, echo: dict[str, Any]) -> None:
         """Owner and static part are known now: the series can start."""

@@ -47,7 +47,7 @@ class KeptBytes:
             errors.ApiError: 429, it is too much. Nothing is counted.
         """
         if not self.fits(principal, size):
-            raise errors.too_much_kept(RETRY_AFTER_S)
+            raise errors.too_much_memory(RETRY_AFTER_S)
         self._by_principal[principal] += size
 
     def give_back(self, principal: str, size: int) -> None:

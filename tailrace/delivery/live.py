@@ -11,7 +11,7 @@ from tailrace.delivery.catch_up import CatchUp
 from tailrace.delivery.persist import persist
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log import interfaces
-from tailrace.log.identity import LogIdentity, require_reached
+from tailrace.log.identity import LogIdentity, require_not_rolled_back
 from tailrace.protocol import topics
 
 _PUSH_SECONDS = telemetry.STAGE_SECONDS.labels(stage="push")
@@ -144,7 +144,7 @@ class LiveTail:
         positions = dict(reader.positions)
         beginnings = await persist(lambda: self._offsets.beginnings(topics.TOKENS, positions))
         ends = await persist(lambda: self._offsets.ends(topics.TOKENS, positions))
-        require_reached(topics.TOKENS, positions, ends)
+        require_not_rolled_back(topics.TOKENS, positions, ends)
         for partition, position in positions.items():
             if beginnings[partition] <= position:
                 continue

@@ -9,7 +9,7 @@ from tailrace import log
 from tailrace.delivery.catch_up import CatchUp
 from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
-from tailrace.log.identity import require_reached
+from tailrace.log.identity import require_not_rolled_back
 
 # Longer than for a tail: who changed something is to read the change, not a refusal.
 CAUGHT_UP_S: Final = 5.0
@@ -76,7 +76,7 @@ class WholeTopic:
             except log.HistoryLost:
                 positions = dict(self._reader.positions)
                 ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
-                require_reached(self._topic, positions, ends)
+                require_not_rolled_back(self._topic, positions, ends)
                 # Compaction removed the record at the position. Its successors say the same.
                 for partition, offset in (await self._beginnings(count)).items():
                     position = self._reader.positions.get(partition, 0)

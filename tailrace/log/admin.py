@@ -21,17 +21,17 @@ from tailrace.retry import retry_until
 
 _TOPIC_EXISTS = 36
 _NOT_AUTHORIZED = 29
-_OF_TOPIC = 1  # where a setting is from: it was given for this topic
+_TOPIC_SETTING = 1  # where a setting is from: it was given for this topic
 
-# How long another process may take to name the log after it made the topics. Two names would be two
-# logs, so it covers an append that the broker of a busy machine acknowledges late.
-NAMED_S = 20.0
-# How long brokers may take to know topics that the controller made.
-KNOWN_S = 60.0
+# How long another process may take to name the log after it created the topics. Two names would be
+# two logs, so it covers an append that the broker of a busy machine acknowledges late.
+NAMING_TIMEOUT_S = 20.0
+# How long brokers may take to know topics that the controller created.
+METADATA_TIMEOUT_S = 60.0
 
 
 class _NotYet(Exception):
-    """An answer that will be another one soon."""
+    """The answer will change soon."""
 
 
 class Layout(NamedTuple):
@@ -57,11 +57,11 @@ async def apply_topics(
     min_insync: int = 1,
 ) -> list[str]:
     """Create the topics of `tailrace.protocol.topics` that are missing, and name the log's
-    incarnation when `llm.tokens` is new. Copies deletions that an older version wrote, and lets
-    `llm.conversations` of an older version keep its records for ever. Returns what was created.
+    incarnation when `llm.tokens` is new. Copies deletions that an older version wrote, and removes
+    the retention time of `llm.conversations` of an older version. Returns the new topics' names.
 
-    The token topic comes first: a request partition without its token partition would have nowhere
-    to put its answer (log rule P9).
+    The token topic is created first: a request partition needs its token partition for the answers
+    (log rule P9).
 
     Raises:
         LogUnavailable: the broker refused; the message names topic and error.
@@ -71,11 +71,11 @@ async def apply_topics(
     )
     try:
         await admin.start()
-        existing = set(await clients.ask_again(admin.list_topics))
+        existing = set(await clients.retry_once(admin.list_topics))
         rows = sorted(topics.table(list(pools)), key=lambda t: t.name != topics.TOKENS)
         if topics.TOKENS in existing:  # a new pool's request topics must fit the log that is there
-            described = await clients.ask_again(lambda: admin.describe_topics([topics.TOKENS]))
-            partitions = len(described[0]["partitions"])
+            description = await clients.retry_once(lambda: admin.describe_topics([topics.TOKENS]))
+            partitions = len(description[0]["partitions"])
         created = []
         for row in rows:
             config = {
@@ -86,9 +86,9 @@ async def apply_topics(
                 admin, row.name, row.partitions or partitions, replication, config
             ):
                 created.append(row.name)
-        await _known(admin, created)
+        await _wait_until_known(admin, created)
         if topics.CONVERSATIONS in existing:
-            await _keep_for_ever(admin, topics.CONVERSATIONS)
+            await _remove_retention(admin, topics.CONVERSATIONS)
     except (
         aiokafka.errors.KafkaError,
         OSError,
@@ -98,9 +98,9 @@ async def apply_topics(
         raise log_words.LogUnavailable(f"topics could not be applied: {error!r}") from error
     finally:
         await clients.close_admin(admin)
-    if topics.TOKENS in created or await _named(bootstrap) is None:
+    if topics.TOKENS in created or await _wait_for_incarnation(bootstrap) is None:
         await _name_incarnation(bootstrap)
-    await compacted.sign_again(bootstrap)
+    await compacted.renew_signatures(bootstrap)
     if topics.CONVERSATIONS in existing:
         await moved_deletions.copy_deletions(bootstrap)
     return created
@@ -109,8 +109,8 @@ async def apply_topics(
 async def create_topics(
     bootstrap: str, names: Sequence[str], *, partitions: int, replication: int = 1
 ) -> list[str]:
-    """Create topics that are none of the product's, with the broker's settings, where they are
-    missing. Returns what was created.
+    """Create the missing topics among `names`, which are not the product's, with the broker's
+    settings. Returns the new topics' names.
 
     Raises:
         LogUnavailable: the broker refused, or does not answer.
@@ -120,13 +120,13 @@ async def create_topics(
     )
     try:
         await admin.start()
-        existing = set(await clients.ask_again(admin.list_topics))
+        existing = set(await clients.retry_once(admin.list_topics))
         created = [
             name
             for name in names
             if name not in existing and await _create(admin, name, partitions, replication, {})
         ]
-        await _known(admin, created)
+        await _wait_until_known(admin, created)
         return created
     except (aiokafka.errors.KafkaError, OSError, TimeoutError, AttributeError) as error:
         raise log_words.LogUnavailable(f"topics could not be created: {error!r}") from error
@@ -144,7 +144,7 @@ async def _create(
     """Whether this call created the topic. Of two that run at once only one may name the log's
     incarnation."""
     new = aiokafka.admin.NewTopic(name, partitions, replication, topic_configs=config)
-    answer = await clients.ask_again(lambda: admin.create_topics([new]))
+    answer = await clients.retry_once(lambda: admin.create_topics([new]))
     for topic_error in answer.topic_errors:  # create_topics returns errors instead of raising them
         code, message = topic_error[1], topic_error[2] if len(topic_error) > 2 else ""
         if code not in (0, _TOPIC_EXISTS):
@@ -152,50 +152,50 @@ async def _create(
     return all(topic_error[1] == 0 for topic_error in answer.topic_errors)
 
 
-async def _keep_for_ever(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -> None:
-    """Give a topic that an older version made with an end of its records the settings of the table.
-    Other settings of a topic that exists are its operator's. Where this user may not see them,
-    somebody else manages topics (`k8s/base/topics.yaml`)."""
+async def _remove_retention(admin: aiokafka.admin.AIOKafkaAdminClient, name: str) -> None:
+    """Give a topic that an older version created with a retention time the settings of the table.
+    Other settings of an existing topic belong to its operator. If this user may not see them,
+    another one manages the topics (`k8s/base/topics.yaml`)."""
     [row] = [row for row in topics.table(()) if row.name == name]
     resource = ConfigResource(ConfigResourceType.TOPIC, name)
-    [answer] = await clients.ask_again(lambda: admin.describe_configs([resource]))
+    [answer] = await clients.retry_once(lambda: admin.describe_configs([resource]))
     [(code, message, _, _, entries)] = answer.resources
     if code == _NOT_AUTHORIZED:
         return
     if code:
         raise log_words.LogUnavailable(f"settings of {name}: error {code} {message or ''}".strip())
-    found = {entry[0]: entry[1] for entry in entries}
-    if found["cleanup.policy"] == row.config["cleanup.policy"]:
+    settings = {entry[0]: entry[1] for entry in entries}
+    if settings["cleanup.policy"] == row.config["cleanup.policy"]:
         return
-    # All at once: what is not named here falls back to the broker's default.
-    given = {entry[0]: entry[1] for entry in entries if entry[3] == _OF_TOPIC}
-    given.pop("retention.ms", None)
-    wanted = ConfigResource(ConfigResourceType.TOPIC, name, {**given, **row.config})
-    [changed] = await clients.ask_again(lambda: admin.alter_configs([wanted]))
-    [(code, message, *_)] = changed.resources
+    # All at once: settings that are missing here fall back to the broker's default.
+    overrides = {entry[0]: entry[1] for entry in entries if entry[3] == _TOPIC_SETTING}
+    overrides.pop("retention.ms", None)
+    change = ConfigResource(ConfigResourceType.TOPIC, name, {**overrides, **row.config})
+    [result] = await clients.retry_once(lambda: admin.alter_configs([change]))
+    [(code, message, *_)] = result.resources
     if code:
         raise log_words.LogUnavailable(f"settings of {name}: error {code} {message or ''}".strip())
 
 
-async def _known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
+async def _wait_until_known(admin: aiokafka.admin.AIOKafkaAdminClient, names: list[str]) -> None:
     """Wait until brokers know these topics. Their metadata follows the controller's, on a busy
     machine by many seconds.
 
     Raises:
-        LogUnavailable: they do not know them after `KNOWN_S`.
+        LogUnavailable: they do not know them after `METADATA_TIMEOUT_S`.
     """
     unknown = list(names)
     try:
-        async with asyncio.timeout(KNOWN_S):
+        async with asyncio.timeout(METADATA_TIMEOUT_S):
             while unknown:
-                described = await clients.ask_again(
+                descriptions = await clients.retry_once(
                     functools.partial(admin.describe_topics, unknown)
                 )
-                unknown = [d["topic"] for d in described if d["error_code"]]
+                unknown = [d["topic"] for d in descriptions if d["error_code"]]
                 await asyncio.sleep(0.05 if unknown else 0)
     except TimeoutError as error:
         raise log_words.LogUnavailable(
-            f"after {KNOWN_S:g} s the broker still does not know {', '.join(unknown)}"
+            f"after {METADATA_TIMEOUT_S:g} s the broker still does not know {', '.join(unknown)}"
         ) from error
 
 
@@ -204,26 +204,28 @@ async def _name_incarnation(bootstrap: str) -> None:
     await compacted.append(bootstrap, topics.META, [(b"incarnation", value)])
 
 
-async def _named(bootstrap: str) -> str | None:
-    """The incarnation, or None. Waits a moment for another process that made the topics and is
+async def _wait_for_incarnation(bootstrap: str) -> str | None:
+    """The incarnation, or None. Waits a moment for another process that created the topics and is
     about to name it."""
 
-    async def named() -> str:
-        if (found := await _incarnation(bootstrap)) is None:
+    async def read_incarnation() -> str:
+        if (incarnation := await _incarnation(bootstrap)) is None:
             raise _NotYet
-        return found
+        return incarnation
 
     try:
-        return await retry_until(named, on=_NotYet, pause_s=clients.RETRY_S, deadline_s=NAMED_S)
+        return await retry_until(
+            read_incarnation, on=_NotYet, pause_s=clients.RETRY_S, deadline_s=NAMING_TIMEOUT_S
+        )
     except _NotYet:
         return None
 
 
 async def _incarnation(bootstrap: str) -> str | None:
-    kept = await compacted.latest(bootstrap, topics.META)
-    found = kept.by_key.get(b"incarnation")
-    record = records.decode_meta(found.value) if found is not None else None
-    if record is None and kept.forged:
+    compacted_topic = await compacted.latest(bootstrap, topics.META)
+    entry = compacted_topic.by_key.get(b"incarnation")
+    record = records.decode_meta(entry.value) if entry is not None else None
+    if record is None and compacted_topic.forged_count:
         # Not a log without a name: another one would make every response of it unreadable.
         raise log_words.LogUnavailable(
             "the log's incarnation record has no good tag: let the key file accept untagged "
@@ -240,10 +242,10 @@ async def _describe(bootstrap: str, deadline_s: float) -> dict[str, dict[str, An
     try:
         await start_client(admin, deadline_s)
         async with asyncio.timeout(deadline_s):
-            found = await clients.ask_again(
+            descriptions = await clients.retry_once(
                 lambda: admin.describe_topics([topics.TOKENS, topics.META])
             )
-            return {d["topic"]: d for d in found}
+            return {d["topic"]: d for d in descriptions}
     finally:
         await clients.close_admin(admin)
 
@@ -257,8 +259,8 @@ async def layout(bootstrap: str) -> Layout:
     """
     give_up = time.monotonic() + clients.ANSWER_DEADLINE_S
     try:
-        # A broker that has just started, or stood still for long, may answer and name no broker.
-        described = await retry_until(
+        # A broker that has just started, or was paused for long, may name no broker in its answer.
+        descriptions = await retry_until(
             lambda: _describe(bootstrap, give_up - time.monotonic()),
             on=aiokafka.errors.NodeNotReadyError,
             pause_s=clients.RETRY_S,
@@ -268,7 +270,7 @@ async def layout(bootstrap: str) -> Layout:
         raise log_words.LogUnavailable(f"Kafka at {bootstrap}: no broker of it is ready") from error
     except clients.CONNECTION_ERRORS as error:
         raise log_words.LogUnavailable(f"Kafka at {bootstrap}: {type(error).__name__}") from error
-    counts = {name: len(d["partitions"]) for name, d in described.items() if not d["error_code"]}
+    counts = {name: len(d["partitions"]) for name, d in descriptions.items() if not d["error_code"]}
     if not counts.get(topics.TOKENS) or not counts.get(topics.META):
         raise log_words.LogUnavailable("the topics do not exist: run `tailrace topics apply`")
     incarnation = await _incarnation(bootstrap)
@@ -283,14 +285,14 @@ async def wait_for_layout(
     read_layout: Callable[[], Awaitable[Layout]], waiting: Callable[[str], None]
 ) -> Layout:
     """Which log this is; waits for a broker that is starting and for topics that are being applied.
-    `waiting` is told each new reason to wait."""
-    told = ""
+    `waiting` is called with each new reason to wait."""
+    last_reason = ""
 
     def failed(error: Exception) -> None:
-        nonlocal told
-        if str(error) != told:
-            told = str(error)
-            waiting(told)
+        nonlocal last_reason
+        if str(error) != last_reason:
+            last_reason = str(error)
+            waiting(last_reason)
 
     return await retry_until(
         read_layout,

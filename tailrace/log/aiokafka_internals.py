@@ -1,15 +1,15 @@
 """The only module that uses private parts of aiokafka, and the check that they are as expected.
 
-Six things rest on them:
+Six features depend on them:
 
-- A producer whose send failed is discarded without a flush. aiokafka's `stop` would go on sending
-  records that were told to have failed.
-- Every produce request is announced before it goes onto a connection. So it is known of each record
-  whether it was ever sent, and what was given up is never sent.
+- A producer whose send failed is discarded without a flush. aiokafka's `stop` would send records
+  whose appends have failed already.
+- Every produce request is announced before it goes onto a connection. So each record is known to be
+  sent or not, and dropped records are never sent.
 - A sender task that ended by itself is noticed within a second, instead of by the append deadline.
 - A consumer that does not stop in time loses its connections at once.
-- What a consumer has fetched and will not hand out is freed at once. It is up to megabytes, and
-  refers to itself.
+- Records that a consumer has fetched and will not return are freed at once. They are megabytes in
+  reference cycles.
 - A record with a header name that is not UTF-8, which brokers take, is read as Kafka's own client
   reads it: U+FFFD stands for what cannot be decoded. aiokafka raises UnicodeDecodeError, again at
   each fetch of the batch.
@@ -34,7 +34,7 @@ from aiokafka.record import default_records, memory_records
 from tailrace.log.deadlines import finishes_within
 from tailrace.private_parts import Part
 
-WRITTEN_FOR: Final = "0.14"
+EXPECTED_VERSION: Final = "0.14"
 CLOSE_S: Final = 1.0
 SENDER_END_S: Final = 4.0
 
@@ -122,8 +122,8 @@ class _Text(bytes):
     """Decodes what is no UTF-8, too."""
 
     def __getitem__(self, at: SupportsIndex | slice) -> Any:
-        found = super().__getitem__(at)
-        return _Text(found) if isinstance(found, bytes) else found
+        text = super().__getitem__(at)
+        return _Text(text) if isinstance(text, bytes) else text
 
     def decode(self, *_: Any) -> str:
         return bytes.decode(self, errors="replace")
@@ -197,20 +197,20 @@ class InternalApi:
         client = producer.client
         send = client.send
 
-        async def guarded(node_id: int, request: Any, **how: Any) -> Any:
+        async def guarded_send(node_id: int, request: Any, **how: Any) -> Any:
             if isinstance(request, ProduceRequest):
                 # Nothing is sent before there is a connection. From here to the write in `send`
                 # nothing awaits.
                 ready = await client.ready(node_id, **how)
-                named = {(topic, p) for topic, parts in request._topics for p, _ in parts}
-                if not ready or not may_send(named):
+                partitions = {(topic, p) for topic, parts in request._topics for p, _ in parts}
+                if not ready or not may_send(partitions):
                     raise aiokafka.errors.NodeNotReadyError(f"node {node_id}")
             return await send(node_id, request, **how)
 
-        client.send = guarded
+        client.send = guarded_send
         return True
 
-    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+    def drop_prefetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
         """Free what was fetched and not read."""
         for fetched in consumer._fetcher._records.values():
             unread = getattr(fetched, "_partition_records", None)  # an error has none

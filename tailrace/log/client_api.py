@@ -40,7 +40,7 @@ class ClientApi(Protocol):
         it.
         """
 
-    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+    def drop_prefetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
         """Free what was fetched and not read. To be called before the assignment changes."""
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
@@ -62,7 +62,7 @@ class PublicApi:
         """False: public API does not tell what was sent."""
         return False
 
-    def forget_fetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
+    def drop_prefetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
         """Nothing: it waits for the garbage collector, up to a fetch for each change."""
 
     async def stop_consumer(self, consumer: aiokafka.AIOKafkaConsumer, deadline_s: float) -> None:
@@ -94,36 +94,36 @@ async def _stop(client: Any, close: Callable[[], Awaitable[None]]) -> None:
 
 
 _public_only = False
-_chosen: ClientApi | None = None
+_current: ClientApi | None = None
 
 
-def choose(version: str, changed: Sequence[str], *, public_api: bool) -> ClientApi:
+def choose(version: str, differences: Sequence[str], *, public_api: bool) -> ClientApi:
     """Private parts, unless the operator asked for public API only or a part has changed. The
     choice of public API is logged in one line that names the reason."""
     if public_api:
         because = "TAILRACE_KAFKA_PUBLIC_API is set"
-    elif changed:
+    elif differences:
         because = (
-            f"aiokafka {version} is not as {aiokafka_internals.WRITTEN_FOR}: "
+            f"aiokafka {version} is not as {aiokafka_internals.EXPECTED_VERSION}: "
             "its public API is used, which is slower"
         )
     else:
         return aiokafka_internals.InternalApi()
-    telemetry.log(telemetry.Action.KAFKA_FALLBACK, because=because, changed=list(changed))
+    telemetry.log(telemetry.Action.KAFKA_FALLBACK, because=because, changed=list(differences))
     return PublicApi()
 
 
 def use_public_api(only: bool) -> None:
     """Say once, at the start of the process, what `default` is to choose from."""
-    global _public_only, _chosen
-    _public_only, _chosen = only, None
+    global _public_only, _current
+    _public_only, _current = only, None
 
 
 def default() -> ClientApi:
     """The process's choice; made at the first use."""
-    global _chosen
-    if _chosen is None:
-        changed = private_parts.changes(aiokafka_internals.PARTS)
+    global _current
+    if _current is None:
+        differences = private_parts.changes(aiokafka_internals.PARTS)
         version = importlib.metadata.version("aiokafka")
-        _chosen = choose(version, changed, public_api=_public_only)
-    return _chosen
+        _current = choose(version, differences, public_api=_public_only)
+    return _current

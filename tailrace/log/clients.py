@@ -27,8 +27,8 @@ CONNECTION_ERRORS = (aiokafka.errors.KafkaError, OSError)
 
 
 def new_consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
-    """A consumer without a group. An offset that is not in the log is an error: it does not choose
-    another one."""
+    """A consumer without a group. An offset that is not in the log is an error, not a reason to
+    choose another one."""
     return aiokafka.AIOKafkaConsumer(
         **address.options(bootstrap),
         enable_auto_commit=False,
@@ -40,13 +40,13 @@ def new_consumer(bootstrap: str, **settings: Any) -> aiokafka.AIOKafkaConsumer:
     )
 
 
-async def started_consumer(
+async def start_consumer(
     make: Callable[[], aiokafka.AIOKafkaConsumer],
     api: client_api.ClientApi,
     deadline_s: float = float("inf"),
     failed: Callable[[], None] = lambda: None,
 ) -> aiokafka.AIOKafkaConsumer:
-    """A started consumer that `make` made; waits for a broker that is away.
+    """A started consumer from `make`; waits for a broker that is away.
 
     `failed` is called after each attempt that failed.
 
@@ -57,16 +57,16 @@ async def started_consumer(
 
     async def attempt() -> aiokafka.AIOKafkaConsumer:
         try:
-            return await started()
+            return await start()
         except CONNECTION_ERRORS:
             failed()
             raise
 
-    async def started() -> aiokafka.AIOKafkaConsumer:
+    async def start() -> aiokafka.AIOKafkaConsumer:
         consumer = make()
         try:
             await start_client(consumer, give_up - time.monotonic())
-        except BaseException:  # also cancelled: a half started consumer would go on by itself
+        except BaseException:  # also cancelled: a half started consumer would continue by itself
             await api.stop_consumer(consumer, 1.0)
             raise
         return consumer
@@ -81,13 +81,13 @@ async def started_consumer(
         ) from error
 
 
-async def ask_again(ask: Callable[[], Awaitable[T]]) -> T:
+async def retry_once(query: Callable[[], Awaitable[T]]) -> T:
     """The answer of an admin client. Its first call after the broker ended its connection fails, so
-    it is asked again once."""
+    the query is repeated once."""
     try:
-        return await ask()
+        return await query()
     except aiokafka.errors.KafkaConnectionError:
-        return await ask()
+        return await query()
 
 
 async def close_admin(admin: aiokafka.admin.AIOKafkaAdminClient) -> None:

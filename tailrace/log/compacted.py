@@ -23,23 +23,23 @@ _READ: Final[Mapping[str, Callable[[bytes | None, bytes | None], object | None]]
 }
 
 
-class Kept(NamedTuple):
+class Compacted(NamedTuple):
     """What a topic holds: the last good record of each key, and how many were forged."""
 
     by_key: dict[bytes, log_words.Record]
-    forged: int
+    forged_count: int
 
 
 async def append(
-    bootstrap: str, topic: str, kept: Sequence[tuple[bytes, bytes]], partition: int = 0
+    bootstrap: str, topic: str, entries: Sequence[tuple[bytes, bytes]], partition: int = 0
 ) -> None:
     """Append (key, value) pairs to one partition. Raises LogUnavailable."""
     producer = aiokafka.AIOKafkaProducer(**address.options(bootstrap), acks="all")
     try:
         async with asyncio.timeout(clients.APPEND_DEADLINE_S):
             await producer.start()
-            for key, value in kept:
-                headers = record_keys.signed(topic, partition, key, value, ())
+            for key, value in entries:
+                headers = record_keys.sign_headers(topic, partition, key, value, ())
                 await producer.send_and_wait(
                     topic, value=value, key=key, partition=partition, headers=headers
                 )
@@ -51,42 +51,42 @@ async def append(
         await client_api.default().discard_producer(producer)
 
 
-async def latest(bootstrap: str, topic: str) -> Kept:
+async def latest(bootstrap: str, topic: str) -> Compacted:
     """Read partition 0. Raises LogUnavailable."""
-    asking, replays = offsets.Offsets(bootstrap), readers.Replays(bootstrap, size=1)
+    queries, replays = offsets.Offsets(bootstrap), readers.Replays(bootstrap, size=1)
     by_key: dict[bytes, log_words.Record] = {}
-    forged = 0
+    forged_count = 0
     try:
-        start = (await asking.beginnings(topic, [0]))[0]
-        end = (await asking.ends(topic, [0]))[0]
+        start = (await queries.beginnings(topic, [0]))[0]
+        end = (await queries.ends(topic, [0]))[0]
         async for batch in replays.read(topic, 0, start, end):
             for r in batch:
-                forged += bool(r.forged)
+                forged_count += bool(r.forgery)
                 if r.key is not None and _READ[topic](r.key, r.value) is not None:
                     by_key[r.key] = r
-        return Kept(by_key, forged)
+        return Compacted(by_key, forged_count)
     finally:
-        await asking.stop()
+        await queries.stop()
         await replays.stop()
 
 
-async def sign_again(bootstrap: str) -> int:
-    """Append once more what no signature of the newest key covers. Returns how many records.
+async def renew_signatures(bootstrap: str) -> int:
+    """Append the records again that have no tag of the newest key. Returns their number.
 
-    Who lifts a revocation in the same moment may have to do it again: the record that is signed
-    again is the one that was read.
+    A revocation that is lifted at the same moment may have to be lifted again: this appends the
+    record that it has read.
 
     Raises:
         LogUnavailable
     """
-    signed = 0
+    count = 0
     for topic in _READ:
-        wanting = [
+        unsigned = [
             (key, record.value)
             for key, record in (await latest(bootstrap, topic)).by_key.items()
-            if record.value is not None and not record_keys.signed_by_newest(record.headers)
+            if record.value is not None and not record_keys.has_newest_tag(record.headers)
         ]
-        if wanting:
-            await append(bootstrap, topic, wanting)
-        signed += len(wanting)
-    return signed
+        if unsigned:
+            await append(bootstrap, topic, unsigned)
+        count += len(unsigned)
+    return count

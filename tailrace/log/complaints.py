@@ -9,8 +9,8 @@ from typing import Final
 from tailrace.log import aiokafka_internals
 from tailrace.telemetry import Action, log
 
-# After this time without a complaint the broker is back: the client complains several times a
-# second while it is away.
+# After this time without a complaint the broker is back: while it is away the client complains
+# several times a second.
 QUIET_S: Final = 5.0
 REPEAT_S: Final = 60.0  # any other complaint is let through once in this time
 
@@ -24,7 +24,7 @@ class KafkaComplaints:
         away_since: when the first connection complaint came; None while the broker answers.
         complaints: lines swallowed since then.
         _last: time of the latest complaint while away.
-        _said: message template -> when it was last let through.
+        _last_passed: by message template, when it was last let through.
     """
 
     def __init__(self, quiet_s: float = QUIET_S) -> None:
@@ -32,7 +32,7 @@ class KafkaComplaints:
         self.complaints = 0
         self._quiet_s = quiet_s
         self._last = 0.0
-        self._said: dict[str, float] = {}
+        self._last_passed: dict[str, float] = {}
 
     def complain(self, template: str, now: float) -> Action | None:
         """KAFKA_AWAY: the broker went away. NOTE: let this line through. None: swallow it."""
@@ -44,9 +44,9 @@ class KafkaComplaints:
             self.away_since = self._last = now
             self.complaints = 1
             return Action.KAFKA_AWAY
-        if now - self._said.get(template, -REPEAT_S) < REPEAT_S:
+        if now - self._last_passed.get(template, -REPEAT_S) < REPEAT_S:
             return None
-        self._said[template] = now
+        self._last_passed[template] = now
         return Action.NOTE
 
     def back(self, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Files that requests name, out of `llm.files`."""
+"""Reads files that requests name from `llm.files`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ async def read(ranges: interfaces.RangeReader, sha256: str, where: files.Place) 
     """A file.
 
     Raises:
-        HistoryLost: it is not there, or is not this file.
+        HistoryLost: it is not there, or it is another file.
         LogUnavailable
     """
-    wanted, found = frozenset(where.at), {}
+    offsets, values = frozenset(where.at), {}
     async with contextlib.aclosing(
         ranges.read(topics.FILES, where.p, *files.span(where))
     ) as batches:
         async for batch in batches:
-            found.update({r.offset: r.value or b"" for r in batch if r.offset in wanted})
+            values.update({r.offset: r.value or b"" for r in batch if r.offset in offsets})
     try:
-        return await asyncio.to_thread(files.joined, sha256, where, found)
+        return await asyncio.to_thread(files.join, sha256, where, values)
     except files.Differs as error:
         raise log_words.HistoryLost(str(error)) from error
 
@@ -34,28 +34,28 @@ async def read(ranges: interfaces.RangeReader, sha256: str, where: files.Place) 
 Read = Callable[[str, files.Place], Awaitable[bytes]]
 
 
-async def whole(read_file: Read, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages whose image parts have their `data`, those that are kept apart too.
+async def with_files(read_file: Read, messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose image parts all have their `data`, also those of files in `llm.files`.
 
     Raises:
         HistoryLost, LogUnavailable: like `read`.
     """
-    messages, found = list(messages), {}
+    messages, contents = list(messages), {}
     for part in images.parts(messages):
-        if "file" in part and part["sha256"] not in found:
+        if "file" in part and part["sha256"] not in contents:
             try:
-                where = files.place(part["file"])
+                where = files.parse_place(part["file"])
             except files.NoPlace as error:
                 raise log_words.HistoryLost(str(error)) from error
             data = await read_file(part["sha256"], where)
-            found[part["sha256"]] = await asyncio.to_thread(files.encoded, data)
-    if not found:
+            contents[part["sha256"]] = await asyncio.to_thread(files.encode_base64, data)
+    if not contents:
         return messages
 
     def with_data(part: dict[str, Any]) -> dict[str, Any]:
         if "file" not in part:
             return part
-        kept = {name: value for name, value in part.items() if name != "file"}
-        return {**kept, "data": found[part["sha256"]]}
+        fields = {name: value for name, value in part.items() if name != "file"}
+        return {**fields, "data": contents[part["sha256"]]}
 
-    return images.changed(messages, with_data)
+    return images.map_images(messages, with_data)

@@ -16,16 +16,16 @@ from tailrace import telemetry
 from tailrace.log import address, client_api, clients, liveness, offsets, record_keys
 from tailrace.protocol import log_words
 
-# A partition that is resumed or newly assigned may wait this long behind the fetch of the others.
+# A partition that is resumed or newly assigned may wait this long for the fetch of the others.
 WAIT_MS = 200
-# A member learns of a rebalance by its next heartbeat. Until the last one has, no partition of the
-# group has an owner that reads it.
+# A member learns of a rebalance with its next heartbeat. Until all members know it, no partition of
+# the group has an owner that reads it.
 HEARTBEAT_MS = 300
 COMMIT_DEADLINE_S = 5.0
-# A member whose heartbeats are refused is taken out of its group, and its consumer says nothing: it
-# keeps what was assigned to it, or waits for an assignment for ever. The group is asked so often,
-# and twice, because a member that joins may not be listed.
-GROUP_LOOK_S = 10.0
+# A member whose heartbeats are refused is removed from its group, and its consumer reports nothing:
+# it keeps its assignment, or waits for one for ever. So the group's members are read at this
+# interval, and two absences count, because a member that is joining may not be listed.
+GROUP_CHECK_S = 10.0
 ABSENCES = 2
 
 
@@ -56,10 +56,10 @@ class GroupConsumer:
         _consumer: the joined client; None before `start` and after the membership was given up.
         _stopped: set by `stop`; the member does not join any more.
         _rejoin: the next poll gives the membership up.
-        _liveness: whether the consumer hears of the partitions that are not paused.
-        _absences: how often in a row the group was found without this member.
-        _look: asks the group; None or done while nothing is asked.
-        _look_at: when to ask next.
+        _liveness: whether the consumer gets answers for the partitions that are not paused.
+        _absences: how often in a row the group did not list this member.
+        _check: reads the group's members; None or done while nothing is read.
+        _check_at: when to read them next.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class GroupConsumer:
         read_committed: bool = False,
         api: client_api.ClientApi | None = None,
     ) -> None:
-        """`read_committed`: return nothing of transactions that are open or aborted."""
+        """`read_committed`: skip records of transactions that are open or aborted."""
         self._listener = _Listener(assigned, revoked)
         self._group = group
         self._client_id = client_id
@@ -108,22 +108,22 @@ class GroupConsumer:
             WAIT_MS / 1000,
         )
         self._absences = 0
-        self._look: asyncio.Task[None] | None = None
-        self._look_at = 0.0
+        self._check: asyncio.Task[None] | None = None
+        self._check_at = 0.0
 
     @property
     def answers(self) -> bool:
-        """Whether it gets what its partitions hold, as far as is known (`liveness`)."""
+        """Whether the brokers answer its fetches, by what is known (`liveness`)."""
         return self._liveness.answers
 
     async def start(self) -> None:
         """Join the group; waits for a broker that is away."""
         if self._consumer is None:
-            self._consumer = await clients.started_consumer(
-                self._subscribed, self._api, failed=self._liveness.refused
+            self._consumer = await clients.start_consumer(
+                self._new_consumer, self._api, failed=self._liveness.on_refused
             )
-            self._liveness.connected()
-            self._absences, self._look_at = 0, time.monotonic() + GROUP_LOOK_S
+            self._liveness.on_connected()
+            self._absences, self._check_at = 0, time.monotonic() + GROUP_CHECK_S
         if self._stopped:  # while it joined
             await self.stop()
             raise log_words.LogUnavailable("the group consumer was stopped")
@@ -151,75 +151,77 @@ class GroupConsumer:
             await self._leave()
             raise log_words.LogUnavailable(type(error).__name__) from error
         records = [record_keys.record(r) for batch in batches.values() for r in batch]
-        self._liveness.polled(consumer, {}, full=len(records) >= max_records)
-        if time.monotonic() >= self._look_at and (self._look is None or self._look.done()):
-            self._look_at = time.monotonic() + GROUP_LOOK_S
-            self._look = asyncio.create_task(self._look_for_itself())
+        self._liveness.after_poll(consumer, {}, full=len(records) >= max_records)
+        if time.monotonic() >= self._check_at and (self._check is None or self._check.done()):
+            self._check_at = time.monotonic() + GROUP_CHECK_S
+            self._check = asyncio.create_task(self._check_membership())
         return records
 
     def rejoin(self) -> None:
         """Have the next poll give the membership up, so that the one after it joins again.
 
-        Not done here: a poll that is under way would fail in the closed client.
+        Not done here: a running poll would fail in the closed client.
         """
         self._rejoin = True
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Return no records of these; partitions that are not owned (just revoked) are ignored."""
-        self._member().pause(*self._owned(partitions))
+        self._member().pause(*self._owned_partitions(partitions))
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Return records of these again."""
-        self._member().resume(*self._owned(partitions))
+        self._member().resume(*self._owned_partitions(partitions))
 
     def seek(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        """Read these partitions from these offsets on; partitions not owned are ignored. What a
-        poll had fetched of them is dropped."""
-        for tp in self._owned(offsets):
+        """Read these partitions from these offsets on; partitions not owned are ignored. Fetched
+        records of them are dropped."""
+        for tp in self._owned_partitions(offsets):
             self._member().seek(tp, offsets[(tp.topic, tp.partition)])
 
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition.
 
-        Returns False when a partition is not owned any more (rebalance), which is no error. Nothing
-        is committed for it: the broker would accept the commit and move the new owner's offset
-        back.
+        Returns False when a partition is not owned any more (rebalance), which is not an error.
+        Nothing is committed for it: the broker would accept the commit and move the new owner's
+        offset back.
 
         Raises:
             LogUnavailable: no answer.
         """
-        owned = {tp: offsets[(tp.topic, tp.partition)] for tp in self._owned(offsets)}
-        if not owned:
+        own_offsets = {
+            tp: offsets[(tp.topic, tp.partition)] for tp in self._owned_partitions(offsets)
+        }
+        if not own_offsets:
             return not offsets
         try:
             async with asyncio.timeout(COMMIT_DEADLINE_S):
-                await self._member().commit(owned)
+                await self._member().commit(own_offsets)
         except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError):
             return False
         except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
             raise log_words.LogUnavailable(f"commit: {type(error).__name__}") from error
-        return len(owned) == len(offsets)
+        return len(own_offsets) == len(offsets)
 
     async def stop(self) -> None:
         """Leave the group within a deadline."""
         self._stopped = True
         await self._liveness.stop()
-        if self._look is not None:
-            self._look.cancel()
-            await asyncio.wait({self._look})
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.wait({self._check})
         await self._offsets.stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
 
-    async def _look_for_itself(self) -> None:
-        """Join again where the group does not have this member."""
+    async def _check_membership(self) -> None:
+        """Join again if the group does not list this member."""
         try:
             members = await self._offsets.members(self._group)
         except log_words.LogUnavailable:
             return
-        listed = any(member.startswith(f"{self._client_id}-") for member in members)
-        self._absences = 0 if listed else self._absences + 1
+        is_member = any(member.startswith(f"{self._client_id}-") for member in members)
+        self._absences = 0 if is_member else self._absences + 1
         if self._absences == ABSENCES:
             telemetry.READERS_REPLACED.labels(self._client_id).inc()
             telemetry.log(
@@ -233,11 +235,11 @@ class GroupConsumer:
         self._rejoin = False
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            owned = consumer.assignment()
+            partitions = consumer.assignment()
             await self._api.stop_consumer(consumer, clients.STOP_DEADLINE_S)
-            await self._listener.on_partitions_revoked(owned)
+            await self._listener.on_partitions_revoked(partitions)
 
-    def _subscribed(self) -> aiokafka.AIOKafkaConsumer:
+    def _new_consumer(self) -> aiokafka.AIOKafkaConsumer:
         if self._stopped:
             raise log_words.LogUnavailable("the group consumer was stopped")
         consumer = self._make()
@@ -249,8 +251,10 @@ class GroupConsumer:
             raise log_words.LogUnavailable("not a member of the group")
         return self._consumer
 
-    def _owned(self, partitions: Iterable[tuple[str, int]]) -> list[aiokafka.TopicPartition]:
-        assigned = self._member().assignment()
+    def _owned_partitions(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> list[aiokafka.TopicPartition]:
+        assignment = self._member().assignment()
         return [
-            tp for tp in (aiokafka.TopicPartition(t, p) for t, p in partitions) if tp in assigned
+            tp for tp in (aiokafka.TopicPartition(t, p) for t, p in partitions) if tp in assignment
         ]

@@ -21,33 +21,33 @@ async def move(
     group: str,
     offsets: Mapping[tuple[str, int], tuple[int, str]],
     *,
-    fenced: Iterable[str] = (),
+    transactional_ids: Iterable[str] = (),
 ) -> None:
     """Commit (next offset, metadata) by (topic, partition).
 
-    `fenced`: transactional ids whose producers commit offsets of the group. They are fenced before:
-    a member that was only paused is none of the group any more, and would commit a transaction that
-    it had begun over these offsets. One that runs takes its id again.
+    `transactional_ids`: of producers that commit offsets of the group. They are fenced first: a
+    member that was only paused is not in the group any more, and would commit a transaction that it
+    had begun over these offsets. A running one acquires its id again.
 
     Raises:
         GroupRuns: nothing was committed.
         LogUnavailable: no answer.
     """
-    for transactional_id in fenced:
+    for transactional_id in transactional_ids:
         fence = transactions.Transactions(bootstrap, transactional_id, client_id=group)
         await fence.start()
         await fence.stop()
     consumer = aiokafka.AIOKafkaConsumer(
         **address.options(bootstrap), group_id=group, enable_auto_commit=False
     )
-    committed = {
+    commits = {
         aiokafka.TopicPartition(topic, partition): OffsetAndMetadata(offset, metadata)
         for (topic, partition), (offset, metadata) in offsets.items()
     }
     try:
         await deadlines.start_client(consumer, clients.ANSWER_DEADLINE_S)
-        consumer.assign(list(committed))
-        await consumer.commit(committed)
+        consumer.assign(list(commits))
+        await consumer.commit(commits)
     except (aiokafka.errors.CommitFailedError, aiokafka.errors.UnknownMemberIdError) as error:
         raise GroupRuns(group) from error
     except clients.CONNECTION_ERRORS as error:

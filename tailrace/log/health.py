@@ -11,15 +11,15 @@ from typing import Final
 from tailrace import telemetry
 from tailrace.protocol import log_words
 
-ASK_EVERY_S: Final = 2.0
-ANSWER_S: Final = 3.0  # an answer takes milliseconds; a pause for garbage is no outage
+QUERY_INTERVAL_S: Final = 2.0
+ANSWER_S: Final = 3.0  # an answer takes milliseconds; a GC pause is not an outage
 
 
 class Health:
     """Asks a small question every few seconds.
 
-    Tail readers do not tell: their client tries again without a word, and an idle log looks like a
-    dead broker.
+    Tail readers cannot show it: their client retries silently, and an idle log looks like a dead
+    broker.
 
     Attributes:
         answers: the last question was answered in time; False before the first answer.
@@ -29,10 +29,10 @@ class Health:
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[object]],
+        query: Callable[[], Awaitable[object]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask = ask
+        self._query = query
         self._clock = clock
         self._failed = False
         self._back_at = -math.inf
@@ -47,17 +47,17 @@ class Health:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            self.answers = await self._answered()
+            self.answers = await self._probe()
             if self.answers and self._failed:
                 self._back_at = self._clock()
             self._failed = not self.answers
             telemetry.KAFKA_AWAY.set(not self.answers)
-            await asyncio.sleep(ASK_EVERY_S)
+            await asyncio.sleep(QUERY_INTERVAL_S)
 
-    async def _answered(self) -> bool:
+    async def _probe(self) -> bool:
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._ask()
+                await self._query()
         except (log_words.LogUnavailable, TimeoutError):
             return False
         return True

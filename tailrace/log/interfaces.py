@@ -1,4 +1,4 @@
-"""What the parts of the log client offer to their callers, as protocols.
+"""Interfaces of the log client, as protocols.
 
 Callers take these types as arguments. `tailrace.log` implements them over Kafka; the tests
 implement them in memory. One contract test class holds both implementations.
@@ -19,7 +19,7 @@ TopicPartition = tuple[str, int]
 # Reads which log this is. Raises LogUnavailable.
 LayoutQuery = Callable[[], Awaitable[Layout]]
 
-# Told by a group consumer which partitions it got or lost.
+# Called by a group consumer with the partitions that it got or lost.
 RebalanceCallback = Callable[[set[TopicPartition]], Awaitable[None]]
 
 
@@ -60,7 +60,7 @@ class TailReader(Protocol):
 
 
 class RangeReader(Protocol):
-    """Reads bounded ranges beside the tail (replays), on a few connections."""
+    """Reads bounded ranges (replays), on a few connections of its own."""
 
     async def start(self) -> None:
         """Connect before the first use; waits for a broker that is away."""
@@ -81,7 +81,7 @@ class RangeReader(Protocol):
 
 
 class OffsetQueries(Protocol):
-    """Answers questions about offsets. Every question raises LogUnavailable without an answer."""
+    """Queries offsets. Every query raises LogUnavailable without an answer."""
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """End offset (the next to be written) of each partition."""
@@ -100,7 +100,7 @@ class OffsetQueries(Protocol):
 
 
 class TimedOffsetQueries(OffsetQueries, Protocol):
-    """Also answers where a time begins."""
+    """Also finds the offset of a time."""
 
     async def since(self, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
         """Offset of the first record at or after a time (ms), of each partition that has one."""
@@ -147,7 +147,7 @@ class RecordWriter(Protocol):
 
 
 class GroupMember(Protocol):
-    """One member of a consumer group. Its callbacks tell what it owns."""
+    """One member of a consumer group. Its callbacks report which partitions it owns."""
 
     @property
     def answers(self) -> bool:

@@ -1,8 +1,8 @@
-"""Finds the partitions of which a consumer hears nothing although another client would.
+"""Finds the partitions for which a consumer gets no answers although another client would.
 
-A consumer of aiokafka keeps the password, the certificates and the addresses that it was made with.
-While its login is refused, or its connection is dead, it tries again, returns nothing and raises
-nothing. An idle topic looks the same. What differs: an idle broker answers each fetch.
+A consumer of aiokafka keeps the password, the certificates and the addresses of its creation. While
+its login is refused, or its connection is dead, it retries, returns nothing and raises nothing. An
+idle topic looks the same, with one difference: an idle broker answers each fetch.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tailrace.log import client_api, clients
 from tailrace.protocol import log_words
 
 CHECK_S: Final = 0.5
-# Without an answer to a fetch, plus the time for which a broker may hold one. A broker that pauses
-# for its garbage is not away.
+# Without an answer to a fetch, plus the time for which a broker may hold a fetch. A broker in a GC
+# pause is not away.
 SILENT_S: Final = 3.0
-# Brokers elect a leader within their session timeout of 9 s. Until then nobody hears anything.
+# Brokers elect a leader within their session timeout of 9 s. Until then no client gets answers.
 UNREACHABLE_S: Final = 20.0
 CONNECT_S: Final = 2.0
 ANSWER_S: Final = 2.0
@@ -43,9 +43,9 @@ class Liveness:
         _silent_s: seconds of polling without an answer, by partition.
         _missing: partitions of which has to be heard before the reader answers.
         _refused: no new client could connect.
-        _checked: time of the last check; None until the first one.
+        _checked_at: time of the last check; None until the first one.
         _full: a poll since the last check left records where they were: not all were to be fetched.
-        _look: asks a new consumer; None or done while nothing is silent.
+        _probe: asks a new consumer; None or done while nothing is silent.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Liveness:
         self._silent_s: dict[aiokafka.TopicPartition, float] = {}
         self._missing: set[aiokafka.TopicPartition] = set()
         self._refused = False
-        self._checked: float | None = None
+        self._checked_at: float | None = None
         self._full = False
-        self._look: asyncio.Task[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
         self._answers = True
         self.blind = False
 
@@ -77,13 +77,13 @@ class Liveness:
         """Whether the reader gets what its partitions hold, as far as is known."""
         return self._answers
 
-    def connected(self) -> None:
-        """There is another consumer from now on."""
+    def on_connected(self) -> None:
+        """A new consumer is connected."""
         self.blind = self._refused = False
         self._forget()
 
-    def nothing_followed(self) -> None:
-        """The consumer has no partition, so there is none of which it hears nothing."""
+    def on_nothing_followed(self) -> None:
+        """The consumer has no partition, so none is silent."""
         self._refused = False
         self._missing.clear()
         self._forget()
@@ -91,22 +91,22 @@ class Liveness:
     def _forget(self) -> None:
         self._marks.clear()
         self._silent_s.clear()
-        self._checked = None
-        self._tell()
+        self._checked_at = None
+        self._publish()
 
-    def refused(self) -> None:
+    def on_refused(self) -> None:
         """No consumer could connect."""
         self._refused = True
-        self._tell()
+        self._publish()
 
-    def polled(
+    def after_poll(
         self,
         consumer: aiokafka.AIOKafkaConsumer,
         positions: Mapping[aiokafka.TopicPartition, int],
         *,
         full: bool,
     ) -> None:
-        """Check, after a poll of the consumer, whether it hears of its partitions.
+        """Check, after a poll of the consumer, whether it gets answers for its partitions.
 
         Args:
             positions: next offsets, where they are known.
@@ -114,59 +114,59 @@ class Liveness:
         """
         self._full = self._full or full
         now = self._clock()
-        if self._checked is not None and now - self._checked < CHECK_S:
+        if self._checked_at is not None and now - self._checked_at < CHECK_S:
             return
-        # A caller that comes late, or a process that stood still, has not listened meanwhile.
-        elapsed = min(now - (self._checked or now), CHECK_S + self._wait_s)
-        self._checked = now
+        # Time between polls, or time in which the process was paused, does not count.
+        elapsed_s = min(now - (self._checked_at or now), CHECK_S + self._wait_s)
+        self._checked_at = now
         if self._full:
-            self._full, elapsed = False, 0.0
-        listened = consumer.assignment() - consumer.paused()
-        for tp in self._silent_s.keys() - listened:
+            self._full, elapsed_s = False, 0.0
+        partitions = consumer.assignment() - consumer.paused()
+        for tp in self._silent_s.keys() - partitions:
             del self._silent_s[tp]
-        for tp in listened:
+        for tp in partitions:
             mark = consumer.last_poll_timestamp(tp)
             if mark is not None and mark != self._marks.get(tp):
                 self._silent_s[tp] = 0.0
                 self._missing.discard(tp)
             else:
-                self._silent_s[tp] = self._silent_s.get(tp, 0.0) + elapsed
+                self._silent_s[tp] = self._silent_s.get(tp, 0.0) + elapsed_s
             self._marks[tp] = mark
-        self._missing &= listened
+        self._missing &= partitions
         silent = {tp for tp, s in self._silent_s.items() if s >= SILENT_S + self._wait_s}
         if not silent:
             self._refused = False
-            if self._look is not None:
-                self._look.cancel()
-        elif not self.blind and (self._look is None or self._look.done()):
-            self._look = asyncio.create_task(self._ask(silent, positions))
-        self._tell()
+            if self._probe is not None:
+                self._probe.cancel()
+        elif not self.blind and (self._probe is None or self._probe.done()):
+            self._probe = asyncio.create_task(self._probe_partitions(silent, positions))
+        self._publish()
 
     async def stop(self) -> None:
         """End what is under way."""
-        if self._look is not None:
-            self._look.cancel()
-            await asyncio.wait({self._look})
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.wait({self._probe})
         self._refused = False
         self._missing.clear()
-        self._tell()
+        self._publish()
 
-    async def _ask(
+    async def _probe_partitions(
         self,
         silent: set[aiokafka.TopicPartition],
         positions: Mapping[aiokafka.TopicPartition, int],
     ) -> None:
-        other = None
-        while other is None:
+        probe = None
+        while probe is None:
             # Not left to the next poll: when the broker is back, the service is ready at once.
             with contextlib.suppress(log_words.LogUnavailable):
-                other = await clients.started_consumer(
-                    self._make, self._api, CONNECT_S, self.refused
+                probe = await clients.start_consumer(
+                    self._make, self._api, CONNECT_S, self.on_refused
                 )
         try:
-            ends = await asyncio.gather(*(_end(other, tp) for tp in silent))
+            ends = await asyncio.gather(*(_end(probe, tp) for tp in silent))
         finally:
-            await self._api.stop_consumer(other, clients.STOP_DEADLINE_S)
+            await self._api.stop_consumer(probe, clients.STOP_DEADLINE_S)
         self._refused = False
         for tp, end in zip(silent, ends, strict=True):
             if end is not None:
@@ -183,9 +183,9 @@ class Liveness:
                 client=self._client_id,
                 partitions=sorted(tp.partition for tp in silent),
             )
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """Publish a change of `answers`."""
         answers = not (self._refused or self._missing)
         if answers == self._answers:

@@ -33,19 +33,19 @@ class Mark(NamedTuple):
     digest: str
 
     @classmethod
-    def of(cls, record: log_words.Record) -> Mark:
+    def from_record(cls, record: log_words.Record) -> Mark:
         """The mark of a record."""
-        if record.forged:
+        if record.forgery:
             return cls(record.offset, record.timestamp, _UNREAD)
-        found = 0
+        checksum = 0
         for field in (record.key, record.value):
             size = -1 if field is None else len(field)
-            found = zlib.crc32(b"%d:" % size + (field or b""), found)
-        return cls(record.offset, record.timestamp, f"{found:08x}")
+            checksum = zlib.crc32(b"%d:" % size + (field or b""), checksum)
+        return cls(record.offset, record.timestamp, f"{checksum:08x}")
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
-        """The mark that a text says, or None: it says none."""
+        """The mark in a text, or None: the text is not a mark."""
         with contextlib.suppress(ValueError):
             offset, timestamp, digest = text.split(":")
             return cls(int(offset), int(timestamp), digest)
@@ -56,14 +56,14 @@ class Mark(NamedTuple):
 
     def names(self, record: log_words.Record) -> bool:
         """Whether it is the mark of this record."""
-        other = Mark.of(record)
+        other = Mark.from_record(record)
         if _UNREAD in (self.digest, other.digest):
             return self[:2] == other[:2]
         return self == other
 
 
 class Position(NamedTuple):
-    """Where a follower of a partition stands.
+    """The position of a follower of a partition.
 
     Attributes:
         next: the next offset to be read.
@@ -93,21 +93,23 @@ async def rolled_back(
         return frozenset()
     ends = await offsets.ends(topic, positions)
     begins = await offsets.beginnings(topic, positions)
-    gone = {partition for partition, at in positions.items() if at.next > ends[partition]}
+    lost_partitions = {
+        partition for partition, at in positions.items() if at.next > ends[partition]
+    }
     for partition, (_, mark) in positions.items():
-        if partition in gone or mark is None or mark.offset < begins[partition]:
+        if partition in lost_partitions or mark is None or mark.offset < begins[partition]:
             continue
         record = await record_at(replays, topic, partition, mark.offset)
         if record is not None and not mark.names(record):
-            gone.add(partition)
-    return frozenset(gone)
+            lost_partitions.add(partition)
+    return frozenset(lost_partitions)
 
 
 async def record_at(
     replays: interfaces.RangeReader, topic: str, partition: int, offset: int
 ) -> log_words.Record | None:
     """The record at an offset, or None: the log does not hold it (any more)."""
-    # Where the log loses the offset between question and read, the next comparison finds it.
+    # If the log loses the offset between query and read, the next comparison finds that.
     with contextlib.suppress(log_words.HistoryLost):
         async with contextlib.aclosing(
             replays.read(topic, partition, offset, offset + 1)

@@ -1,4 +1,4 @@
-"""Answers questions about offsets: where partitions begin and end, what a group has committed."""
+"""Queries offsets: where partitions begin and end, and which offsets a group has committed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tailrace.log import address, client_api, clients
 from tailrace.protocol import log_words
 from tailrace.retry import retry_until
 
-# An answer takes milliseconds. Shorter than what `health` waits, so that its question gets a second
-# client, too.
+# An answer takes milliseconds. Shorter than the wait of `health`, so that its query also gets a
+# second client.
 FIRST_ANSWER_S: Final = 2.0
 
 
 class Offsets:
-    """Asks for offsets on connections of its own. Every question raises LogUnavailable when there
-    is no answer.
+    """Queries offsets on connections of its own. Every query raises LogUnavailable without an
+    answer.
 
     Attributes:
         _consumer: answers about ends and beginnings; None before the first question and after an
             error.
         _admin: answers about groups and topics; None likewise.
-        _lock: held while one of them is made.
+        _lock: held while one of them is created.
     """
 
     def __init__(
@@ -49,11 +49,13 @@ class Offsets:
 
     async def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Current end offset (next to be written, up to the high watermark) of each partition."""
-        return await self._ask(aiokafka.AIOKafkaConsumer.end_offsets, topic, partitions)
+        return await self._query_consumer(aiokafka.AIOKafkaConsumer.end_offsets, topic, partitions)
 
     async def beginnings(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Oldest offset still held, of each partition."""
-        return await self._ask(aiokafka.AIOKafkaConsumer.beginning_offsets, topic, partitions)
+        return await self._query_consumer(
+            aiokafka.AIOKafkaConsumer.beginning_offsets, topic, partitions
+        )
 
     async def since(self, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
         """Offset of the first record at or after a time (ms), of each partition that has one."""
@@ -61,45 +63,47 @@ class Offsets:
         async def first_at(
             consumer: aiokafka.AIOKafkaConsumer, tps: list[aiokafka.TopicPartition]
         ) -> dict[aiokafka.TopicPartition, int]:
-            found = await consumer.offsets_for_times(dict.fromkeys(tps, timestamp))
-            return {tp: at.offset for tp, at in found.items() if at is not None}
+            offsets = await consumer.offsets_for_times(dict.fromkeys(tps, timestamp))
+            return {tp: at.offset for tp, at in offsets.items() if at is not None}
 
-        return await self._ask(first_at, topic, partitions)
+        return await self._query_consumer(first_at, topic, partitions)
 
     async def committed(self, group: str) -> dict[tuple[str, int], tuple[int, str]]:
         """Committed (offset, metadata) of a group by (topic, partition)."""
-        found = await self._ask_admin(
+        offsets = await self._query_admin(
             lambda admin: self._committed(admin, group), f"committed offsets of {group}"
         )
         return {
             (tp.topic, tp.partition): (o.offset, o.metadata)
-            for tp, o in found.items()
+            for tp, o in offsets.items()
             if o.offset >= 0
         }
 
     async def partitions(self, topic: str) -> int:
         """Number of partitions of `topic`."""
-        [found] = await self._ask_admin(
+        [description] = await self._query_admin(
             lambda admin: admin.describe_topics([topic]), f"partitions of {topic}"
         )
-        if found["error_code"]:
-            raise log_words.LogUnavailable(f"partitions of {topic}: error {found['error_code']}")
-        return len(found["partitions"])
+        if description["error_code"]:
+            raise log_words.LogUnavailable(
+                f"partitions of {topic}: error {description['error_code']}"
+            )
+        return len(description["partitions"])
 
     async def members(self, group: str) -> frozenset[str]:
         """Ids of the group's members. The broker makes them of their client ids, `CLIENT-UUID`."""
-        [found] = await self._ask_admin(
+        [answer] = await self._query_admin(
             lambda admin: admin.describe_consumer_groups([group]), f"members of {group}"
         )
-        error, *_ = described = found.groups[0]
+        error, *_ = group_info = answer.groups[0]
         if error:
             raise log_words.LogUnavailable(f"members of {group}: error {error}")
-        return frozenset(member[0] for member in described[5])
+        return frozenset(member[0] for member in group_info[5])
 
-    async def there(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of the topics that exist."""
-        found = await self._ask_admin(lambda admin: admin.list_topics(), "topics")
-        return frozenset(topics) & frozenset(found)
+    async def existing(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those topics among `topics` that exist."""
+        names = await self._query_admin(lambda admin: admin.list_topics(), "topics")
+        return frozenset(topics) & frozenset(names)
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -110,8 +114,8 @@ class Offsets:
 
     @staticmethod
     async def _committed(admin: aiokafka.admin.AIOKafkaAdminClient, group: str) -> dict[Any, Any]:
-        # A new cluster makes its offsets topic at the first question.
-        found: dict[Any, Any] = await retry_until(
+        # A new cluster creates its offsets topic at the first query.
+        offsets: dict[Any, Any] = await retry_until(
             lambda: admin.list_consumer_group_offsets(group),
             on=(
                 aiokafka.errors.GroupCoordinatorNotAvailableError,
@@ -119,12 +123,12 @@ class Offsets:
             ),
             pause_s=0.1,
         )
-        return found
+        return offsets
 
-    async def _asker(self) -> aiokafka.AIOKafkaConsumer:
+    async def _query_client(self) -> aiokafka.AIOKafkaConsumer:
         async with self._lock:
             if self._consumer is None:
-                self._consumer = await clients.started_consumer(
+                self._consumer = await clients.start_consumer(
                     lambda: clients.new_consumer(self._bootstrap, client_id=self._client_id),
                     self._api,
                     self._answer_deadline_s,
@@ -156,30 +160,34 @@ class Offsets:
             self._admin = None
             await clients.close_admin(admin)
 
-    async def _ask_admin(self, question: Callable[[Any], Awaitable[Any]], what: str) -> Any:
-        return await self._ask_twice(self._administrator, question, self._drop_admin, what)
+    async def _query_admin(self, question: Callable[[Any], Awaitable[Any]], subject: str) -> Any:
+        return await self._query_with_retry(
+            self._administrator, question, self._drop_admin, subject
+        )
 
-    async def _ask(self, question: Any, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    async def _query_consumer(
+        self, question: Any, topic: str, partitions: Iterable[int]
+    ) -> dict[int, int]:
         tps = [aiokafka.TopicPartition(topic, p) for p in partitions]
         if not tps:
             return {}
-        found = await self._ask_twice(
-            self._asker,
+        offsets = await self._query_with_retry(
+            self._query_client,
             lambda consumer: question(consumer, tps),
             self._drop,
             f"{question.__name__} of {topic}",
         )
-        return {tp.partition: offset for tp, offset in found.items()}
+        return {tp.partition: offset for tp, offset in offsets.items()}
 
-    async def _ask_twice(
+    async def _query_with_retry(
         self,
         get: Callable[[], Awaitable[Any]],
         question: Callable[[Any], Awaitable[Any]],
         drop: Callable[[Any], Awaitable[None]],
-        what: str,
+        subject: str,
     ) -> Any:
-        """Ask once more, on a new client, where the first one does not answer. Its connection may
-        have ended, and it logs in again with what it was made with.
+        """Query once more, on a new client, if the first one does not answer. Its connection may
+        have ended, and it logs in again with the credentials of its creation.
 
         Raises:
             LogUnavailable
@@ -187,14 +195,14 @@ class Offsets:
         give_up = time.monotonic() + self._answer_deadline_s
         first_s = min(FIRST_ANSWER_S, self._answer_deadline_s / 2)
         failure: BaseException | None = None
-        for again in (False, True):
+        for second in (False, True):
             client = None
             try:
-                async with asyncio.timeout(give_up - time.monotonic() if again else first_s):
+                async with asyncio.timeout(give_up - time.monotonic() if second else first_s):
                     client = await get()
                     return await question(client)
             except (*clients.CONNECTION_ERRORS, log_words.LogUnavailable, AttributeError) as error:
                 # AttributeError: there is no controller (aiokafka 0.14).
                 await drop(client)
                 failure = error
-        raise log_words.LogUnavailable(f"{what}: {type(failure).__name__}") from failure
+        raise log_words.LogUnavailable(f"{subject}: {type(failure).__name__}") from failure

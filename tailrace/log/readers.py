@@ -16,8 +16,8 @@ from tailrace.protocol import log_words
 
 MAX_POLL_RECORDS = 2_000
 # A poll that has no partition to fetch ends after this time, or with the first `follow`.
-NOTHING_FOLLOWED_S = 1.0
-# Of one fetch of a replay. Most replays end within the first; the rest of it was read for nothing.
+IDLE_POLL_S = 1.0
+# Of one fetch of a replay. Most replays end within their first fetch and need no more of it.
 REPLAY_FETCH_BYTES = 512 << 10
 
 
@@ -29,12 +29,12 @@ class Reader:
 
     Attributes:
         positions: next offset of each followed partition. `poll` returned everything below it.
-        _changed: set when there is a change to apply.
+        _change: set when there is a change to apply.
         _changes: partitions to add (with offset) or drop (None), applied in `poll`.
         _consumer: None until the first poll and after an error.
         _lags: sets the gauge of a followed partition. To find a gauge by its labels takes longer
             than to set it.
-        _liveness: whether the consumer hears of its partitions.
+        _liveness: whether the consumer gets answers for its partitions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Reader:
         self._api = api or client_api.default()
         self._changes: dict[int, int | None] = {}
         self._consumer: aiokafka.AIOKafkaConsumer | None = None
-        self._changed = asyncio.Event()
+        self._change = asyncio.Event()
         self._lags: dict[int, Callable[[float], None]] = {}
         self._liveness = liveness.Liveness(
             client_id,
@@ -70,12 +70,12 @@ class Reader:
     def follow(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on."""
         self._changes[partition] = offset
-        self._changed.set()
+        self._change.set()
 
     def leave(self, partition: int) -> None:
         """Stop reading `partition`."""
         self._changes[partition] = None
-        self._changed.set()
+        self._change.set()
 
     def follows(self, partition: int) -> bool:
         """Whether `partition` is, or is about to be, followed."""
@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def answers(self) -> bool:
-        """Whether it gets what its partitions hold, as far as is known (`liveness`)."""
+        """Whether the brokers answer its fetches, by what is known (`liveness`)."""
         return self._liveness.answers
 
     async def poll(self) -> list[log_words.Record]:
@@ -101,23 +101,23 @@ class Reader:
 
         Raises:
             HistoryLost: a followed offset is no longer in the log.
-            LogUnavailable: no connection, or the fetch failed. The next poll reads on from
+            LogUnavailable: no connection, or the fetch failed. The next poll continues from
                 `positions`.
         """
         if self._liveness.blind:
             await self._drop()
         if self._consumer is None:
-            self._consumer = await self._connected()
+            self._consumer = await self._connect()
             self._assign(self._consumer)
         if self._changes:
             self._apply_changes()
             self._assign(self._consumer)
         if not self.positions:
-            self._liveness.nothing_followed()
-            self._changed.clear()
+            self._liveness.on_nothing_followed()
+            self._change.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(NOTHING_FOLLOWED_S):
-                    await self._changed.wait()
+                async with asyncio.timeout(IDLE_POLL_S):
+                    await self._change.wait()
             return []
         return await self._fetch(self._consumer)
 
@@ -126,11 +126,11 @@ class Reader:
         await self._liveness.stop()
         await self._drop()
 
-    async def _connected(self) -> aiokafka.AIOKafkaConsumer:
-        consumer = await clients.started_consumer(
-            self._make, self._api, self._answer_deadline_s, self._liveness.refused
+    async def _connect(self) -> aiokafka.AIOKafkaConsumer:
+        consumer = await clients.start_consumer(
+            self._make, self._api, self._answer_deadline_s, self._liveness.on_refused
         )
-        self._liveness.connected()
+        self._liveness.on_connected()
         return consumer
 
     async def _drop(self) -> None:
@@ -150,7 +150,7 @@ class Reader:
         self._changes.clear()
 
     def _assign(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
-        self._api.forget_fetched(consumer)
+        self._api.drop_prefetched(consumer)
         partitions = [aiokafka.TopicPartition(self._topic, p) for p in sorted(self.positions)]
         if not partitions:
             consumer.unsubscribe()
@@ -168,17 +168,17 @@ class Reader:
         except (aiokafka.errors.KafkaError, OSError) as error:
             await self._drop()
             raise log_words.LogUnavailable(type(error).__name__) from error
-        # Marks of transactions, and what compaction took, move the consumer and give no record.
+        # Transaction markers and compacted records move the position without giving a record.
         empty = [
             tp
             for tp in consumer.assignment()
             if tp not in batches
             and (consumer.highwater(tp) or 0) > self.positions.get(tp.partition, 0)
         ]
-        moved = {tp.partition: await consumer.position(tp) for tp in empty}
+        new_positions = {tp.partition: await consumer.position(tp) for tp in empty}
         out: list[log_words.Record] = []
-        for partition in moved.keys() & self.positions.keys():
-            self.positions[partition] = max(self.positions[partition], moved[partition])
+        for partition in new_positions.keys() & self.positions.keys():
+            self.positions[partition] = max(self.positions[partition], new_positions[partition])
         for tp, batch in batches.items():
             if tp.partition in self.positions and batch:
                 out.extend(map(record_keys.record, batch))
@@ -186,7 +186,7 @@ class Reader:
         for tp in consumer.assignment():
             if tp.partition in self.positions and (end := consumer.highwater(tp)) is not None:
                 self._lag(tp.partition)(max(0, end - self.positions[tp.partition]))
-        self._liveness.polled(
+        self._liveness.after_poll(
             consumer,
             {aiokafka.TopicPartition(self._topic, p): at for p, at in self.positions.items()},
             full=len(out) >= MAX_POLL_RECORDS,
@@ -194,11 +194,11 @@ class Reader:
         return out
 
     def _lag(self, partition: int) -> Callable[[float], None]:
-        found = self._lags.get(partition)
-        if found is None:
-            found = telemetry.CONSUMER_LAG.labels(self._topic, str(partition)).set
-            self._lags[partition] = found
-        return found
+        set_lag = self._lags.get(partition)
+        if set_lag is None:
+            set_lag = telemetry.CONSUMER_LAG.labels(self._topic, str(partition)).set
+            self._lags[partition] = set_lag
+        return set_lag
 
 
 class Replays:
@@ -219,8 +219,8 @@ class Replays:
         read_committed: bool = False,
         api: client_api.ClientApi | None = None,
     ) -> None:
-        """`read_committed`: nothing of transactions that were aborted. Behind one that is open
-        nothing is read, and that is no answer."""
+        """`read_committed`: skip records of aborted transactions. Records after an open transaction
+        cannot be read, which counts as no answer."""
         self._make = lambda: clients.new_consumer(
             bootstrap,
             client_id=client_id,
@@ -288,7 +288,7 @@ class Replays:
         except (aiokafka.errors.KafkaError, OSError) as error:
             raise log_words.LogUnavailable(type(error).__name__) from error
         finally:
-            self._api.forget_fetched(consumer)
+            self._api.drop_prefetched(consumer)
             if healthy := healthy and not self._stopped:
                 consumer.unsubscribe()
             self._idle.put_nowait(consumer if healthy else None)
@@ -296,13 +296,13 @@ class Replays:
                 await self._api.stop_consumer(consumer, 1.0)
 
     async def _acquire(self, deadline_s: float) -> aiokafka.AIOKafkaConsumer:
-        held = await self._idle.get()
+        connection = await self._idle.get()
         try:
             if self._stopped:
                 raise log_words.LogUnavailable("the replays were stopped")
-            return held or await clients.started_consumer(self._make, self._api, deadline_s)
+            return connection or await clients.start_consumer(self._make, self._api, deadline_s)
         except BaseException:  # also cancelled: the connection's place must not be lost
-            self._idle.put_nowait(held)
+            self._idle.put_nowait(connection)
             raise
 
 
@@ -318,11 +318,11 @@ async def _read_range(
     position, give_up = start, time.monotonic() + answer_deadline_s
     while position < end:
         batches = await consumer.getmany(tp, timeout_ms=200, max_records=MAX_POLL_RECORDS)
-        got = batches.get(tp, [])
-        if got:
-            position = got[-1].offset + 1
-            if wanted := [record_keys.record(r) for r in got if r.offset < end]:
-                yield wanted
+        batch = batches.get(tp, [])
+        if batch:
+            position = batch[-1].offset + 1
+            if in_range := [record_keys.record(r) for r in batch if r.offset < end]:
+                yield in_range
             # The time a caller spends on a batch does not count against the broker.
             give_up = time.monotonic() + answer_deadline_s
         elif await consumer.position(tp) > position:  # compaction and control records leave holes

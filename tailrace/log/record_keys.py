@@ -8,8 +8,8 @@ from typing import Any
 from tailrace import telemetry
 from tailrace.protocol import log_words, record_tags
 
-# A line of the log per second at most: the forger chooses how many forged records there are.
-TELL_EVERY_S = 1.0
+# At most one log line per second: the forger controls the number of forged records.
+REPORT_INTERVAL_S = 1.0
 
 
 class _Signer:
@@ -37,19 +37,19 @@ class _Signer:
 
 _keyring: record_tags.Keyring | None = None
 _signer: _Signer | None = None
-_told = float("-inf")  # when a forged record was told last
+_reported_at = float("-inf")  # when a forged record was last reported
 
 
 def use_record_keys(keyring: record_tags.Keyring | None, role: record_tags.Role | None) -> None:
-    """Say once, at the start of the process, which keys it has and what it writes as. Without keys
+    """Set, at the start of the process, its keys and the role that it writes as. Without keys
     nothing is signed or checked. A process without a role only reads."""
-    global _keyring, _signer, _told
-    _told = float("-inf")
+    global _keyring, _signer, _reported_at
+    _reported_at = float("-inf")
     _keyring = keyring
     _signer = _Signer(keyring, role) if keyring is not None and role is not None else None
 
 
-def signed(
+def sign_headers(
     topic: str, partition: int, key: bytes, value: bytes, headers: log_words.Headers
 ) -> list[tuple[str, bytes | None]] | None:
     """The headers of a record that is appended; None for none."""
@@ -63,36 +63,36 @@ def in_use() -> bool:
     return _keyring is not None
 
 
-def signed_by_newest(headers: log_words.Headers) -> bool:
-    """Whether a record carries a tag of the key that signs now; also where nothing is signed."""
+def has_newest_tag(headers: log_words.Headers) -> bool:
+    """Whether a record has a tag of the key that signs now; True if nothing is signed."""
     if _signer is None:
         return True
-    named = f"{_signer.key_id}:".encode()
-    return any(name == record_tags.HEADER and v and v.startswith(named) for name, v in headers)
+    key_prefix = f"{_signer.key_id}:".encode()
+    return any(name == record_tags.HEADER and v and v.startswith(key_prefix) for name, v in headers)
 
 
 def record(r: Any) -> log_words.Record:
-    """A record from a consumer record of aiokafka. A forged one comes without its value."""
+    """A record from a consumer record of aiokafka. A forged one has no value."""
     if _keyring is not None:
-        forged = _keyring.forged(r.topic, r.partition, r.key, r.value, r.headers)
-        if forged is not None:
-            _tell(r, forged)
+        reason = _keyring.forgery(r.topic, r.partition, r.key, r.value, r.headers)
+        if reason is not None:
+            _report(r, reason)
             return log_words.Record(
-                r.topic, r.partition, r.offset, r.timestamp, r.key, None, r.headers, forged
+                r.topic, r.partition, r.offset, r.timestamp, r.key, None, r.headers, reason
             )
     return log_words.Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
 
 
-def _tell(r: Any, forged: record_tags.Reason) -> None:
-    global _told
-    telemetry.FORGED_RECORDS.labels(reason=forged).inc()
+def _report(r: Any, reason: record_tags.Reason) -> None:
+    global _reported_at
+    telemetry.FORGED_RECORDS.labels(reason=reason).inc()
     now = time.monotonic()
-    if now - _told > TELL_EVERY_S:
-        _told = now
+    if now - _reported_at > REPORT_INTERVAL_S:
+        _reported_at = now
         telemetry.log(
             telemetry.Action.FORGED_RECORD,
             topic=r.topic,
             partition=r.partition,
             offset=r.offset,
-            reason=forged,
+            reason=reason,
         )

@@ -1,8 +1,8 @@
 """Records and offsets in one transaction: consume, transform, produce (KIP-98).
 
-aiokafka 0.14 speaks the first version of the transaction requests, which know no group member
-(KIP-447). So what fences a former owner of a partition is the transactional id: each partition of
-the input has its own, and starting a producer with it ends the former one's transaction.
+aiokafka 0.14 speaks the first version of the transaction requests, which have no group member
+(KIP-447). So a former owner of a partition is fenced by the transactional id: each partition of the
+input has its own, and starting a producer with it ends the transaction of the former producer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FENCED: Final = (
     aiokafka.errors.InvalidProducerEpoch,
     aiokafka.errors.InvalidProducerIdMapping,
 )
-# A transaction that failed in some way: what became of it the committed offsets say.
+# A transaction that failed in some way. The committed offsets show its outcome.
 _FAILED: Final = (
     *clients.CONNECTION_ERRORS,
     AssertionError,  # without a leader, and with a dead sender
@@ -78,7 +78,7 @@ class Transactions:
         """
         await self.stop()
         try:
-            producer = self._made()
+            producer = self._new_producer()
         except OSError as error:  # a file of the address is missing now
             raise log_words.LogUnavailable(f"transactions: {error}") from error
         try:
@@ -86,12 +86,12 @@ class Transactions:
         except (*_FAILED, *_FENCED) as error:
             await self._api.discard_producer(producer)
             raise log_words.LogUnavailable(f"transactions: {type(error).__name__}") from error
-        except BaseException:  # also cancelled: a half started producer would go on by itself
+        except BaseException:  # also cancelled: a half started producer would continue by itself
             await self._api.discard_producer(producer)
             raise
         self._producer = producer
 
-    def _made(self) -> aiokafka.AIOKafkaProducer:
+    def _new_producer(self) -> aiokafka.AIOKafkaProducer:
         return aiokafka.AIOKafkaProducer(
             **address.options(self._bootstrap),
             client_id=self._client_id,
@@ -115,8 +115,8 @@ class Transactions:
 
         Raises:
             Fenced: nothing was written.
-            LogUnavailable: the outcome is unknown. After `start` the group's committed offsets say
-                it. Without that they may lag: the broker answers before it has written them.
+            LogUnavailable: the outcome is unknown. After `start` the group's committed offsets show
+                it. Before `start` they may lag: the broker answers before it has written them.
         """
         producer = self._producer
         if producer is None:
@@ -142,12 +142,12 @@ class Transactions:
         offsets: Mapping[tuple[str, int], tuple[int, str]],
     ) -> None:
         await producer.begin_transaction()
-        sent = [
+        sends = [
             await producer.send(each.topic, each.value, each.key, headers=list(each.headers))
             for each in outgoing
         ]
         # aiokafka can commit a transaction of which a batch failed, unless each send was awaited.
-        for outcome in await asyncio.gather(*sent, return_exceptions=True):
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         await producer.send_offsets_to_transaction(

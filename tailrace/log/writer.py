@@ -18,9 +18,9 @@ from tailrace.log import address, client_api, clients, deadlines, record_keys
 from tailrace.protocol import log_words, records
 from tailrace.retry import retry_until
 
-# What the framing of a batch and a record may add. The broker's bound is on the whole batch.
+# Bytes that the framing of a batch and a record may add. The broker's bound is on the whole batch.
 RECORD_OVERHEAD_BYTES = 1024
-# An acknowledgement takes milliseconds. A broker that pauses for its garbage is not away.
+# An acknowledgement takes milliseconds. A broker in a GC pause is not away.
 STALLED_S: Final = 3.0
 
 
@@ -39,7 +39,7 @@ class _Flight:
     """A record that a producer has.
 
     Attributes:
-        sent: it may be on its way to a broker, or there. Until then it can be given up for certain.
+        sent: it may be on its way to a broker, or there. Before that it can be dropped for certain.
     """
 
     topic: str
@@ -63,11 +63,11 @@ class Writer:
         _wake: set while `_queue` may hold something.
         _producer: the current producer; None while there is none.
         _sender: the task that hands records to the current producer.
-        _broken: set by a failed send; the sender then replaces the producer.
-        _fenced: a producer that sends nothing any more, because its records were given up.
-        _guarded: the current producer asks before it sends.
+        _failure: set by a failed send; the sender then replaces the producer.
+        _fenced: a producer that sends nothing any more, because its records were dropped.
+        _is_guarded: the current producer calls `_may_send` before it sends.
         _stopping: set by `stop` and when `run` is over; nothing is accepted any more.
-        _retired: tasks that discard former producers.
+        _discards: tasks that discard former producers.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Writer:
         self._wake = asyncio.Event()
         self._producer: aiokafka.AIOKafkaProducer | None = None
         self._sender: asyncio.Task[None] | None = None
-        self._broken: str | None = None
+        self._failure: str | None = None
         self._fenced: aiokafka.AIOKafkaProducer | None = None
-        self._guarded = False
+        self._is_guarded = False
         self._stopping = False
-        self._retired: set[asyncio.Task[None]] = set()
+        self._discards: set[asyncio.Task[None]] = set()
         self.incarnation = 0
 
     @property
@@ -104,7 +104,7 @@ class Writer:
 
     @property
     def stalled(self) -> bool:
-        """Whether the broker owes an acknowledgement for longer than `STALLED_S`."""
+        """Whether an acknowledgement has been outstanding for longer than `STALLED_S`."""
         self._drop_acknowledged()
         return bool(self._flight) and time.monotonic() - self._flight[0].began > STALLED_S
 
@@ -158,23 +158,23 @@ class Writer:
                 tasks.create_task(self._watch())
                 while True:
                     self._producer = producer = await self._connect()
-                    self._broken = None
-                    self._guarded = self._api.guard_sending(
+                    self._failure = None
+                    self._is_guarded = self._api.guard_sending(
                         producer, functools.partial(self._may_send, producer)
                     )
                     self._sender = tasks.create_task(self._send_until_broken(self._producer))
                     await asyncio.wait({self._sender})
-                    self._retire(self._broken or "unknown")
-                    if self._retired and self._api.waits_for_former_producer:
-                        await asyncio.wait(self._retired)
+                    self._retire(self._failure or "unknown")
+                    if self._discards and self._api.waits_for_former_producer:
+                        await asyncio.wait(self._discards)
         finally:
             self._stopping = True
             self._fail_all("the writer stopped")
             producer, self._producer = self._producer, None
             if producer is not None:
                 self._discard(producer)
-            if self._retired:
-                await asyncio.wait(self._retired, timeout=clients.STOP_DEADLINE_S)
+            if self._discards:
+                await asyncio.wait(self._discards, timeout=clients.STOP_DEADLINE_S)
 
     async def stop(self, deadline_s: float = clients.STOP_DEADLINE_S) -> None:
         """Flush what was accepted, within the deadline; the rest has failed afterwards. Call it
@@ -208,38 +208,42 @@ class Writer:
         )
         try:
             await deadlines.start_client(producer, self._deadline_s)
-        except BaseException:  # also cancelled: a half started producer would go on by itself
+        except BaseException:  # also cancelled: a half started producer would continue by itself
             await self._api.discard_producer(producer)
             raise
         return producer
 
     async def _send_until_broken(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        while self._broken is None:
+        while self._failure is None:
             await self._wake.wait()
             self._wake.clear()
-            while self._queue and self._broken is None:
+            while self._queue and self._failure is None:
                 pending = self._queue.popleft()
                 if not pending.done.done():  # given up by its caller, or expired
                     await self._send(producer, pending)
 
     async def _send(self, producer: aiokafka.AIOKafkaProducer, p: _Pending) -> None:
         self._flight.append(
-            _Flight(p.topic, p.partition, p.done, time.monotonic(), sent=not self._guarded)
+            _Flight(p.topic, p.partition, p.done, time.monotonic(), sent=not self._is_guarded)
         )
         try:
-            sent = await producer.send(
+            delivery = await producer.send(
                 p.topic,
                 value=p.value,
                 key=p.key,
                 partition=p.partition,
-                headers=record_keys.signed(p.topic, p.partition, p.key, p.value or b"", p.headers),
+                headers=record_keys.sign_headers(
+                    p.topic, p.partition, p.key, p.value or b"", p.headers
+                ),
             )
         except (aiokafka.errors.KafkaError, OSError, AssertionError, AttributeError) as error:
             # aiokafka 0.14 raises AssertionError and AttributeError without a leader and with a
             # dead sender.
             self._break(f"send: {type(error).__name__}")
             return
-        sent.add_done_callback(lambda f, done=p.done: self._acknowledged(producer, f, done))
+        delivery.add_done_callback(
+            lambda f, done=p.done: self._on_acknowledgement(producer, f, done)
+        )
 
     def _may_send(
         self, producer: aiokafka.AIOKafkaProducer, partitions: Set[tuple[str, int]]
@@ -252,23 +256,23 @@ class Writer:
             flight.sent = flight.sent or (flight.topic, flight.partition) in partitions
         return True
 
-    def _acknowledged(
+    def _on_acknowledgement(
         self,
         producer: aiokafka.AIOKafkaProducer,
-        sent: asyncio.Future[Any],
+        delivery: asyncio.Future[Any],
         done: asyncio.Future[log_words.Appended],
     ) -> None:
-        if sent.cancelled() or sent.exception() is not None:
-            error = "cancelled" if sent.cancelled() else type(sent.exception()).__name__
+        if delivery.cancelled() or delivery.exception() is not None:
+            error = "cancelled" if delivery.cancelled() else type(delivery.exception()).__name__
             if (
-                # Also when no caller waits for this record any more. What a former producer says
-                # is known already.
+                # Also when no caller waits for this record any more. Failures of a former producer
+                # are known already.
                 producer is self._producer
             ):
                 self._break(f"acknowledgement: {error}")
             return
         if not done.done():
-            meta = sent.result()
+            meta = delivery.result()
             done.set_result(log_words.Appended(meta.offset, meta.timestamp or 0))
         self._drop_acknowledged()
 
@@ -277,8 +281,8 @@ class Writer:
             self._flight.popleft()
 
     def _break(self, reason: str) -> None:
-        if self._broken is None:
-            self._broken = reason
+        if self._failure is None:
+            self._failure = reason
         self._fail_all(reason)
         self._wake.set()
         if self._sender is not None and self._sender is not asyncio.current_task():
@@ -293,11 +297,11 @@ class Writer:
 
     def _discard(self, producer: aiokafka.AIOKafkaProducer) -> None:
         task = asyncio.create_task(self._api.discard_producer(producer))
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._discards.add(task)
+        task.add_done_callback(self._discards.discard)
 
     def _fail_all(self, reason: str) -> None:
-        """Give up every record, for good: what was not sent so far is not sent any more."""
+        """Drop every record: those that were not sent so far will not be sent."""
         self._fenced = self._producer
         for flight in self._flight:
             if not flight.done.done():
@@ -319,7 +323,7 @@ class Writer:
                 done.set_exception(log_words.NotAppended("not sent within the deadline"))
 
     async def _watch(self) -> None:
-        """Look once a second for what aiokafka does not report: with idempotence on it has no
+        """Check once a second for failures that aiokafka does not report: idempotent, it has no
         delivery timeout, and its sender task can end by itself."""
         while True:
             await asyncio.sleep(min(1.0, self._deadline_s / 4))

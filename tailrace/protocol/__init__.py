@@ -5,7 +5,7 @@
     records      what is written to the topics, and how bytes become records
     fold         the reader rule: records of one response become one token sequence
     events       the fold's results become the events that clients receive
-    errors       every error a client can be told
+    errors       every error that a client can get
     close_codes  every WebSocket close code, and what a client does after it
     log_words    records as read from Kafka, and how the log fails
 

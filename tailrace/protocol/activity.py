@@ -1,7 +1,7 @@
-"""What an owner's devices are told of responses: the records of `llm.activity` (pure).
+"""Notices about responses for an owner's devices: the records of `llm.activity` (pure).
 
-Without content. Of one response there may be copies, written by workers one after another; readers
-tell them by its id.
+A notice has no content. Several workers may write the notice of one response; readers recognise
+the copies by the response id.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def decode(key: bytes | None, value: bytes | None) -> Notice | None:
     if value is None:
         return None
     try:
-        found = _decoder.decode(value)
+        notice = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return found if found.v == records.VERSION and key == found.rid.encode() else None
+    return notice if notice.v == records.VERSION and key == notice.rid.encode() else None
 
 
-def started(request: records.Request) -> Started | None:
-    """The notice that a response has begun; None for one that nobody can read later."""
-    if not history.stored(request):
+def start_notice(request: records.Request) -> Started | None:
+    """The notice that a response has begun; None for a response that is not stored."""
+    if not history.will_have_history(request):
         return None
     return Started(
         request.rid,
@@ -75,9 +75,9 @@ def started(request: records.Request) -> Started | None:
     )
 
 
-def ended(request: records.Request, end: fold.Ended) -> Ended | None:
-    """The notice that a response has ended; None for one that nobody can read later."""
-    if not history.kept(request, end):
+def end_notice(request: records.Request, end: fold.Ended) -> Ended | None:
+    """The notice that a response has ended; None for a response that is not stored."""
+    if not history.has_history(request, end):
         return None
     return Ended(
         request.rid,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 
 WINDOW_S = 300.0  # longer than any wait by this clock (worker.takeover.MODEL_GRACE_MS)
-# An acknowledgement so far behind the bound is not late: the broker's clock was set back.
+# An acknowledgement that is further below the bound means that the broker's clock was set back.
 SET_BACK_MS = 30_000.0
 
 

@@ -2,10 +2,10 @@
 
 The page and docs/protocol.md get theirs from here (`scripts/close_codes.py`). `/v1/watch` sends the
 codes as they are. `/v1/responses` speaks OpenAI's protocol, whose SDKs know no private codes: there
-every "come back" is 1012 or 1013.
+every code that asks for a reconnect is 1012 or 1013.
 
-A code of 4000 to 4499 tells a client to come back, one of 4500 to 4999 not to. So a client that
-meets a code newer than itself still does the right thing.
+After a code of 4000 to 4499 a client reconnects, after one of 4500 to 4999 it does not. So an old
+client also reacts correctly to a new code.
 """
 
 import enum
@@ -14,8 +14,8 @@ from typing import Final
 
 
 class CloseCode(enum.IntEnum):
-    """Why a socket is closed. Never 1000 or 1001: SDK iterators take them for a normal end, and
-    would cut off an answer without a word."""
+    """Why a socket is closed. Never 1000 or 1001: SDK iterators treat these as a normal end, and
+    would cut off an answer silently."""
 
     INVALID_TEXT = 1007
     POLICY = 1008
@@ -74,7 +74,7 @@ TABLE: Final[dict[CloseCode, Closing]] = {
         Reconnect.NEW_CREDENTIAL,
         CloseCode.RESTART,
     ),
-    # The SDKs know no private codes, and do not come back after 1008.
+    # The SDKs know no private codes, and do not reconnect after 1008.
     CloseCode.CREDENTIAL_REVOKED: Closing(
         "credential revoked, sign in again", Reconnect.NEVER, CloseCode.POLICY
     ),

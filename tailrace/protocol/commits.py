@@ -1,4 +1,4 @@
-"""What a worker's commit of a request partition says (pure; log rule §11)."""
+"""Reads a worker's commit of a request partition (pure; log rule §11)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def token_offset(metadata: str) -> int | None:
 
 def finished_below(commit: tuple[int, str] | None) -> int:
     """Every request below this offset is finished, by the (offset, metadata) that a group has
-    committed. 0 where no worker says so: there is no commit, or somebody has moved the offset, as
-    Kafka's tools do. These write no metadata."""
+    committed. 0 if the commit is not a worker's: there is none, or another program has moved the
+    offset, as Kafka's tools do. These write no metadata."""
     if commit is None or token_offset(commit[1]) is None:
         return 0
     return commit[0]

@@ -46,7 +46,7 @@ class Watches:
 
     def message(self, rid: str, batch: Sequence[events.Event]) -> bytes:
         """The message with these events, which follow those of the message before it. The first one
-        of a watch tells its number."""
+        of a watch contains its number."""
         watch = self._by_rid.get(rid)
         if watch is not None:
             return b"[%d,%s]" % (watch.number, _events(watch, batch))
@@ -58,12 +58,12 @@ class Watches:
         )
 
     def forget(self, rid: str) -> None:
-        """The watch is over: its number is free, and another watch of `rid` tells one again."""
+        """The watch is over: its number is free, and another watch of `rid` gets a number again."""
         self._by_rid.pop(rid, None)
 
     def _free_number(self) -> int:
-        taken = {watch.number for watch in self._by_rid.values()}
-        return next(number for number in itertools.count() if number not in taken)
+        in_use = {watch.number for watch in self._by_rid.values()}
+        return next(number for number in itertools.count() if number not in in_use)
 
 
 def _events(watch: _Watch, batch: Sequence[events.Event]) -> bytes:

@@ -29,7 +29,7 @@ class Created(msgspec.Struct, tag_field="t", tag="CONVERSATION", frozen=True, om
     """Key `<id>`: the owner `by` made a conversation. `created_at` in seconds since the epoch.
 
     Where several may make the same one, each has an `attempt` (random) and the key
-    `<id>:c:<attempt>`. Under one key compaction would leave the last of them, behind the nodes that
+    `<id>:c:<attempt>`. Under one key compaction would leave the last of them, after the nodes that
     followed the first.
     """
 
@@ -43,7 +43,7 @@ class Created(msgspec.Struct, tag_field="t", tag="CONVERSATION", frozen=True, om
 
 
 class Gone(msgspec.Struct, tag_field="t", tag="GONE", frozen=True, omit_defaults=True):
-    """Key `<id>`: the owner deleted it; that is final. It takes the place of `Created`."""
+    """Key `<id>`: the owner deleted it; that is final. It replaces `Created`."""
 
     id: Id
     by: records.Owner
@@ -64,8 +64,8 @@ class Changed(msgspec.Struct, tag_field="t", tag="CHANGED", frozen=True, omit_de
     def attribute(self) -> Attribute | None:
         """Which one; None for a record that names none or several."""
         names: tuple[Attribute, ...] = ("metadata", "title", "pinned")
-        given = [name for name in names if getattr(self, name) is not None]
-        return given[0] if len(given) == 1 else None
+        attributes = [name for name in names if getattr(self, name) is not None]
+        return attributes[0] if len(attributes) == 1 else None
 
 
 class Turn(msgspec.Struct, tag_field="t", tag="TURN", frozen=True, omit_defaults=True):
@@ -142,8 +142,8 @@ class Shared(msgspec.Struct, tag_field="t", tag="SHARED", frozen=True, omit_defa
 
 
 class Unshared(msgspec.Struct, tag_field="t", tag="UNSHARED", frozen=True, omit_defaults=True):
-    """Key `<id>:s:<share>`: the link shows nothing any more. It takes the place of `Shared`, and
-    stays: a gateway that remembers the link for long must still find it."""
+    """Key `<id>:s:<share>`: the link has ended. It replaces `Shared`, and is not removed: a gateway
+    that cached the link long ago must still find it."""
 
     id: Id
     by: records.Owner
@@ -188,13 +188,13 @@ def key(act: Act, random: str = "") -> str:
 
 
 def share_key(name: str, share: str) -> str:
-    """The key of what is said of a conversation's link."""
+    """The key of the records about a conversation's link."""
     return f"{name}:s:{share}"
 
 
-def named_by(of: bytes | None) -> str | None:
-    """The conversation that a key is of; None for a key of something else."""
-    name = (of or b"").decode(errors="replace").partition(":")[0]
+def id_from_key(record_key: bytes | None) -> str | None:
+    """The conversation of a record key; None for a key of another kind."""
+    name = (record_key or b"").decode(errors="replace").partition(":")[0]
     try:
         ids.parse(name, PARTITIONS, PREFIX)
     except ids.InvalidId:
@@ -202,15 +202,15 @@ def named_by(of: bytes | None) -> str | None:
     return name
 
 
-def item_named_by(of: bytes | None) -> str | None:
-    """The item whose content a key is of; None for another key."""
-    _, found, item = (of or b"").decode(errors="replace").partition(":i:")
-    return item if found else None
+def item_from_key(record_key: bytes | None) -> str | None:
+    """The item whose content has this record key; None for another key."""
+    _, separator, item = (record_key or b"").decode(errors="replace").partition(":i:")
+    return item if separator else None
 
 
-def act_of(of: bytes | None, value: bytes | None) -> Act | None:
-    """The act of a record, or None for garbage: what cannot be read, or lies under another key than
-    its own."""
+def decode(record_key: bytes | None, value: bytes | None) -> Act | None:
+    """The act of a record, or None for garbage: the value cannot be read, or the key is not the
+    key of the act."""
     if value is None or records.too_deep(value):
         return None
     try:
@@ -219,11 +219,11 @@ def act_of(of: bytes | None, value: bytes | None) -> Act | None:
         return None
     if act.v != records.VERSION or (isinstance(act, Changed) and act.attribute is None):
         return None
-    found = (of or b"").decode(errors="replace")
+    name = (record_key or b"").decode(errors="replace")
     if isinstance(act, Chosen):
         start = f"{act.id}:p:"
-        return act if found.startswith(start) and len(found) > len(start) else None
-    return act if found == key(act) else None
+        return act if name.startswith(start) and len(name) > len(start) else None
+    return act if name == key(act) else None
 
 
 class Node(NamedTuple):
@@ -258,7 +258,7 @@ class Conversation:
         head: the node at the end of the chosen path; None: there is none yet.
         nodes: by id, in the order of the log; those that were accepted.
         removed: ids of items that are left out.
-        contents: what added items hold, as far as it was read here.
+        contents: contents of added items that were read here.
         shares: links to it by id, in the order of the log.
         updated_ms: when its last node was accepted, or it was created.
         attempt: of the `Created` that made it.
@@ -329,14 +329,14 @@ class Conversation:
         return True
 
     def erase(self, key: bytes | None) -> None:
-        """A tombstone: of the conversation, of an item's content, or of what has no effect."""
+        """A tombstone: of the conversation, or of an item's content. Others have no effect."""
         if key == self.id.encode():
             self.clear()
-        elif (item := item_named_by(key)) is not None:
+        elif (item := item_from_key(key)) is not None:
             self.contents.pop(item, None)
 
     def copy(self) -> Conversation:
-        """The same, to be folded on apart from this one."""
+        """A copy, which can be folded further independently of this one."""
         return dataclasses.replace(
             self,
             nodes=self.nodes.copy(),
@@ -347,7 +347,7 @@ class Conversation:
         )
 
     def clear(self) -> None:
-        """Forget all of it, but who deleted it."""
+        """Forget everything except who deleted it."""
         self.owner = self.head = None
         self.metadata, self.title, self.attempt, self.pinned = {}, "", "", False
         self.created_at = self.updated_ms = 0
@@ -359,16 +359,16 @@ class Conversation:
         return self.path_to(self.head)
 
     def path_to(self, node: str | None) -> list[str]:
-        """The ids of the nodes from the root to this one; None: of none."""
-        found = []
+        """The ids of the nodes from the root to this one; none for None."""
+        path = []
         at = node
         while at is not None:
-            found.append(at)
+            path.append(at)
             at = self.nodes[at].parent
-        return found[::-1]
+        return path[::-1]
 
     def node_of(self, item: str) -> str | None:
-        """The node that an item is of, by its id; None if it is of none of this conversation."""
+        """The node of an item, by its id; None if no node of this conversation has it."""
         for node, at in self.nodes.items():
             if item in at.items:
                 return node
@@ -383,11 +383,11 @@ class Conversation:
         return True
 
     def _add(self, act: Turn | Added, at_ms: int) -> bool:
-        known = act.parent is None or act.parent in self.nodes
+        parent_exists = act.parent is None or act.parent in self.nodes
         follows = act.parent == self.head or act.branch
-        room = len(self.nodes) < MAX_NODES
-        whole = isinstance(act, Turn) or bool(act.items)
-        if act.node in self.nodes or not (known and follows and room and whole):
+        has_space = len(self.nodes) < MAX_NODES
+        complete = isinstance(act, Turn) or bool(act.items)
+        if act.node in self.nodes or not (parent_exists and follows and has_space and complete):
             return False
         items = tuple(act.items) if isinstance(act, Added) else ()
         until = act.until if isinstance(act, Turn) else 0

@@ -1,9 +1,9 @@
-"""What a request may ask of an engine, field by field, and how a worker tries each (pure).
+"""What a request may require of an engine, field by field, and how a worker tries each (pure).
 
 `TABLE` is the one list. A worker runs a small request of each row before it takes requests
 (`worker.trials.field_trials`), and publishes the names of those that its engine does not take.
-Gateways and workers find the rows that a request uses with `used`. A member of `records.Sampling`
-or a kind of format that has no row fails a test.
+Gateways and workers find the rows that a request uses with `rows_for`. A member of
+`records.Sampling` or a kind of format that has no row fails a test.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class EngineField(NamedTuple):
     Attributes:
         name: what heartbeats, results and log lines call it.
         member: of the request (a dotted path) that asks for it.
-        used: whether a request asks for it.
+        applies: whether a request uses it.
         trial: members of a request that does, with ordinary values.
     """
 
     name: str
     member: str
-    used: Callable[[records.Request], bool]
+    applies: Callable[[records.Request], bool]
     trial: Mapping[str, Any]
 
 
@@ -74,11 +74,11 @@ def _format(kind: str, **more: Any) -> EngineField:
 
 
 def _custom(name: str, form: Mapping[str, Any]) -> EngineField:
-    def used(request: records.Request) -> bool:
+    def applies(request: records.Request) -> bool:
         return any(_custom_format(tool) == form["type"] for tool in request.tools)
 
     tool = {"name": "note", "description": "Takes a note.", "format": form}
-    return EngineField(name, "tools", used, {"tools": [{"type": "custom", "custom": tool}]})
+    return EngineField(name, "tools", applies, {"tools": [{"type": "custom", "custom": tool}]})
 
 
 def _custom_format(tool: Mapping[str, Any]) -> str | None:
@@ -134,11 +134,11 @@ TABLE: Final[tuple[EngineField, ...]] = (
 )
 
 
-def used(request: records.Request) -> list[EngineField]:
+def rows_for(request: records.Request) -> list[EngineField]:
     """The rows that a request uses."""
     if request.embed is not None or not request.generate:
         return []
-    return [row for row in TABLE if row.used(request)]
+    return [row for row in TABLE if row.applies(request)]
 
 
 def trial(row: EngineField | None = None) -> records.Request:
@@ -156,6 +156,6 @@ def trial(row: EngineField | None = None) -> records.Request:
 
 
 def digest() -> str:
-    """Of all trials: results of others do not count."""
-    said = [msgspec.json.encode([row.name, row.trial]) for row in TABLE]
-    return hashlib.blake2b(b"\n".join(said), digest_size=8).hexdigest()
+    """A digest of all trials: results under another digest do not count."""
+    trials = [msgspec.json.encode([row.name, row.trial]) for row in TABLE]
+    return hashlib.blake2b(b"\n".join(trials), digest_size=8).hexdigest()

@@ -11,16 +11,16 @@ from tailrace.protocol import images, records
 
 
 def repeatable(sampling: records.Sampling) -> bool:
-    """Whether equal answers come of equal prompts, and show nothing beside their text."""
+    """Whether equal prompts get equal answers, which show nothing except their text."""
     return sampling.temperature == 0 and sampling.logprobs is None
 
 
 def digest(request: records.Request) -> str | None:
-    """A digest of all of a request that its answer follows from, and of who may be given it. None
-    where it must be generated: it is sampled, shows log probabilities or images, continues another
-    response's tokens or text, generates nothing, or asks for it.
+    """A digest of all parts of a request that determine its answer, and of who may get the answer.
+    None if the answer must be generated: the request is sampled, shows log probabilities or images,
+    continues another response's tokens or text, generates nothing, or asks for a new answer.
 
-    The length that is asked for is no part of it, unless messages are left out by it: an answer
+    The maximum length is not part of it, unless messages are left out because of it: an answer
     that ended by itself is the same under any bound that it does not reach.
     """
     sampling = request.sampling
@@ -31,7 +31,7 @@ def digest(request: records.Request) -> str | None:
     if images.any_in(request.messages):
         return None
     # Members keep their order in this text: a template may show it to the model.
-    followed = [
+    inputs = [
         request.owner.cache_scope,
         request.model,
         request.messages,
@@ -39,4 +39,4 @@ def digest(request: records.Request) -> str | None:
         [request.tools, request.tool_choice, request.parallel_tool_calls, request.max_tool_calls],
         [request.format, request.reasoning, request.raw, request.truncate],
     ]
-    return hashlib.blake2b(msgspec.json.encode(followed), digest_size=20).hexdigest()
+    return hashlib.blake2b(msgspec.json.encode(inputs), digest_size=20).hexdigest()

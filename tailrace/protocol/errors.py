@@ -17,9 +17,9 @@ SERVER_ERROR: Final = "server_error"
 
 MAX_STREAM_IDS: Final = 32  # distinct named lanes on one socket
 MAX_CONNECTION_MINUTES: Final = 60
-MAX_WAIT_S: Final = 86_400.0  # longest time after which a client is told to come back
+MAX_WAIT_S: Final = 86_400.0  # the longest `Retry-After`
 
-_SHOWN_CHARS: Final = 128  # how much of a client's own text a message repeats
+_MAX_QUOTED_CHARS: Final = 128  # how much of a client's own text a message repeats
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -159,8 +159,8 @@ def conversation_not_found(name: str) -> ApiError:
 
 
 def share_not_found() -> ApiError:
-    """It never was, or it shows nothing any more: which of the two is not told. Nor is the token
-    repeated, because it would be a credential in whatever keeps the message."""
+    """The link never existed, or it has ended; the message does not say which. It does not repeat
+    the token, because the token would be a credential in every log that stores the message."""
     message = "There is no such link, or it has ended."
     return ApiError(404, INVALID_REQUEST, "share_not_found", message)
 
@@ -171,7 +171,7 @@ def conversation_item_not_found(item_id: str) -> ApiError:
 
 
 def conversation_locked(param: str, response_id: str) -> ApiError:
-    """A turn runs. `param`: the field that says what the new one was to follow."""
+    """A turn is running. `param`: the field that names the predecessor of the new turn."""
     message = (
         f"Response {_quoted(response_id)} of this conversation is still in progress. Wait for its "
         "end, or ask with 'if_busy': 'queue' or 'interrupt'."
@@ -193,7 +193,7 @@ def item_not_found(item_id: str) -> ApiError:
 
 
 def file_not_found(file_id: str) -> ApiError:
-    message = f"No such File object: {_shown(file_id)}"
+    message = f"No such File object: {_printable(file_id)}"
     return ApiError(404, INVALID_REQUEST, "file_not_found", message, "id")
 
 
@@ -216,8 +216,8 @@ def vector_store_file_not_found(name: str) -> ApiError:
     return ApiError(404, INVALID_REQUEST, "file_not_found", message, "file_id")
 
 
-def vector_store_full(most: int, what: str) -> ApiError:
-    message = f"There may be at most {most} {what}. Delete some first."
+def vector_store_full(most: int, things: str) -> ApiError:
+    message = f"There may be at most {most} {things}. Delete some first."
     return invalid_request(message, None, "vector_store_limit_reached")
 
 
@@ -281,7 +281,7 @@ def file_deleted(file_id: str) -> ApiError:
         409,
         INVALID_REQUEST,
         "file_deleted",
-        f"The file of this idempotency key was deleted: {_shown(file_id)}. Use a new key.",
+        f"The file of this idempotency key was deleted: {_printable(file_id)}. Use a new key.",
         "idempotency_key",
         headers={"x-should-retry": "false"},
     )
@@ -346,18 +346,18 @@ def response_not_found(response_id: str) -> ApiError:
 
 def history_lost(response_id: str) -> ApiError:
     """The log no longer reaches back to this id. This follows from the id alone, so it does not
-    tell whether such a response existed."""
+    reveal whether such a response existed."""
     message = f"The history of response {_quoted(response_id)} is no longer available."
     return ApiError(410, INVALID_REQUEST, "history_lost", message, "response_id")
 
 
 def not_found(path: str) -> ApiError:
-    return ApiError(404, INVALID_REQUEST, "not_found", f"Invalid URL ({_shown(path)}).")
+    return ApiError(404, INVALID_REQUEST, "not_found", f"Invalid URL ({_printable(path)}).")
 
 
-def not_offered(what: str, offered: str) -> ApiError:
-    """A part of OpenAI's API that this server does not have. `offered`: what it has instead."""
-    message = f"{_shown(what)} is not offered by this server. {offered}"
+def not_offered(feature: str, alternative: str) -> ApiError:
+    """A part of OpenAI's API that this server does not have. `alternative`: what it has instead."""
+    message = f"{_printable(feature)} is not offered by this server. {alternative}"
     return ApiError(404, INVALID_REQUEST, "not_offered", message)
 
 
@@ -405,7 +405,7 @@ def embeddings_cancelled() -> ApiError:
 
 
 def method_not_allowed(method: str, allow: str = "") -> ApiError:
-    message = f"Not allowed to {_shown(method)} on this path."
+    message = f"Not allowed to {_printable(method)} on this path."
     return ApiError(
         405,
         INVALID_REQUEST,
@@ -426,8 +426,8 @@ def request_head_too_large(limit_bytes: int) -> ApiError:
 
 
 def payload_too_large(limit_bytes: int, without: str = "") -> ApiError:
-    counted = f" without {without}" if without else ""
-    message = f"The request{counted} is larger than the limit of {limit_bytes} bytes."
+    exclusion = f" without {without}" if without else ""
+    message = f"The request{exclusion} is larger than the limit of {limit_bytes} bytes."
     return ApiError(413, INVALID_REQUEST, "payload_too_large", message)
 
 
@@ -451,23 +451,24 @@ def rate_limit_exceeded(
 
 
 def overloaded(retry_after_s: float) -> ApiError:
-    """All callers together ask too much. Nothing was queued, because the deadline would pass."""
+    """All callers together exceed the capacity. Nothing was queued, because its deadline would
+    pass."""
     message = f"The service is at its capacity. Please try again in {_wait(retry_after_s):.1f}s."
     return ApiError(
         429, "requests", "rate_limit_exceeded", message, headers=_retry_after(retry_after_s)
     )
 
 
-def deadline_not_met(wait_s: float, deadline_s: float, drawn: float = 0.0) -> ApiError:
-    """A request would start after its deadline, or too close to it. Nothing was queued. `drawn`: as
-    of `wait_times.with_jitter`."""
+def deadline_not_met(wait_s: float, deadline_s: float, fraction: float = 0.0) -> ApiError:
+    """A request would start after its deadline, or too close to it. Nothing was queued.
+    `fraction`: as of `wait_times.with_jitter`."""
     when = "after" if wait_s > deadline_s else "too close to"
-    shown_s = wait_times.rounded_up(_wait(wait_s))
+    start_s = wait_times.rounded_up(_wait(wait_s))
     message = (
-        f"This request would start in about {shown_s:g}s, {when} its deadline of "
-        f"{deadline_s:g}s. Please try again in {shown_s:g}s."
+        f"This request would start in about {start_s:g}s, {when} its deadline of "
+        f"{deadline_s:g}s. Please try again in {start_s:g}s."
     )
-    headers = _retry_after(wait_times.with_jitter(shown_s, drawn))
+    headers = _retry_after(wait_times.with_jitter(start_s, fraction))
     return ApiError(429, "requests", "rate_limit_exceeded", message, headers=headers)
 
 
@@ -480,7 +481,7 @@ def too_many_feeds(most: int, retry_after_s: float) -> ApiError:
 
 
 def too_many_look_ups(retry_after_s: float) -> ApiError:
-    """The caller looks up more responses at once than the log is read for one principal."""
+    """The caller looks up more responses at once than one principal may."""
     message = (
         "Too many of your responses are being looked up at once. "
         f"Please try again in {_wait(retry_after_s):.1f}s."
@@ -490,8 +491,9 @@ def too_many_look_ups(retry_after_s: float) -> ApiError:
     )
 
 
-def too_much_kept(retry_after_s: float) -> ApiError:
-    """What the caller has sent and is not finished with, or reads again, takes too much memory."""
+def too_much_memory(retry_after_s: float) -> ApiError:
+    """The caller's unfinished requests, and the responses that it reads again, take too much
+    memory."""
     message = (
         "Your unfinished requests, open conversations and responses that you read again take too "
         "much memory. "
@@ -527,7 +529,7 @@ def too_many_connections(retry_after_s: float) -> ApiError:
 
 
 def too_many_refusals(retry_after_s: float) -> ApiError:
-    """Too many credentials from this address were refused; this one was not looked at."""
+    """Too many credentials from this address were refused; this one was not checked."""
     return ApiError(
         429,
         "requests",
@@ -551,7 +553,7 @@ def response_failed(code: str | None, message: str) -> ApiError:
 def wrong_request(
     code: str, message: str, param: str | None, headers: Mapping[str, str] = _NO_HEADERS
 ) -> ApiError:
-    """A request that its model cannot serve, as a worker found, or a gateway that can count like
+    """A request that its model cannot serve: a worker found out, or a gateway that can count like
     one. Nothing was generated."""
     return ApiError(400, INVALID_REQUEST, code, message, param, headers)
 
@@ -559,32 +561,32 @@ def wrong_request(
 def unavailable(
     message: str = "The service is temporarily unavailable.", retry_after_s: float = 1.0
 ) -> ApiError:
-    """A part is away (the broker, Redis for a ticket, every engine), or this process drains."""
+    """A part is unreachable (the broker, Redis for a ticket, every engine), or this process
+    drains."""
     return ApiError(
         503, SERVER_ERROR, "service_unavailable", message, headers=_retry_after(retry_after_s)
     )
 
 
 def no_pool(model: str, states: Sequence[tuple[str, str]], retry_after_s: float) -> ApiError:
-    """Neither the pool of the model nor one of its `fallback` can answer. `states`: each pool, and
-    what keeps it from it; empty: it does not answer for this model, or not such a request."""
-    told = ", ".join(f"{pool}: {reason or 'not able'}" for pool, reason in states)
+    """Neither the pool of the model nor one of its `fallback` can answer. `states`: each pool
+    and the reason; an empty reason: the pool does not serve this model, or no such request."""
+    reasons = ", ".join(f"{pool}: {reason or 'not able'}" for pool, reason in states)
     return unavailable(
-        f"No pool can answer for the model {_quoted(model)} right now ({told}). "
+        f"No pool can answer for the model {_quoted(model)} right now ({reasons}). "
         f"Please try again in {_wait(retry_after_s):.1f}s.",
         retry_after_s,
     )
 
 
 def _wait(seconds: float) -> float:
-    """A waiting time that a client can be told. Where it was computed from figures that mean
-    nothing, the client comes back after a second."""
+    """A waiting time for a client, within bounds. One second if it could not be computed."""
     return 1.0 if math.isnan(seconds) else min(max(0.0, seconds), MAX_WAIT_S)
 
 
 def outcome_unknown(response_id: str) -> ApiError:
-    """The log did not say whether it took a request, and the request is being withdrawn. Every
-    other 503 of a create says that nothing was written or will be."""
+    """The log did not confirm an append, and the request is being withdrawn. Every other 503 of a
+    create means that nothing was written and nothing will be."""
     message = (
         "The log did not confirm this request, so it is not known whether it was taken. It is "
         f"being withdrawn: {_quoted(response_id)} ends as cancelled, or does not exist. Look it "
@@ -608,12 +610,12 @@ def _retry_after(seconds: float) -> dict[str, str]:
     }
 
 
-def _shown(value: object) -> str:
+def _printable(value: object) -> str:
     """A client's text for a message: bounded, and without control characters, which would break a
     terminal or a log line."""
     text = value if isinstance(value, str) else repr(value)
-    return "".join(char if char.isprintable() else "?" for char in text[:_SHOWN_CHARS])
+    return "".join(char if char.isprintable() else "?" for char in text[:_MAX_QUOTED_CHARS])
 
 
 def _quoted(value: object) -> str:
-    return f"'{_shown(value)}'"
+    return f"'{_printable(value)}'"

@@ -18,12 +18,12 @@ from tailrace.protocol import file_search, fold, items, queue_place, records, se
 
 # Types of the event that ends a response; nothing follows it.
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.failed", "response.incomplete"})
-# The encoder's buffer, which has up to half as much again, lives as long as what it encoded. The
-# bodies of a response are kept for long: larger ones are copied.
+# The encoder's buffer is up to half larger than its content and lives as long as the content. The
+# bodies of a response live long, so larger ones are copied.
 LARGE_BODY: Final = 1024
 # The end of a message's delta without log probabilities.
 _NOT_LIKELY: Final = b',"logprobs":[]}'
-_TEXT_TO: Final = -len(_NOT_LIKELY)  # one object, which all events share
+_TEXT_TO: Final = -len(_NOT_LIKELY)  # one object that all events share
 _encode = msgspec.json.Encoder().encode
 
 
@@ -129,15 +129,15 @@ def echo(
 ESSENTIAL = frozenset({"id", "created_at", "model", "background", "store"})
 
 
-def is_echo(found: dict[str, Any], rid: str) -> bool:
-    """Whether `found` is the static part of response `rid`. It comes from a record, and a series
+def is_echo(fields: dict[str, Any], rid: str) -> bool:
+    """Whether `fields` is the static part of response `rid`. It comes from a record, and a series
     must not fail later because a member is missing."""
-    return found.get("id") == rid and found.keys() >= ESSENTIAL
+    return fields.get("id") == rid and fields.keys() >= ESSENTIAL
 
 
 DROPPED: Final = "dropped_messages"  # of a Response object; log rule §21
 
-# Of a Response object whose answer may be shorter than was asked for: the bounds `from` and `to`.
+# Of a Response object whose answer may be shorter than requested: the bounds `from` and `to`.
 SHORTENED: Final = "shortened"
 
 FALLBACK: Final = "fallback"  # of a Response object; log rule §22
@@ -157,7 +157,7 @@ EMBEDDINGS: Final = "embeddings"  # `object` in the echo of an embeddings reques
 def embeddings_echo(
     rid: str, created_at: int, model: str, metadata: dict[str, str] | None
 ) -> dict[str, Any]:
-    """The static part of an embeddings request. Clients are shown no object of it."""
+    """The static part of an embeddings request. Clients do not see it as an object."""
     return {
         "id": rid,
         "object": EMBEDDINGS,
@@ -169,31 +169,31 @@ def embeddings_echo(
     }
 
 
-def served_by(base: dict[str, Any], served: str) -> dict[str, Any]:
-    """The static part of a Response object that the model `served` answers; empty: the one that was
-    asked for. `base` may name another one of them."""
-    asked = base[FALLBACK]["from"] if FALLBACK in base else base["model"]
-    told = {**base.get(FALLBACK, {}), "from": asked}
-    found = {**base, "model": served or asked, FALLBACK: told}
-    if not served and ITEMS not in told:
-        del found[FALLBACK]
-    return found
+def with_model(base: dict[str, Any], model: str) -> dict[str, Any]:
+    """The static part of a Response object that `model` answers; empty: the requested model.
+    `base` may name another model."""
+    requested = base[FALLBACK]["from"] if FALLBACK in base else base["model"]
+    fallback = {**base.get(FALLBACK, {}), "from": requested}
+    fields = {**base, "model": model or requested, FALLBACK: fallback}
+    if not model and ITEMS not in fallback:
+        del fields[FALLBACK]
+    return fields
 
 
-def continued_by(base: dict[str, Any], served: str, index: int) -> dict[str, Any]:
-    """The static part of a Response object of which the model `served` continues the text in
-    another item, the one with this `output_index`. Arguments as of `served_by`."""
-    found = served_by(base, served)
-    told = base.get(FALLBACK, {"from": base["model"]})
-    before = told.get(ITEMS, [{"output_index": 0, "model": base["model"]}])
+def with_continuation(base: dict[str, Any], model: str, index: int) -> dict[str, Any]:
+    """The static part of a Response object whose text `model` continues in another item, the one
+    with this `output_index`. Arguments as of `with_model`."""
+    fields = with_model(base, model)
+    fallback = base.get(FALLBACK, {"from": base["model"]})
+    before = fallback.get(ITEMS, [{"output_index": 0, "model": base["model"]}])
     items_ = [each for each in before if each["output_index"] < index]
-    items_.append({"output_index": index, "model": found["model"]})
-    return {**found, FALLBACK: {**told, ITEMS: items_}}
+    items_.append({"output_index": index, "model": fields["model"]})
+    return {**fields, FALLBACK: {**fallback, ITEMS: items_}}
 
 
-def shown(found: dict[str, Any]) -> bool:
-    """Whether clients may read it as a response, by its echo."""
-    return found.get("object") != EMBEDDINGS
+def is_response(fields: dict[str, Any]) -> bool:
+    """Whether clients may read it as a response; `fields` is its echo."""
+    return fields.get("object") != EMBEDDINGS
 
 
 def response_object(
@@ -207,7 +207,7 @@ def response_object(
     incomplete: str | None = None,
 ) -> dict[str, Any]:
     """The public Response object in one state."""
-    found = {
+    response = {
         **base,
         "status": status,
         "completed_at": completed_at,
@@ -216,10 +216,10 @@ def response_object(
         "output": output,
         "usage": usage,
     }
-    found.pop(seals.MEMBER, None)
-    found.pop(file_search.MEMBER, None)
-    found.pop(CONTINUE, None)
-    return found
+    response.pop(seals.MEMBER, None)
+    response.pop(file_search.MEMBER, None)
+    response.pop(CONTINUE, None)
+    return response
 
 
 def _usage(u: records.Usage) -> dict[str, Any]:
@@ -243,11 +243,11 @@ class Series:
 
     Attributes:
         base: the request's echo, and from the first claim on how many messages the prompt lacks,
-            which model answers where that is another one, its revision where that is told, and
-            whether it is a former answer.
+            which model answers if it is another one, its revision if that is shown, and whether
+            it is a former answer.
         next: the next sequence_number.
         output: the items that were announced, without the call of a search.
-        opened: the last of them is open.
+        is_open: the last item is open.
         claimed: whether a worker ever had the response.
         parsed: its ids are parsed into items, by its owner's claim. Then ids without a character
             may belong to no item yet.
@@ -259,7 +259,7 @@ class Series:
     base: dict[str, Any]
     next: int = 0
     output: list[items.Item] = field(default_factory=list)
-    opened: bool = False
+    is_open: bool = False
     claimed: bool = False
     parsed: bool = False
     early: list[bytes] = field(default_factory=list)
@@ -267,7 +267,7 @@ class Series:
     search: file_search.Search | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.search = file_search.of_echo(self.base)
+        self.search = file_search.from_echo(self.base)
 
     @property
     def text(self) -> str:
@@ -276,7 +276,7 @@ class Series:
 
     @property
     def logprob_bytes(self) -> int:
-        """What the log probabilities for its object take, beside the bodies of events."""
+        """Bytes of the log probabilities for its object, without the bodies of events."""
         return sum([item.logprob_bytes for item in self.output])
 
     def open(self) -> list[Event]:
@@ -295,14 +295,14 @@ class Series:
             case fold.Accepted():
                 return self._tokens(effect)
             case fold.Claimed():
-                return self._claimed(effect)
+                return self._on_claim(effect)
             case fold.Ended():
                 return self._end(effect)
             case fold.Yielded():
                 return []
 
     def waiting(self, place: queue_place.Place) -> Event:
-        """The event that says where a response stands that no worker has begun. It follows from no
+        """The event with the queue place of a response that no worker has begun. It follows from no
         record, so it has no number of its own: it repeats the last one."""
         response = response_object(self.base, "queued", [])
         number = self.next - 1
@@ -323,18 +323,18 @@ class Series:
         status = "in_progress" if self.claimed or not self.base["background"] else "queued"
         return response_object(self.base, status, self._objects())
 
-    def _claimed(self, effect: fold.Claimed) -> list[Event]:
+    def _on_claim(self, effect: fold.Claimed) -> list[Event]:
         self.parsed = bool(effect.claim.parser)
         if effect.continues:
-            return self._continued(effect)
-        base = served_by(self.base, effect.served)
+            return self._on_continuation(effect)
+        base = with_model(self.base, effect.served)
         if REVISION in base:
             base[REVISION] = effect.model_rev
         base.pop(CACHED_ANSWER, None)
         if effect.answer_of:
             base[CACHED_ANSWER] = True
-        # A takeover continues the series without a reset, because SDKs know no reset. Only another
-        # model is told, which can answer as long as there is no token.
+        # A takeover continues the series without a reset, because SDKs know no reset. Only a change
+        # of the model causes an event; another model can answer while there is no token.
         silent = self.claimed and base["model"] == self.base["model"]
         if not self.claimed and effect.claim.dropped:
             base[DROPPED] = effect.claim.dropped
@@ -345,15 +345,15 @@ class Series:
         self.claimed, self.base = True, base
         out = [self._lifecycle("response.in_progress", "in_progress", output)]
         if first and self.search is not None:
-            out += [self._event(*each) for each in self.search.showing(base["id"])]
+            out += [self._event(*each) for each in self.search.call_events(base["id"])]
         return out
 
-    def _continued(self, effect: fold.Claimed) -> list[Event]:
+    def _on_continuation(self, effect: fold.Claimed) -> list[Event]:
         """Another model continues the text: its item is another one, which begins with its first
         token."""
         out = self._close("incomplete")
         self.early = []
-        base = continued_by(self.base, effect.served, self._next_index)
+        base = with_continuation(self.base, effect.served, self._next_index)
         if REVISION in base:
             base[REVISION] = effect.model_rev
         self.base = base
@@ -362,8 +362,10 @@ class Series:
     def _tokens(self, effect: fold.Accepted) -> list[Event]:
         if effect.marks or effect.lp:
             return self._show(items.pieces(effect.text, effect.marks, len(effect.ids), effect.lp))
-        # Nearly every frame continues the open item, without any more.
-        out = [] if self.opened or (self.parsed and not effect.text) else self._open(items.UNMARKED)
+        # Nearly every frame continues the open item and has no marks.
+        out = (
+            [] if self.is_open or (self.parsed and not effect.text) else self._open(items.UNMARKED)
+        )
         if effect.text:
             out.append(self._delta(effect.text))
             if self.search is not None:
@@ -377,40 +379,42 @@ class Series:
                 self.early = []  # of a marker's ids
                 out += self._close("completed")
                 out += self._open(piece.mark)
-            elif not self.opened and (piece.text or (piece.ids and not self.parsed)):
+            elif not self.is_open and (piece.text or (piece.ids and not self.parsed)):
                 out += self._open(items.UNMARKED)
-            message = not self.opened or self.output[-1].begin.kind == "m"
-            logprobs = self.early + items.shown(piece.lp) if message else []
-            self.early = [] if self.opened else logprobs
-            if self.opened and (piece.text or logprobs):
+            message = not self.is_open or self.output[-1].begin.kind == "m"
+            logprobs = self.early + items.encode_logprobs(piece.lp) if message else []
+            self.early = [] if self.is_open else logprobs
+            if self.is_open and (piece.text or logprobs):
                 out.append(self._delta(piece.text, logprobs))
                 out += self._citations(piece.text)
         return out
 
     def _open(self, begin: records.Mark) -> list[Event]:
-        item = items.Item.opened(self.base, self._next_index, begin)
+        item = items.Item.from_mark(self.base, self._next_index, begin)
         if self.search is not None and begin.kind == "m":
-            item.cited = file_search.Citations(self.search.sources)
+            item.citations = file_search.Citations(self.search.sources)
         self.output.append(item)
-        self.opened = True
+        self.is_open = True
         return [self._event(kind, fields) for kind, fields in self.output[-1].opening()]
 
     def _close(self, status: str) -> list[Event]:
         """Close the open item, if there is one."""
-        if not self.opened:
+        if not self.is_open:
             return []
-        self.opened = False
+        self.is_open = False
         return [self._event(kind, fields) for kind, fields in self.output[-1].closing(status)]
 
     def _delta(self, text: str, logprobs: Sequence[bytes] = ()) -> Event:
         item, likely = self.output[-1], b",".join(logprobs)
         item.add(text, likely)
         number = self._number()
-        kind, said = item.delta_type, _encode(text)
+        kind, encoded_text = item.delta_type, _encode(text)
         if item.begin.kind != "m":
             fields = {"type": kind, "sequence_number": number, **item.place, "delta": text}
             body = _encode(fields)
-            return Event(kind, number, body, text, text_at=len(body) - len(said) - 1, text_to=-1)
+            return Event(
+                kind, number, body, text, text_at=len(body) - len(encoded_text) - 1, text_to=-1
+            )
         body = (
             b'{"type":"response.output_text.delta","sequence_number":%d,"item_id":"%s",'
             b'"output_index":%d,"content_index":0,"delta":%s,"logprobs":[%s]}'
@@ -418,13 +422,13 @@ class Series:
                 number,
                 item.id.encode(),
                 item.index,
-                said,
+                encoded_text,
                 likely,
             )
         )
         if likely:
             return Event(kind, number, body, text)
-        text_at = len(body) + _TEXT_TO - len(said)
+        text_at = len(body) + _TEXT_TO - len(encoded_text)
         return Event(kind, number, body, text, text_at=text_at, text_to=_TEXT_TO)
 
     def _citations(self, text: str) -> list[Event]:

@@ -1,7 +1,7 @@
-"""What a request needs of the worker that generates it (pure).
+"""Features that a request needs of its worker (pure).
 
-A worker tells its features in its heartbeats, so that a gateway refuses what no worker of the pool
-can do. A worker refuses what it cannot do itself.
+A worker publishes its features in its heartbeats, so that a gateway refuses a request that no
+worker of the pool can serve. A worker refuses a request that it cannot serve itself.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ALL: Final[frozenset[Feature]] = frozenset(get_args(Feature))
 
 
 def generates_text(features: Collection[str]) -> bool:
-    """Whether a worker with these features generates text. A model for embeddings does not, and
-    workers that know no embeddings do not say that they generate."""
+    """Whether a worker with these features generates text. A model for embeddings does not. Old
+    workers, which have no embeddings, do not publish `text`."""
     return "embeddings" not in features or "text" in features
 
 
@@ -45,34 +45,34 @@ class Need(NamedTuple):
     field: str
 
 
-def needed(request: records.Request) -> list[Need]:
+def needs_of(request: records.Request) -> list[Need]:
     """Without these features the request cannot be served."""
-    found = []
+    needs = []
     if request.embed is not None:
-        found.append(Need("embeddings", "model"))
+        needs.append(Need("embeddings", "model"))
         if request.embed.dimensions is not None:
-            found.append(Need("dimensions", "dimensions"))
-        return found
+            needs.append(Need("dimensions", "dimensions"))
+        return needs
     if request.tools:
-        found.append(Need("tools", "tools"))
+        needs.append(Need("tools", "tools"))
     if any(tool.get("type") == "custom" for tool in request.tools):
-        found.append(Need("custom_tools", "tools"))
+        needs.append(Need("custom_tools", "tools"))
     if request.format is not None:
-        found.append(Need("formats", "format"))
+        needs.append(Need("formats", "format"))
     if (request.reasoning or {}).get("effort") not in (None, "none"):
-        found.append(Need("effort", "reasoning.effort"))
+        needs.append(Need("effort", "reasoning.effort"))
     if request.sampling.logprobs is not None:
-        found.append(Need("logprobs", "logprobs"))
+        needs.append(Need("logprobs", "logprobs"))
     if request.raw:
-        found.append(Need("raw_prompts", "prompt"))
+        needs.append(Need("raw_prompts", "prompt"))
     if request.fork is not None:
-        found.append(Need("forks", "fork"))
+        needs.append(Need("forks", "fork"))
     if request.truncate:
-        found.append(Need("truncation", "truncation"))
+        needs.append(Need("truncation", "truncation"))
     if request.continue_final:
-        found.append(Need("continuation", "previous_response_id"))
+        needs.append(Need("continuation", "previous_response_id"))
     if images.any_in(request.messages):
-        found.append(Need("images", "input"))
+        needs.append(Need("images", "input"))
     if images.any_in(m for m in request.messages if m.get("role") == "tool"):
-        found.append(Need("tool_images", "output"))
-    return found
+        needs.append(Need("tool_images", "output"))
+    return needs

@@ -16,12 +16,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class InvalidPosition(ValueError):
-    """The text is no position."""
+    """The text is not a position."""
 
 
 class Position(NamedTuple):
-    """How far a reader knows an owner's partition: the offsets behind it, in the order of `TOPICS`,
-    in the log with the tag `log`."""
+    """A reader's position in an owner's partition: the next offsets, in the order of `TOPICS`, in
+    the log with the tag `log`."""
 
     log: bytes
     offsets: tuple[int, int]
@@ -30,17 +30,17 @@ class Position(NamedTuple):
         return f"{self.log.hex()}-{self.offsets[0]}-{self.offsets[1]}"
 
 
-def position(text: str) -> Position:
-    """Read what a client shows. Raises InvalidPosition."""
-    found = _POSITION.match(text)
-    if found is None:
+def parse_position(text: str) -> Position:
+    """Parse a client's position. Raises InvalidPosition."""
+    match = _POSITION.match(text)
+    if match is None:
         raise InvalidPosition(text[:80])
-    return Position(bytes.fromhex(found[1]), (int(found[2]), int(found[3])))
+    return Position(bytes.fromhex(match[1]), (int(match[2]), int(match[3])))
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, with the position behind it."""
+    """One event, with the position after it."""
 
     type: str
     position: str
@@ -61,19 +61,19 @@ def event(kind: str, at: Position, **fields: Any) -> Event:
     return Event(kind, text, _encode({"type": kind, "position": text, **fields}))
 
 
-def told(act: conversations.Act) -> tuple[str, dict[str, Any]] | None:
-    """Type and fields of the event of an act; None for one that says nothing by itself."""
+def act_event(act: conversations.Act) -> tuple[str, dict[str, Any]] | None:
+    """Type and fields of the event of an act; None for an act that has no event."""
     name = {"conversation_id": act.id}
     match act:
         case conversations.Created():
-            shown = {
+            conversation = {
                 "id": act.id,
                 "object": "conversation",
                 "created_at": act.created_at,
                 "metadata": act.metadata,
                 "title": act.title or None,
             }
-            return "conversation.created", {**name, "conversation": shown}
+            return "conversation.created", {**name, "conversation": conversation}
         case conversations.Gone():
             return "conversation.deleted", name
         case conversations.Changed():
@@ -91,7 +91,7 @@ def told(act: conversations.Act) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def noticed(notice: activity.Notice) -> tuple[str, dict[str, Any]]:
+def notice_event(notice: activity.Notice) -> tuple[str, dict[str, Any]]:
     """Type and fields of the event of a notice."""
     fields = {
         "response_id": notice.rid,

@@ -7,8 +7,8 @@ request names the records by their place, and the file by its digest:
     {"p": partition, "at": offsets of the chunks in order, "bytes", "ms": broker's time in ms}
 
 Many requests may name the same chunks. `llm.files` keeps a record for longer than the time in which
-a request may name it and the retention of that request together, so a file is there as long as a
-request that names it.
+a request may name it and the retention of that request together, so a file exists as long as the
+requests that name it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_CHUNKS: Final = MAX_BYTES // CHUNK_BYTES
 
 
 class NoPlace(ValueError):
-    """What stands for a place is none."""
+    """The value is not a place."""
 
 
 class Differs(Exception):
-    """What lies at a place is not the file."""
+    """The records at a place are not the file."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -63,30 +63,30 @@ class Place(msgspec.Struct, frozen=True):
         return {"p": self.p, "at": list(self.at), "bytes": self.bytes, "ms": self.ms}
 
 
-def place(value: Any) -> Place:
+def parse_place(value: Any) -> Place:
     """The place that a request's record names. Raises NoPlace."""
     try:
-        found = msgspec.convert(value, Place)
+        record = msgspec.convert(value, Place)
     except msgspec.ValidationError as error:
         raise NoPlace(str(error)) from error
-    if not found.valid:
+    if not record.valid:
         raise NoPlace("out of bounds")
-    return found
+    return record
 
 
 # A call that decodes megabytes lets no other thread run for as long as it takes.
 _STEP: Final = 262_144  # characters
 
 
-def decoded(text: str) -> bytes:
-    """The bytes of base64. Raises ValueError where it is none."""
+def decode_base64(text: str) -> bytes:
+    """The bytes of base64. Raises ValueError if `text` is not base64."""
     steps = range(0, len(text), _STEP)
     if "=" in text[:-2]:
         raise ValueError("padding before the end")
     return b"".join(binascii.a2b_base64(text[at : at + _STEP], strict_mode=True) for at in steps)
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Bytes in base64."""
     step = _STEP // 4 * 3
     return "".join(
@@ -105,7 +105,7 @@ def partition(sha256: str, partitions: int) -> int:
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
-    """A file in pieces that fit into a record, each made when it is asked for."""
+    """A file in pieces that fit into a record, made lazily."""
     return (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))
 
 
@@ -119,13 +119,13 @@ def span(where: Place) -> tuple[int, int]:
     return min(where.at), max(where.at) + 1
 
 
-def joined(sha256: str, where: Place, found: Mapping[int, bytes]) -> bytes:
+def join(sha256: str, where: Place, values: Mapping[int, bytes]) -> bytes:
     """The file, from the values of records by offset.
 
     Raises:
         Differs: a chunk is missing, or together they are another file.
     """
-    data = b"".join(found.get(offset, b"") for offset in where.at)
+    data = b"".join(values.get(offset, b"") for offset in where.at)
     if digest(data) != sha256:
         raise Differs(f"{sha256} is not at {where.p}:{where.at[0]}")
     return data

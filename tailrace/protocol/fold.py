@@ -6,11 +6,11 @@
     everything else                   ignored: counted by reason, no effect
 
 Readers that apply the same prefix of the partition hold the same state. What was accepted is never
-taken back. There is at most one end. The rule itself: log rule §4.
+revoked. There is at most one end. The rule itself: log rule §4.
 
 "Owner" is who may write (a fencing token), "principal" is whose response it is. A reader knows the
 principal from the first CLAIM, or earlier from the request (`belongs_to`). While it knows neither,
-it takes a CANCEL for the principal's; a first CLAIM for another principal shows that it was not.
+it treats a CANCEL as the principal's; a first CLAIM for another principal shows that it was not.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Ended:
     """The end. `reason` is END's, or cancelled, withdrawn, expired or history_lost. `status` is the
     one clients see: completed, incomplete, failed or cancelled. `timestamp` is the broker's, in ms.
     `marks` are those in `text_tail`. `vectors`: of the inputs that were to be embedded. `failure`:
-    what a CANCEL says of it."""
+    the member `failed` of a CANCEL."""
 
     reason: str
     status: str
@@ -155,8 +155,8 @@ class Former(NamedTuple):
 
 class Pace(NamedTuple):
     """When the tokens of a response were accepted, by frames: broker times in ms of the first frame
-    whose ids were generated and of the last one, 0 before; and how many ids there were behind that
-    first frame. Ids that were copied (log rule §19) have no time."""
+    whose ids were generated and of the last one, 0 before; and the number of ids up to the end of
+    that first frame. Ids that were copied (log rule §19) have no time."""
 
     first_ms: int = 0
     last_ms: int = 0
@@ -166,10 +166,10 @@ class Pace(NamedTuple):
         """Mean time between two tokens in ms, to the microsecond, of a response of `total` ids;
         None without two frames. Tokens of one frame came together, so those of the first frame are
         no interval."""
-        behind = total - self.first_ids
-        if not self.first_ms or behind <= 0:
+        later_ids = total - self.first_ids
+        if not self.first_ms or later_ids <= 0:
             return None
-        return round((self.last_ms - self.first_ms) / behind, 3)
+        return round((self.last_ms - self.first_ms) / later_ids, 3)
 
 
 @dataclass(slots=True)
@@ -182,9 +182,9 @@ class Fold:
         next: index of the next token.
         h: rolling hash of all accepted ids.
         phase: NEW, LIVE or DONE.
-        ids: all accepted ids; kept only if `keep_ids` (a worker needs them for takeover, a reader
-            does not), else empty.
-        text: all accepted text as UTF-8; kept as `ids` are.
+        ids: all accepted ids; stored only if `retain_ids` (a worker needs them for takeover, a
+            reader does not), else empty.
+        text: all accepted text as UTF-8; stored as `ids` are.
         text_length: characters of text accepted so far.
         mark_count: marks accepted so far. Like `text_length` without those of an END.
         last_mark: the last of them in the present segment, `at` and `ids` counted from the
@@ -197,13 +197,13 @@ class Fold:
         model: model revision, tokenizer and parser of the claim under which its first token was
             made; of the last claim while there is none; of the last one that continues. All tokens
             of the present segment are of these.
-        served: public name of the model that answers, where that is not the one that was asked for
-            (log rule §22); else empty. By the last claim before its first token, or the last one
-            that continues.
+        served: public name of the model that answers, if it is not the requested one (log rule
+            §22); else empty. By the last claim before its first token, or the last one that
+            continues.
         answer_of: the response whose answer is given again (log rule §24); empty: it is generated.
             By the last claim before its first token.
-        former: for each claim that continues, what was there before it. Behind the last one the
-            present segment begins.
+        former: for each claim that continues, the state before it. The present segment begins
+            after the last one.
         prompt: length of the prompt in tokens. By the last claim before its first token that says
             it: another model may have another tokenizer.
         topic: the request topic that the owner's claim names; empty while NEW.
@@ -213,17 +213,17 @@ class Fold:
         hedged: fencing tokens of claims that replaced an owner whose first token was late (log rule
             §26).
         ended: the end; None until DONE.
-        principal: whose response it is, as the request says; None while no request is known. What
-            the first claim says comes before it.
+        principal: whose response it is, according to the request; None while no request is known.
+            The first claim has precedence.
         cancelled_by: the ends that CANCELs before any claim were, by who wrote them.
         last_offset: offset of the last applied record, -1 before the first. After a reconnect
             records at older offsets come again.
         last_active: broker time in ms of the last record that had an effect; 0 before.
-        pace: when its tokens came, by the broker.
+        pace: when its tokens were appended, by the broker's clock.
         ignored: ignored records, counted by reason.
     """
 
-    keep_ids: bool = False
+    retain_ids: bool = False
     owner: str | None = None
     epoch: int = 0
     next: int = 0
@@ -266,11 +266,11 @@ class Fold:
         elif not isinstance(outcome, Yielded):
             self.last_active = timestamp
             if isinstance(outcome, Accepted):
-                self._keep_time(timestamp)
+                self._record_pace(timestamp)
         return outcome
 
     @property
-    def made(self) -> int:
+    def generated_count(self) -> int:
         """How many of the accepted ids were generated for this response."""
         return max(0, self.next - self.copied)
 
@@ -281,7 +281,7 @@ class Fold:
 
     @property
     def before(self) -> Former:
-        """What was there when the present segment began."""
+        """The state when the present segment began."""
         return self.former[-1] if self.former else Former()
 
     @property
@@ -359,12 +359,12 @@ class Fold:
         self.next += len(record.ids)
         self.h = roll(self.h, record.ids)
         self.text_length += len(record.text)
-        if self.keep_ids:
+        if self.retain_ids:
             self.ids.extend(record.ids)
             self.text += record.text.encode(errors="surrogatepass")
         return Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
 
-    def _keep_time(self, timestamp: int) -> None:
+    def _record_pace(self, timestamp: int) -> None:
         if self.pace.first_ms:
             self.pace = self.pace._replace(last_ms=timestamp)
         elif self.next > self.copied:  # no frame has ids of both sorts
@@ -418,7 +418,7 @@ class Fold:
             return Ignored.FOREIGN
         usage = records.Usage(
             input_tokens=self.prompt,
-            output_tokens=self.made,
+            output_tokens=self.generated_count,
             reasoning_tokens=self.reasoning,
         )
         return self._finish(_cancelled(record, usage, timestamp))

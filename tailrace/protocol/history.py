@@ -1,16 +1,16 @@
-"""What `llm.history` keeps of a response that has ended (pure; log rule §18).
+"""The records of `llm.history`: a response that has ended (pure; log rule §18).
 
 A `History` is a function of the request and of the records that took effect, so every worker that
-writes it writes the same bytes. It is compact: what follows from the rest (fencing order, hashes,
-the index of each frame) is left out, and `accepted` makes it again.
+writes it writes the same bytes. It is compact: members that follow from others (fencing order,
+hashes, the index of each frame) are left out, and `to_records` computes them again.
 
 Its JSON is cut into parts that fit into a record. The key of part 0 is the response id, that of
-part n is `<rid>:<n>`. A value is a line that says which part of what it is, and then bytes:
+part n is `<rid>:<n>`. A value is a line with its header, and then bytes:
 
     {"t":"PART","rid":…,"part":0,"of":2,"digest":…}\\n<bytes>
 
-Beside them lie the chunks of files that stored requests name, because `llm.files` forgets them
-(`file_key`).
+The topic also holds the chunks of files that stored requests name, because `llm.files` deletes
+them (`file_key`).
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
 
     @property
     def consistent(self) -> bool:
-        """Whether its members fit together, so that `accepted` can be made of it."""
-        if not self._of_one_response or not events.is_echo(self.request.echo, self.rid):
+        """Whether its members fit together, so that `to_records` can work."""
+        if not self._is_one_response or not events.is_echo(self.request.echo, self.rid):
             return False
         ends = {0, *itertools.accumulate(frame.ids for frame in self.frames)}
         begins = [claim.at for claim in self.claims]
@@ -136,15 +136,15 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
             began
             and sum(frame.ids for frame in self.frames) == len(self.ids)
             and sum(frame.characters for frame in self.frames) == len(self.text)
-            and _numbered([each.frame for each in self.marks], len(self.frames))
-            and _numbered([each.frame for each in self.lp], len(self.frames))
-            and _numbered([each.claim for each in self.served], len(self.claims))
-            and _numbered([each.claim for each in self.answers], len(self.claims))
-            and _numbered(self.continued, len(self.claims))
+            and _are_numbers([each.frame for each in self.marks], len(self.frames))
+            and _are_numbers([each.frame for each in self.lp], len(self.frames))
+            and _are_numbers([each.claim for each in self.served], len(self.claims))
+            and _are_numbers([each.claim for each in self.answers], len(self.claims))
+            and _are_numbers(self.continued, len(self.claims))
         )
 
     @property
-    def _of_one_response(self) -> bool:
+    def _is_one_response(self) -> bool:
         request, end = self.request, self.end
         if isinstance(end, records.Cancel):
             ended = end.by == self.owner and not end.withdrawn
@@ -160,12 +160,12 @@ class History(msgspec.Struct, tag_field="t", tag="HISTORY", frozen=True, omit_de
         )
 
 
-def _numbered(numbers: Sequence[int], count: int) -> bool:
+def _are_numbers(numbers: Sequence[int], count: int) -> bool:
     """Whether these are numbers of some of `count` frames or claims, in order, each once."""
     return all(a < b for a, b in itertools.pairwise([-1, *numbers, count]))
 
 
-# Measured: a frame, beside ids and text; a claim; a token in log probabilities.
+# Measured: a frame without ids and text; a claim; a token in log probabilities.
 _FRAME_BYTES: Final = 130
 _CLAIM_BYTES: Final = 500
 _LP_BYTES: Final = 160
@@ -173,13 +173,13 @@ _LP_BYTES: Final = 160
 
 @dataclass(slots=True)
 class Draft:
-    """A `History` while its response runs: what was accepted so far.
+    """A `History` while its response runs: the accepted records so far.
 
     Attributes:
         end: the END or CANCEL that took effect; None before.
         ended_ms: broker time of it.
         dropped: messages that its prompt lacks.
-        size: what it takes, in bytes, by estimate.
+        size: its estimated bytes.
     """
 
     claims: list[Claimed] = field(default_factory=list)
@@ -246,7 +246,7 @@ class Draft:
         )
         self.size += _CLAIM_BYTES
 
-    def finished(self, request: records.Request) -> History:
+    def to_history(self, request: records.Request) -> History:
         """The `History` of a response that has ended."""
         assert self.end is not None
         return History(
@@ -268,7 +268,7 @@ class Draft:
         )
 
 
-def of(
+def from_records(
     request: records.Request, accepted_records: Iterable[records.TokenRecord], ended_ms: int
 ) -> History:
     """The `History` of a response, from the records that took effect, in log order. The last is its
@@ -276,10 +276,10 @@ def of(
     draft = Draft()
     for record in accepted_records:
         draft.add(record, ended_ms)
-    return draft.finished(request)
+    return draft.to_history(request)
 
 
-def accepted(history: History) -> Iterator[records.TokenRecord]:
+def to_records(history: History) -> Iterator[records.TokenRecord]:
     """The records that took effect again, in order. Applied to a fold or a stream they have the
     effects of the ones in the log."""
     marks = {each.frame: each.marks for each in history.marks}
@@ -291,19 +291,19 @@ def accepted(history: History) -> Iterator[records.TokenRecord]:
         while claims and claims[-1][0] <= seq:
             own = claims[-1][1].own
             yield claims.pop()[1]
-        made = history.ids[seq : seq + frame.ids]
+        token_ids = history.ids[seq : seq + frame.ids]
         text = history.text[at : at + frame.characters]
         yield records.Tok(
             history.rid,
             own,
             seq,
-            made,
+            token_ids,
             text,
             h,
             marks=marks.get(number, ()),
             lp=lp.get(number, ()),
         )
-        seq, at, h = seq + frame.ids, at + frame.characters, fold.roll(h, made)
+        seq, at, h = seq + frame.ids, at + frame.characters, fold.roll(h, token_ids)
     for _, claim in reversed(claims):
         yield claim
     if isinstance(history.end, records.Cancel):
@@ -340,15 +340,15 @@ def _claims(history: History) -> Iterator[tuple[int, records.Claim]]:
         prev = each.own
 
 
-def kept(request: records.Request, ended: fold.Ended) -> bool:
-    """Whether a response that has ended has a `History`: its client asked to store it and can read
-    it."""
-    return stored(request) and ended.reason != "withdrawn"
+def has_history(request: records.Request, ended: fold.Ended) -> bool:
+    """Whether a response that has ended has a `History`: its client requested to store it and can
+    read it."""
+    return will_have_history(request) and ended.reason != "withdrawn"
 
 
-def stored(request: records.Request) -> bool:
+def will_have_history(request: records.Request) -> bool:
     """Whether a response will have a `History` unless it is withdrawn."""
-    return request.store and request.generate and events.shown(request.echo)
+    return request.store and request.generate and events.is_response(request.echo)
 
 
 class Part(NamedTuple):
@@ -383,10 +383,10 @@ def decode(value: bytes) -> History | None:
     if records.too_deep(value, _MAX_DEPTH):
         return None
     try:
-        found = _history.decode(value)
+        history = _history.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return found if found.v == records.VERSION and found.consistent else None
+    return history if history.v == records.VERSION and history.consistent else None
 
 
 def part_key(rid: str, part: int) -> str:
@@ -394,33 +394,33 @@ def part_key(rid: str, part: int) -> str:
     return f"{rid}:{part}" if part else rid
 
 
-def part_keys(rid: str, of: int) -> list[str]:
+def part_keys(rid: str, count: int) -> list[str]:
     """The keys of all parts, each of which needs a tombstone for an erasure."""
-    return [part_key(rid, part) for part in range(of)]
+    return [part_key(rid, part) for part in range(count)]
 
 
 def parts(history: History) -> list[tuple[str, bytes]]:
     """Key and value of each of its records, part 0 first."""
     whole = encode(history)
     size = PART_BYTES - _HEADER_BYTES
-    cut = [whole[at : at + size] for at in range(0, len(whole), size)]
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
     return [
         (
             part_key(history.rid, n),
-            _encode(_Header(history.rid, n, len(cut), _digest(whole))) + b"\n" + data,
+            _encode(_Header(history.rid, n, len(pieces), _digest(whole))) + b"\n" + data,
         )
-        for n, data in enumerate(cut)
+        for n, data in enumerate(pieces)
     ]
 
 
-def named_by(key: bytes | None) -> tuple[str, int] | None:
-    """Response id and number of the part that a key names, also of a tombstone; None for a key of
-    another kind."""
-    found = _matched(_PART_KEY, key)
-    return None if found is None else (found[1], int(found[2] or 0))
+def part_from_key(key: bytes | None) -> tuple[str, int] | None:
+    """Response id and part number of a record key, also of a tombstone; None for a key of another
+    kind."""
+    match = _match(_PART_KEY, key)
+    return None if match is None else (match[1], int(match[2] or 0))
 
 
-def part_of(key: bytes | None, value: bytes | None) -> Part | None:
+def decode_part(key: bytes | None, value: bytes | None) -> Part | None:
     """The part that a record holds. None for a tombstone, for garbage, and where the key names
     another."""
     line, _, data = (value or b"").partition(b"\n")
@@ -430,18 +430,18 @@ def part_of(key: bytes | None, value: bytes | None) -> Part | None:
         head = _header.decode(line)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    if named_by(key) != (head.rid, head.part) or head.part >= head.of:
+    if part_from_key(key) != (head.rid, head.part) or head.part >= head.of:
         return None
     return Part(head.rid, head.part, head.of, head.digest, data)
 
 
-def joined(found: Iterable[Part]) -> History | None:
-    """The `History` of all its parts, in any order. None if one is missing, or they are of several,
-    or it is garbage. Equal copies do not matter."""
-    by_number = {each.part: each for each in found}
+def join(pieces: Iterable[Part]) -> History | None:
+    """The `History` of all its parts, in any order. None if one is missing, or the parts are of
+    several histories, or it is garbage. Equal copies do not matter."""
+    by_number = {each.part: each for each in pieces}
     whole = [by_number[n] for n in sorted(by_number)]
     if not whole or len(whole) != whole[0].of:
-        return None  # most often, and without a digest of what is there
+        return None  # the most frequent case, found without a digest
     value = b"".join(each.data for each in whole)
     if {_digest(value)} != {each.digest for each in whole}:
         return None
@@ -462,11 +462,11 @@ def metadata_key(rid: str) -> str:
     return rid + _METADATA
 
 
-def metadata_named_by(key: bytes | None) -> str | None:
+def metadata_rid(key: bytes | None) -> str | None:
     """The response whose metadata a key names; None for a key of another kind."""
     rid = (key or b"").removesuffix(_METADATA.encode())
-    named = named_by(rid) if rid != key else None
-    return named[0] if named is not None and named[1] == 0 else None
+    part = part_from_key(rid) if rid != key else None
+    return part[0] if part is not None and part[1] == 0 else None
 
 
 def file_key(scope: str, sha256: str, chunk: int) -> str:
@@ -477,7 +477,7 @@ def file_key(scope: str, sha256: str, chunk: int) -> str:
 
 
 class FileChunk(NamedTuple):
-    """What the key of a file's chunk says. `scope`: `Owner.cache_scope` of those who may read
+    """The names in the key of a file's chunk. `scope`: `Owner.cache_scope` of those who may read
     it."""
 
     scope: str
@@ -485,13 +485,13 @@ class FileChunk(NamedTuple):
     chunk: int
 
 
-def file_named_by(key: bytes | None) -> FileChunk | None:
+def file_from_key(key: bytes | None) -> FileChunk | None:
     """The chunk that a key names; None for a key of another kind."""
-    found = _matched(_FILE_KEY, key)
-    return None if found is None else FileChunk(found[1], found[2], int(found[3]))
+    match = _match(_FILE_KEY, key)
+    return None if match is None else FileChunk(match[1], match[2], int(match[3]))
 
 
-def _matched(shape: re.Pattern[str], key: bytes | None) -> re.Match[str] | Any:
+def _match(shape: re.Pattern[str], key: bytes | None) -> re.Match[str] | Any:
     try:
         return shape.match((key or b"").decode("ascii"))
     except UnicodeError:

@@ -85,7 +85,7 @@ def parse(rid: str, partitions: int | None = None, prefix: str = PREFIX) -> Addr
     try:
         raw = base64.urlsafe_b64decode(text)
     except (binascii.Error, ValueError) as error:
-        # Cannot happen, because the shape admits only the alphabet; kept so that no text whatever
+        # Cannot happen, because the shape admits only the alphabet; kept so that no text
         # raises another error.
         raise InvalidId("not an id of this kind") from error
     if raw[0] != FORMAT:
@@ -104,8 +104,8 @@ def item_id(rid: str, prefix: str = "msg_", index: int = 0) -> str:
 
 def response_of_item(item: str) -> str | None:
     """The response whose input or output item may have this id; None for another id."""
-    found = _ITEM.match(item)
-    return PREFIX + found["scope"] if found is not None else None
+    match = _ITEM.match(item)
+    return PREFIX + match["scope"] if match is not None else None
 
 
 def call_id(rid: str, ordinal: int) -> str:

@@ -5,8 +5,8 @@ A message's `content` is a text, or a list of parts where it shows images:
     {"type": "text", "text"}
     {"type": "image", "sha256", "media", "width", "height", "detail"?, "data" | "file"}
 
-`sha256` is the digest of the image file in hexadecimal, `data` the file in base64. A large file is
-kept apart, and `file` says where (`tailrace.protocol.files`).
+`sha256` is the digest of the image file in hexadecimal, `data` the file in base64. A large file
+lies in `llm.files`, and `file` says where (`tailrace.protocol.files`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def any_in(messages: Iterable[Mapping[str, Any]]) -> bool:
     return next(parts(messages), None) is not None
 
 
-def kept_apart(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a file of the messages is kept apart."""
+def has_files(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a file of the messages lies in `llm.files`."""
     return any("file" in part for part in parts(messages))
 
 
-def changed(
+def map_images(
     messages: Iterable[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Messages with `change` of each image part in its place."""
+    """Messages with each image part replaced by `change` of it."""
     return [
         {
             **message,
@@ -67,22 +67,22 @@ def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
 
 def _tokens(part: Mapping[str, Any]) -> int:
     side = PIXELS_PER_TOKEN_SIDE
-    shown = -(-part["width"] // side) * -(-part["height"] // side)
-    # The log is charged for too: a file may be large and its picture small.
+    by_pixels = -(-part["width"] // side) * -(-part["height"] // side)
+    # The log's bytes count too: a file may be large and its picture small.
     size: int = part["file"]["bytes"] if "file" in part else len(part.get("data", "")) // 4 * 3
-    return int(max(min(shown, MAX_TOKENS_GUESS), size // BYTES_PER_TOKEN))
+    return int(max(min(by_pixels, MAX_TOKENS_GUESS), size // BYTES_PER_TOKEN))
 
 
 def url(part: Mapping[str, Any]) -> str:
-    """The data URL of a part; its digest where the file is kept apart."""
+    """The data URL of a part; its digest if the file lies in `llm.files`."""
     if "data" not in part:
         return f"{REFERENCE}{part['sha256']}"
     return f"data:{part['media']};base64,{part['data']}"
 
 
-def shown(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The part as an item of a request's `input` holds it: by its digest, because the messages have
-    the file."""
+def as_input(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The part for an item of a request's `input`. It names the image by its digest, because the
+    messages contain the file."""
     return {
         "type": "input_image",
         "detail": part.get("detail", "auto"),
@@ -90,28 +90,28 @@ def shown(part: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def named_in(items: Iterable[dict[str, Any]]) -> set[str]:
+def digests_in(items: Iterable[dict[str, Any]]) -> set[str]:
     """Digests of the images that items name."""
-    found = set[str]()
+    digests = set[str]()
     for item in items:
         content = item.get("output" if "output" in item else "content")
         for part in content if type(content) is list else ():
             if part.get("type") == "input_image":
-                found.add(part["image_url"].removeprefix(REFERENCE))
-    return found
+                digests.add(part["image_url"].removeprefix(REFERENCE))
+    return digests
 
 
-def restored(
+def with_urls(
     items: Iterable[dict[str, Any]], messages: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Items with the images that the messages show instead of their digests."""
-    known = {f"{REFERENCE}{part['sha256']}": url(part) for part in parts(messages)}
-    if not known:
+    """Items with the data URLs of the messages' images instead of their digests."""
+    urls = {f"{REFERENCE}{part['sha256']}": url(part) for part in parts(messages)}
+    if not urls:
         return list(items)
-    return [_restored(item, known) for item in items]
+    return [_with_urls(item, urls) for item in items]
 
 
-def _restored(item: dict[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+def _with_urls(item: dict[str, Any], urls: Mapping[str, str]) -> dict[str, Any]:
     name = "output" if "output" in item else "content"
     content = item.get(name)
     if type(content) is not list:
@@ -119,7 +119,7 @@ def _restored(item: dict[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
     return {
         **item,
         name: [
-            {**part, "image_url": known.get(part["image_url"], part["image_url"])}
+            {**part, "image_url": urls.get(part["image_url"], part["image_url"])}
             if part.get("type") == "input_image"
             else part
             for part in content

@@ -18,7 +18,7 @@ from tailrace.protocol import file_search, ids, records, seals
 UNMARKED: Final = records.Mark(0, 0, "m")
 _PREFIX: Final = {"m": "msg_", "r": "rs_", "c": "fc_", "x": "ctc_"}
 # What precedes ".delta" and ".done" in the types of the events that show the characters.
-_SHOWN_BY: Final = {
+_EVENT_PREFIX: Final = {
     "m": "response.output_text",
     "r": "response.reasoning_text",
     "c": "response.function_call_arguments",
@@ -36,8 +36,8 @@ def flat_name(namespace: str, name: str) -> str:
 
 def namespaces(tools: object) -> dict[str, Fields]:
     """For each tool of a namespace among an echo's `tools`, by its flat name: the members `name`
-    and `namespace` of its calls. What is no tool is passed over."""
-    found = {}
+    and `namespace` of its calls. Entries that are not tools are skipped."""
+    calls = {}
     for space in _objects(tools):
         namespace = space.get("name")
         if space.get("type") != "namespace" or not isinstance(namespace, str):
@@ -45,8 +45,8 @@ def namespaces(tools: object) -> dict[str, Fields]:
         for tool in _objects(space.get("tools")):
             name = tool.get("name")
             if isinstance(name, str):
-                found[flat_name(namespace, name)] = {"name": name, "namespace": namespace}
-    return found
+                calls[flat_name(namespace, name)] = {"name": name, "namespace": namespace}
+    return calls
 
 
 def _objects(value: object) -> list[Fields]:
@@ -71,21 +71,20 @@ def pieces(
     A mark outside of its record, or before its predecessor, moves to the nearest place inside, so
     that no character is lost or doubled.
     """
-    found: list[Piece] = []
+    parts: list[Piece] = []
     mark, at, first = None, 0, 0
     for following in marks:
         stop = min(max(following.at, at), len(text))
         last = min(max(following.ids, first), count)
-        found.append(Piece(mark, text[at:stop], last - first, lp[first:last]))
+        parts.append(Piece(mark, text[at:stop], last - first, lp[first:last]))
         mark, at, first = following, stop, last
-    return [*found, Piece(mark, text[at:], count - first, lp[first:])]
+    return [*parts, Piece(mark, text[at:], count - first, lp[first:])]
 
 
-def shown(lp: Sequence[records.Lp]) -> list[bytes]:
+def encode_logprobs(lp: Sequence[records.Lp]) -> list[bytes]:
     """Log probabilities as clients see them, without those of tokens that have no text.
 
-    Each is encoded: as objects they would take six times the memory for as long as a response is
-    kept.
+    Each is encoded: as objects they would take six times the memory while a response is cached.
     """
     return [
         _encode({**_likely(each), "top_logprobs": [_likely(other) for other in each.top]})
@@ -107,38 +106,38 @@ class Item:
         id: derived from the response's id and `index`.
         index: the client's `output_index`.
         begin: the mark that began it.
-        parts: its characters so far; joined only when the whole text is wanted.
-        called: the members that name what a call calls.
+        parts: its characters so far; joined only when the whole text is needed.
+        callee: the members that name the tool of a call.
         status: in_progress until it is closed.
-        _logprobs: those of a message, as `shown` makes them, and commas. Empty once it is closed.
-        _closed: their whole array then, which all objects that show it share.
-        seal: what seals reasoning; None: it is shown without `encrypted_content`.
-        cited: finds the citations of a message; None: its text may have none.
-        _sealed: its text, sealed, from when it is closed.
+        _logprobs: those of a message, encoded and joined by commas. Empty once it is closed.
+        _closed: their whole array after the close; all objects that show it share it.
+        seal: seals reasoning; None: it is shown without `encrypted_content`.
+        citations: finds the citations of a message; None: its text may have none.
+        _encrypted: its sealed text, once it is closed.
     """
 
     id: str
     index: int
     begin: records.Mark
-    called: Fields = field(default_factory=dict)
+    callee: Fields = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
     status: str = "in_progress"
     _logprobs: bytearray = field(default_factory=bytearray)
     _closed: msgspec.Raw | None = None
     seal: seals.Seal | None = None
-    cited: file_search.Citations | None = None
-    _sealed: str | None = None
+    citations: file_search.Citations | None = None
+    _encrypted: str | None = None
 
     @classmethod
-    def opened(cls, base: Fields, index: int, begin: records.Mark) -> Item:
+    def from_mark(cls, base: Fields, index: int, begin: records.Mark) -> Item:
         """Item number `index` of the response with the echo `base`."""
-        called: Fields = {}
+        fields: Fields = {}
         if begin.kind in ("c", "x"):
-            named = namespaces(base.get("tools")).get(begin.name, {"name": begin.name})
-            called = {"call_id": begin.call_id, **named}
-        seal = seals.Seal.of_echo(base.get(seals.MEMBER)) if begin.kind == "r" else None
+            callee = namespaces(base.get("tools")).get(begin.name, {"name": begin.name})
+            fields = {"call_id": begin.call_id, **callee}
+        seal = seals.Seal.from_echo(base.get(seals.MEMBER)) if begin.kind == "r" else None
         item_id = ids.item_id(base["id"], _PREFIX[begin.kind], index)
-        return cls(item_id, index, begin, called, seal=seal)
+        return cls(item_id, index, begin, fields, seal=seal)
 
     def add(self, text: str, logprobs: bytes = b"") -> None:
         """More of it. `logprobs`: the elements of a JSON array."""
@@ -160,7 +159,7 @@ class Item:
 
     @property
     def logprob_bytes(self) -> int:
-        """What they take."""
+        """Bytes that they take."""
         return len(self._logprobs) + len(memoryview(self._closed or b""))
 
     @property
@@ -172,7 +171,7 @@ class Item:
     @property
     def delta_type(self) -> str:
         """The type of the events that show some of its characters."""
-        return _SHOWN_BY[self.begin.kind] + ".delta"
+        return _EVENT_PREFIX[self.begin.kind] + ".delta"
 
     def object(self) -> Fields:
         """The public object as it stands."""
@@ -186,22 +185,22 @@ class Item:
                     "content": [self._part],
                 }
             case "r":
-                shown: Fields = {
+                reasoning: Fields = {
                     "id": self.id,
                     "type": "reasoning",
                     "status": self.status,
                     "summary": [],
                     "content": [self._part],
                 }
-                sealed = {"encrypted_content": self._sealed} if self.seal is not None else {}
-                return {**shown, **sealed}
+                encrypted = {"encrypted_content": self._encrypted} if self.seal is not None else {}
+                return {**reasoning, **encrypted}
         kind, content = (
             ("function_call", "arguments")
             if self.begin.kind == "c"
             else ("custom_tool_call", "input")
         )
-        named = {"id": self.id, "type": kind, "status": self.status, **self.called}
-        return {**named, content: self.text}
+        call = {"id": self.id, "type": kind, "status": self.status, **self.callee}
+        return {**call, content: self.text}
 
     @property
     def _has_part(self) -> bool:
@@ -212,22 +211,22 @@ class Item:
     def _part(self) -> Fields:
         if self.begin.kind == "r":
             return {"type": "reasoning_text", "text": self.text}
-        annotations = list(self.cited.made) if self.cited is not None else []
+        annotations = list(self.citations.annotations) if self.citations is not None else []
         whole: Fields = {"type": "output_text", "text": self.text, "annotations": annotations}
         return {**whole, "logprobs": self.logprobs}
 
     def citing(self, text: str) -> list[tuple[str, Fields]]:
-        """Types and members of the events that show the citations which `text`, added last, makes
-        whole."""
-        if self.cited is None:
+        """Types and members of the events that show the citations which `text`, added last,
+        completes."""
+        if self.citations is None:
             return []
-        before = len(self.cited.made)
+        before = len(self.citations.annotations)
         return [
             (
                 "response.output_text.annotation.added",
                 {**self.place, "annotation_index": number, "annotation": annotation},
             )
-            for number, annotation in enumerate(self.cited.add(text), before)
+            for number, annotation in enumerate(self.citations.add(text), before)
         ]
 
     def opening(self) -> list[tuple[str, Fields]]:
@@ -244,7 +243,7 @@ class Item:
         """Types and members of the events that end it, with its final status."""
         self.status = status
         if self.seal is not None:
-            self._sealed = self.seal.close(self.id, self.text)
+            self._encrypted = self.seal.close(self.id, self.text)
         if self._logprobs:
             self._closed = msgspec.Raw(b"[" + self._logprobs + b"]")
             self._logprobs = bytearray()
@@ -252,7 +251,7 @@ class Item:
         whole: Fields = {_WHOLE.get(kind, "text"): self.text}
         if kind == "m":
             whole["logprobs"] = self.logprobs
-        out = [(_SHOWN_BY[kind] + ".done", {**self.place, **whole})]
+        out = [(_EVENT_PREFIX[kind] + ".done", {**self.place, **whole})]
         if self._has_part:
             out.append(("response.content_part.done", {**self.place, "part": self._part}))
         return [
@@ -262,7 +261,7 @@ class Item:
 
 
 def ends_with_text(output: Sequence[Item]) -> bool:
-    """Whether the last item is a message, and no other one a call: what ends so can be continued by
+    """Whether the last item is a message and no item is a call. Such an output can be continued by
     its text."""
     kinds = [item.begin.kind for item in output]
     return bool(kinds) and kinds[-1] == "m" and not {"c", "x"}.intersection(kinds)

@@ -24,7 +24,7 @@ class AppendFailed(LogUnavailable):
 
 
 class NotAppended(AppendFailed):
-    """The record is not in the log and never will be: it was not sent, and is not sent any more."""
+    """The record is not in the log and never will be: it was not sent, and will not be."""
 
 
 class TooLarge(NotAppended):
@@ -50,7 +50,7 @@ class Appended(NamedTuple):
 class Record(NamedTuple):
     """One record as read. `timestamp` is the broker's in ms.
 
-    `forged` says why the record is forged (`record_tags`), and then its value is not here.
+    `forgery` says why the record is forged (`record_tags`); then `value` is None.
     """
 
     topic: str
@@ -60,4 +60,4 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-    forged: str = ""
+    forgery: str = ""

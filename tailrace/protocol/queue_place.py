@@ -1,4 +1,4 @@
-"""Where a request stands in the queue for its turn, as clients are told (pure)."""
+"""The place of a request in the queue, as clients see it (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     at_least: bool = False
 
     def noticeable(self, before: Place | None) -> bool:
-        """Whether a client that was told `before` should be told this."""
+        """Whether a client that knows `before` should get this."""
         if before is None or self.at_least != before.at_least:
             return True
         if abs(self.position - before.position) > POSITION_PART * before.position:
@@ -28,12 +28,12 @@ class Place(NamedTuple):
 
     def member(self) -> dict[str, Any]:
         """The member `queue` of an event (docs/protocol.md, section 4)."""
-        found: dict[str, Any] = {"position": self.position}
+        member: dict[str, Any] = {"position": self.position}
         if self._shown_s is not None:
-            found["eta_s"] = self._shown_s
+            member["eta_s"] = self._shown_s
         if self.at_least:
-            found["at_least"] = True
-        return found
+            member["at_least"] = True
+        return member
 
     @property
     def _shown_s(self) -> float | None:

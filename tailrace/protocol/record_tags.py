@@ -38,7 +38,7 @@ _METADATA: Final = b'{"t":"METADATA",'  # the same of `llm.history`
 
 
 class InvalidKeys(ValueError):
-    """The text is no key file. The message says why and repeats no secret."""
+    """The text is not a key file. The message says why and repeats no secret."""
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,18 +55,18 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file holds. `untagged` says what becomes of a record without a tag: `accepted` while
-    the log still has some that were written before there were keys."""
+    """The content of the file. `untagged` says how a record without a tag is treated: `accepted`
+    while the log still has records that were written before there were keys."""
 
     keys: list[Key]
     untagged: Literal["refused", "accepted"] = "refused"
 
 
 class Keyring:
-    """Signs records of a role and tells forged records.
+    """Signs records of a role and recognises forged records.
 
     Attributes:
-        accepts_untagged: a record without a tag is no forgery.
+        accepts_untagged: a record without a tag is not a forgery.
         _secrets: id -> (role, secret).
         _newest_first: the keys of each role, that which signs last first.
         _writers: topic -> roles that may write it; topics of pools under the empty name.
@@ -105,10 +105,10 @@ class Keyring:
 
     def tag(self, key_id: str, topic: str, partition: int, key: bytes, value: bytes) -> bytes:
         """The value of the header `tag`."""
-        named = key_id.encode()
-        return named + b":" + _mac(self._secrets[named][1], topic, partition, key, value)
+        key_name = key_id.encode()
+        return key_name + b":" + _mac(self._secrets[key_name][1], topic, partition, key, value)
 
-    def forged(
+    def forgery(
         self,
         topic: str,
         partition: int,
@@ -117,17 +117,17 @@ class Keyring:
         headers: Headers,
     ) -> Reason | None:
         """Why a record is forged, or None for a genuine one. One without a value has no effect on
-        any reader, no matter who wrote it, and is not judged."""
+        any reader, whoever wrote it, and is not checked."""
         if value is None:
             return None
         tag = next((v for name, v in headers if name == HEADER), None)
         if tag is None:
             return None if self.accepts_untagged else "no tag"
-        named, _, mac = tag.partition(b":")
-        found = self._secrets.get(named)
-        if found is None:
+        key_name, _, mac = tag.partition(b":")
+        entry = self._secrets.get(key_name)
+        if entry is None:
             return "unknown key"
-        role, secret = found
+        role, secret = entry
         if not self._may_write(role, topic, value):
             return "not its writer"
         right = _mac(secret, topic, partition, key or b"", value)

@@ -74,8 +74,9 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sampling parameters, checked by the gateway. `max_tokens` counts the output tokens of the
-    whole response. From `logprobs` on they are of version 2. `logprobs`: each token with its log
-    probability and those of so many likely ones; None: without any. `top_k` 0: no bound."""
+    whole response. From `logprobs` on they are of version 2. `logprobs`: each token has its log
+    probability and those of this number of likely ones; None: no log probabilities. `top_k` 0: no
+    bound."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -152,8 +153,8 @@ class ForkSource(msgspec.Struct, frozen=True):
 
 class Fork(msgspec.Struct, frozen=True, omit_defaults=True):
     """A response begins with the first `at` ids of the response `rid`, and with the ids of the text
-    `replace` behind them (log rule §19). `source`: where `llm.tokens` may not have them any more;
-    None: they are there."""
+    `replace` after them (log rule §19). `source`: if `llm.tokens` may have lost them; None: it has
+    them."""
 
     rid: str
     at: Count
@@ -176,7 +177,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     neither answered by a former answer nor kept as one (log rule §24); older workers do neither.
 
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
-    does not count: its client was told that the request failed (log rule §10).
+    does not count: its client got the answer that the request failed (log rule §10).
 
     From `tools` on the members are of version 2, and so are messages with calls of tools, with
     their outputs or with images (`tailrace.protocol.images`). `tools` are those that the prompt
@@ -184,13 +185,13 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     "parameters","strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`.
     `format` has a `type`: `json_schema` (and `schema`, `strict`), `json_object`, `regex`
     (`pattern`), `choice` (`choices`) or `grammar` (`definition`); None: text. `reasoning` is what
-    the client asked for: `effort`, `summary`. With `raw` the prompt is the text of the only message
+    the client requested: `effort`, `summary`. With `raw` the prompt is the text of the only message
     as it is: no chat template is applied, and the answer is plain text. With `embed` nothing is
     generated: the inputs become vectors (log rule §17), and there are no messages. With `fork` the
     answer begins with tokens of another one, to whose prompt it is an answer too; `max_tokens`
     counts what follows them. With `truncate` the worker leaves older messages out where the prompt
     is too long (log rule §21). With `continue_final` the last message is an assistant's, and the
-    answer goes on behind its text: the prompt leaves that message open (log rule §23).
+    answer continues its text: the prompt leaves that message open (log rule §23).
     """
 
     rid: str
@@ -227,8 +228,8 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     @property
     def prompt_digest(self) -> str:
         """Digest of the prompt, for audit records and dead letters, which must not hold it."""
-        asked = self.messages if self.embed is None else self.embed.inputs
-        return prompt_digest(asked)
+        prompt = self.messages if self.embed is None else self.embed.inputs
+        return prompt_digest(prompt)
 
     @property
     def version(self) -> int:
@@ -258,7 +259,7 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
 class Reroute(msgspec.Struct, tag_field="t", tag="REROUTE", frozen=True, omit_defaults=True):
     """On the request topic of another pool, in the same partition, key = rid: its workers may
     answer `request` too, which is in the log already (log rule §22). `asked_ms`: broker time of the
-    request's own record; 0 where its gateway does not know it. `continues`: also behind tokens of
+    request's own record; 0 where its gateway does not know it. `continues`: also after tokens of
     another model, whose text they continue (log rule §25)."""
 
     rid: str
@@ -278,10 +279,10 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
 
     `worker` names one process incarnation. `prompt_tokens` is for the usage of a cancelled
     response. `copied` of them are the ids that the response begins with (log rule §19). `dropped`
-    messages were left out of the prompt (log rule §21); only a first claim says so. `parser` is
-    equal where the same ids make the same text and marks: names of parsers
+    messages were left out of the prompt (log rule §21); only a first claim has it. `parser` is
+    equal if the same ids make the same text and marks: names of parsers
     and the version of what runs them; empty for a plain response (log rule §16). `served` is the
-    public name of the worker's model where that is not the one that was asked for (log rule §22).
+    public name of the worker's model if it is not the requested one (log rule §22).
     `answer_of` is the response whose ids it writes instead of generating any (log rule §24).
     `continues`: the tokens before it are of another model, and it continues their text (log rule
     §25).
@@ -368,7 +369,7 @@ def lp(token: bytes, logprob: float, top: Iterable[Likely] = ()) -> Lp:
 class Tok(msgspec.Struct, tag_field="t", tag="TOK", frozen=True, omit_defaults=True):
     """One frame. `ids[0]` is token number `seq`; `parent` is the rolling hash before it. `ts` is
     the worker's send time in ms, for measurements only. `marks` say where items begin; `lp` has one
-    entry per id, or none where nobody asked for them."""
+    entry per id, or none if the client did not request them."""
 
     rid: str
     own: str
@@ -414,8 +415,8 @@ class Cancel(msgspec.Struct, tag_field="t", tag="CANCEL", frozen=True, omit_defa
     """The response's owner `by` cancels it. With `echo`, a response that was cancelled before any
     CLAIM can be read from `llm.tokens` alone.
 
-    `withdrawn`: the gateway cancels a request that no client was told to be taken. It leaves its
-    idempotency key to the next request (log rule §10).
+    `withdrawn`: the gateway cancels a request that it has confirmed to no client. Its idempotency
+    key is free for the next request (log rule §10).
 
     `failed`: a service ends it for its owner, as failed (log rule R5). "expired": no worker has
     claimed it in time. "history_lost": the log has lost its beginning, and its owner is gone.
@@ -515,11 +516,11 @@ class Incarnation(
     v: int = VERSION
 
 
-class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defaults=True):
+class UsageRecord(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defaults=True):
     """On `llm.usage`, key = owner: one finished response. It is billed once per rid. `answer_of`:
     the response whose answer was given again (log rule §24); empty: this one was generated.
     `cost_nano`: in billionths of the currency that prices are written in, by the prices when this
-    was written; None: there is no price. No function of the log, so copies may differ in it.
+    was written; None: there is no price. Not a function of the log, so copies may differ in it.
     `first_token_ms`: from the request to the first frame with generated ids, by the broker times of
     both records. `inter_token_ms`: mean time between two tokens, from that frame to the last one.
     None: no such time is known (log rule §27)."""
@@ -542,7 +543,7 @@ class Metered(msgspec.Struct, tag_field="t", tag="USAGE", frozen=True, omit_defa
     v: int = VERSION
 
 
-class Dead(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults=True):
+class DeadLetter(msgspec.Struct, tag_field="t", tag="DEAD", frozen=True, omit_defaults=True):
     """On `llm.dlq`, key = rid: a response whose attempts all failed. Without its prompt."""
 
     rid: str
@@ -566,8 +567,8 @@ Record = (
     | Revoked
     | Upload
     | Incarnation
-    | Metered
-    | Dead
+    | UsageRecord
+    | DeadLetter
 )
 
 T = TypeVar(
@@ -629,7 +630,7 @@ _ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def too_deep(value: bytes, depth: int = MAX_DEPTH) -> bool:
-    """Whether arrays and objects are nested deeper than `depth`. What is no JSON may be either.
+    """Whether arrays and objects are nested deeper than `depth`. For invalid JSON, either answer.
 
     The parser's limit depends on the depth of the caller's stack, so two readers could disagree on
     whether a record is garbage.
@@ -639,13 +640,13 @@ def too_deep(value: bytes, depth: int = MAX_DEPTH) -> bool:
         return False
     if b"\\" in value:
         value = _ESCAPED.sub(b"", value)  # an escaped quote ends no string
-    left = value.translate(_ONE_KIND, _ALL_BUT_BRACKETS_AND_QUOTES)
-    left = _STRING.sub(b"", left.replace(b'""', b""))  # without what stands inside of strings
+    brackets = value.translate(_ONE_KIND, _ALL_BUT_BRACKETS_AND_QUOTES)
+    brackets = _STRING.sub(b"", brackets.replace(b'""', b""))  # without the content of strings
     for _ in range(depth):
-        if not left:
+        if not brackets:
             return False
-        left = left.replace(b"[]", b"")  # the innermost level
-    return bool(left)
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
+    return bool(brackets)
 
 
 def decode_token(value: bytes | None) -> TokenRecord | None:
@@ -654,8 +655,8 @@ def decode_token(value: bytes | None) -> TokenRecord | None:
 
 
 def token_of(key: bytes | None, value: bytes | None) -> TokenRecord | None:
-    """Like `decode_token`, but also None where the key names another response: readers that look
-    at keys and readers that do not must agree."""
+    """Like `decode_token`, but also None if the key names another response: readers that check
+    keys and readers that do not must agree."""
     record = decode_token(value)
     return record if record is not None and key == record.rid.encode() else None
 

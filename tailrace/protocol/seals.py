@@ -1,4 +1,4 @@
-"""Seals: text that a client keeps for us, and that only its owner can send back (pure).
+"""Seals: encrypted text that a client stores, and that only its owner can send back (pure).
 
 The `encrypted_content` of an item is
 
@@ -6,8 +6,9 @@ The `encrypted_content` of an item is
 
 The key of a seal follows from a deployment's key, the owner, and the part of the item's id that all
 items of one response share. A gateway writes a response's key into its echo, as member `MEMBER`
-(`Seal.echoed`). So whoever reads the log makes the same bytes at any time, without the deployment's
-keys; only a gateway can open them. AES-SIV needs no nonce: equal text is sealed to equal bytes.
+(`Seal.echo_member`). So every reader of the log makes the same bytes at any time, without the
+deployment's keys; only a gateway can open them. AES-SIV needs no nonce: equal text is sealed to
+equal bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tailrace.protocol import records
 
 MEMBER: Final = "_seal"  # of an echo; clients are not shown it
 MIN_KEY_BYTES: Final = 32
-MAX_TEXT_BYTES: Final = 180_000  # what is longer could not be sent back (gateway.parsing)
+MAX_TEXT_BYTES: Final = 180_000  # a longer text could not be sent back (gateway.parsing)
 _SHAPE: Final = re.compile(
     r"(?P<key>[0-9a-f]{8})\."
     r"(?P<item>[a-z]+_(?P<scope>[A-Za-z0-9_-]{32})(?:_[0-9]+)?)\."
@@ -50,7 +51,7 @@ class Seal:
         self._key = key
 
     @classmethod
-    def of_echo(cls, member: object) -> Seal | None:
+    def from_echo(cls, member: object) -> Seal | None:
         """The seal in an echo; None if there is none that can be used."""
         if not isinstance(member, str):
             return None
@@ -62,8 +63,8 @@ class Seal:
         return cls(key_id, raw) if len(raw) == 32 else None
 
     @property
-    def echoed(self) -> str:
-        """As an echo holds it."""
+    def echo_member(self) -> str:
+        """The member of an echo."""
         return f"{self._key_id}:{self._key.hex()}"
 
     def close(self, item_id: str, text: str) -> str | None:
@@ -71,17 +72,17 @@ class Seal:
         raw = text.encode()
         if len(raw) > MAX_TEXT_BYTES:
             return None
-        sealed = AESSIV(self._key).encrypt(_FORMAT + raw, [item_id.encode()])
-        return f"{self._key_id}.{item_id}.{_text(sealed)}"
+        ciphertext = AESSIV(self._key).encrypt(_FORMAT + raw, [item_id.encode()])
+        return f"{self._key_id}.{item_id}.{_text(ciphertext)}"
 
-    def open(self, item_id: str, sealed: bytes) -> str:
+    def open(self, item_id: str, ciphertext: bytes) -> str:
         """The text.
 
         Raises:
             InvalidSeal
         """
         try:
-            raw = AESSIV(self._key).decrypt(sealed, [item_id.encode()])
+            raw = AESSIV(self._key).decrypt(ciphertext, [item_id.encode()])
         except (InvalidTag, ValueError) as error:
             raise InvalidSeal("not sealed here") from error
         if not raw.startswith(_FORMAT):
@@ -97,8 +98,8 @@ class Keys:
         self._keys = {_key_id(key): key for key in keys}
         self._first = next(iter(self._keys))
 
-    def of_response(self, rid: str, owner: records.Owner) -> Seal:
-        """What seals the items of a new response."""
+    def for_response(self, rid: str, owner: records.Owner) -> Seal:
+        """The seal for the items of a new response."""
         return self._seal(self._first, rid.partition("_")[2], owner)
 
     def close(self, item_id: str, text: str, owner: records.Owner) -> str | None:
@@ -115,21 +116,21 @@ class Keys:
         Raises:
             InvalidSeal
         """
-        found = _SHAPE.match(sealed)
-        if found is None or found["key"] not in self._keys or not found["item"].startswith(kind):
+        match = _SHAPE.match(sealed)
+        if match is None or match["key"] not in self._keys or not match["item"].startswith(kind):
             raise InvalidSeal("not sealed here")
         try:
-            raw = base64.urlsafe_b64decode(found["sealed"] + "=" * (-len(found["sealed"]) % 4))
+            raw = base64.urlsafe_b64decode(match["sealed"] + "=" * (-len(match["sealed"]) % 4))
         except binascii.Error as error:
             raise InvalidSeal("not sealed here") from error
-        if _text(raw) != found["sealed"]:  # one spelling only
+        if _text(raw) != match["sealed"]:  # one spelling only
             raise InvalidSeal("not sealed here")
-        return self._seal(found["key"], found["scope"], owner).open(found["item"], raw)
+        return self._seal(match["key"], match["scope"], owner).open(match["item"], raw)
 
     def _seal(self, key_id: str, scope: str, owner: records.Owner) -> Seal:
-        bound = msgspec.json.encode([scope, owner.issuer, owner.tenant, owner.subject])
+        context = msgspec.json.encode([scope, owner.issuer, owner.tenant, owner.subject])
         master = hashlib.blake2b(self._keys[key_id], digest_size=32, person=b"item seal").digest()
-        return Seal(key_id, hashlib.blake2b(bound, key=master, digest_size=32).digest())
+        return Seal(key_id, hashlib.blake2b(context, key=master, digest_size=32).digest())
 
 
 def _key_id(key: bytes) -> str:

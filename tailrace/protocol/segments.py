@@ -1,4 +1,4 @@
-"""Another model continues the text of a response whose own one is gone (pure; log rule §25)."""
+"""Another model continues the text of a response whose model is gone (pure; log rule §25)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tailrace.protocol import fold, records
 CHARACTERS: Final = "unicode"  # the tokenizer of an engine whose ids are characters
 
 
-def allowed(request: records.Request) -> bool:
-    """Whether another model may continue its answer: not what its text alone does not say (a
-    grammar, calls, log probabilities), not what names ids, and only an answer to a dialogue."""
-    bound = request.fork, request.embed, request.format
+def request_allows(request: records.Request) -> bool:
+    """Whether another model may continue its answer. It may not if the answer is more than its text
+    (a grammar, calls, log probabilities), if the request names ids, or if it is not a dialogue."""
+    constraints = request.fork, request.embed, request.format
     sampling = request.sampling
     return (
         request.generate
-        and bound == (None, None, None)
+        and constraints == (None, None, None)
         and not request.raw
         and not request.tools
         and not request.continue_final
@@ -27,8 +27,8 @@ def allowed(request: records.Request) -> bool:
     )
 
 
-def possible(state: fold.Fold) -> bool:
-    """Whether another model can continue what a response has: some ids, of plain text alone."""
+def state_allows(state: fold.Fold) -> bool:
+    """Whether another model can continue the accepted part: some ids, all of plain text."""
     _, tokenizer, parser = state.model
     return state.next > 0 and not parser and not state.mark_count and tokenizer != CHARACTERS
 
@@ -38,5 +38,7 @@ def prompt(request: records.Request, text: str) -> records.Request:
     is the request itself."""
     if not text:
         return request
-    said = {"role": "assistant", "content": text}
-    return msgspec.structs.replace(request, messages=[*request.messages, said], continue_final=True)
+    answer = {"role": "assistant", "content": text}
+    return msgspec.structs.replace(
+        request, messages=[*request.messages, answer], continue_final=True
+    )

@@ -2,7 +2,7 @@
 
     base64url of: 4 bytes that name the key, and AES-SIV of the `Link` as a JSON array
 
-Only a gateway can open it, so it does not tell whose conversation it is. Equal links have equal
+Only a gateway can open it, so it does not reveal whose conversation it is. Equal links have equal
 tokens: AES-SIV needs no nonce, and the owner can be shown a token again.
 """
 
@@ -59,8 +59,8 @@ class Tokens:
 
     def seal(self, link: Link) -> str:
         """The token."""
-        sealed = self._ciphers[self._first].encrypt(msgspec.json.encode(link), None)
-        return _text(self._first + sealed)
+        ciphertext = self._ciphers[self._first].encrypt(msgspec.json.encode(link), None)
+        return _text(self._first + ciphertext)
 
     def open(self, token: str) -> Link:
         """What the token names.

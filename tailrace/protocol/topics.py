@@ -149,8 +149,8 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             HISTORY,
             12,
-            # For ever. What an erasure left is gone within a day, and its tombstone stays for a
-            # week: an archive that was away for less than that sees it.
+            # Kept for ever. Erased records disappear within a day, and their tombstones stay for
+            # a week: an archive that was down for less than a week sees them.
             {
                 **_COMPACTED,
                 "message.timestamp.type": "LogAppendTime",
@@ -165,7 +165,7 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             UPLOADS,
             6,
-            # Of a file that was deleted the deletion is what is left.
+            # Only the deletion remains of a deleted file.
             {
                 **_COMPACTED,
                 "cleanup.policy": "compact,delete",
@@ -190,7 +190,7 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
         Topic(
             CONVERSATIONS,
             6,
-            # For ever, as what it tells of. It may also hold deletions of responses, which
+            # Kept for ever, as the responses are. It may also hold deletions of responses, which
             # gateways of version 0.1 wrote.
             {
                 **_COMPACTED,
@@ -203,9 +203,8 @@ def table(pools: tuple[str, ...] | list[str]) -> list[Topic]:
             frozenset({"gateway", "push", "archive", "operator"}),
         ),
         *(
-            # For ever, as what they tell of. What was erased is gone within a day, and its
-            # tombstone stays for a week: a vector database that was away for less than that sees
-            # it.
+            # Kept for ever. Erased records disappear within a day, and their tombstones stay for
+            # a week: a vector database that was down for less than a week sees them.
             Topic(
                 name,
                 6,

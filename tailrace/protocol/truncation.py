@@ -1,5 +1,5 @@
-"""Which messages of a prompt may be left out where it is too long, and in which order (pure; log
-rule §21).
+"""Which messages may be left out of a prompt that is too long, and in which order (pure; log rule
+§21).
 
 Oldest first: whole turns, then, of the last turn, answers that called tools, together with what the
 tools returned. Instructions stay, and so do the last question and what follows the last answer.
@@ -26,11 +26,11 @@ def counts(messages: Sequence[Message]) -> list[int]:
     return [0, *itertools.accumulate(len(step) for step in _steps(messages))]
 
 
-def kept(messages: Sequence[Message], dropped: int) -> list[Message]:
+def without_dropped(messages: Sequence[Message], dropped: int) -> list[Message]:
     """The messages without the first `dropped` that may be left out.
 
     Raises:
-        ValueError: so many cannot be left out (`counts`).
+        ValueError: `dropped` is not one of `counts`.
     """
     out: set[int] = set()
     for step in _steps(messages):
@@ -47,28 +47,28 @@ def prompt(request: records.Request, dropped: int) -> list[Message]:
     number that does not fit the request, which only garbage has, leaves them as they are."""
     if not request.truncate or dropped not in counts(request.messages):
         return request.messages
-    return kept(request.messages, dropped)
+    return without_dropped(request.messages, dropped)
 
 
 def _steps(messages: Sequence[Message]) -> list[list[int]]:
     """The indices of messages that are left out together, in the order in which they are."""
-    said = [n for n, message in enumerate(messages) if message.get("role") not in _INSTRUCTIONS]
-    roles = [str(messages[n].get("role")) for n in said]
-    inside = _between_call_and_output([messages[n] for n in said])
+    dialogue = [n for n, message in enumerate(messages) if message.get("role") not in _INSTRUCTIONS]
+    roles = [str(messages[n].get("role")) for n in dialogue]
+    inside = _between_call_and_output([messages[n] for n in dialogue])
     turns = [
         at
         for at, (before, role) in enumerate(itertools.pairwise(roles), 1)
         if role == "user" and before != "user" and at not in inside
     ]
-    begins = [0, *turns] if said else []
-    steps = [said[a:b] for a, b in itertools.pairwise(begins)]
+    begins = [0, *turns] if dialogue else []
+    steps = [dialogue[a:b] for a, b in itertools.pairwise(begins)]
     last = begins[-1] if begins else 0
     answers = [
         at
-        for at in range(last + 1, len(said))
+        for at in range(last + 1, len(dialogue))
         if roles[at] == "assistant" and at not in inside and _answers_a_user(roles[last:at])
     ]
-    return steps + [said[a:b] for a, b in itertools.pairwise(answers)]
+    return steps + [dialogue[a:b] for a, b in itertools.pairwise(answers)]
 
 
 def _answers_a_user(before: Sequence[str]) -> bool:
@@ -77,13 +77,16 @@ def _answers_a_user(before: Sequence[str]) -> bool:
 
 
 def _between_call_and_output(messages: Sequence[Message]) -> set[int]:
-    """The indices at which the messages cannot be cut: a call is before it, its output behind."""
-    found: set[int] = set()
-    called: dict[str, int] = {}
+    """The indices at which the messages cannot be cut, because a call is before and its output
+    after."""
+    inside: set[int] = set()
+    call_index: dict[str, int] = {}
     for at, message in enumerate(messages):
         for call in message.get("tool_calls") or ():
-            called[str(call.get("id"))] = at
-        begun = called.get(str(message.get("tool_call_id"))) if "tool_call_id" in message else None
-        if begun is not None:
-            found.update(range(begun + 1, at + 1))
-    return found
+            call_index[str(call.get("id"))] = at
+        start = (
+            call_index.get(str(message.get("tool_call_id"))) if "tool_call_id" in message else None
+        )
+        if start is not None:
+            inside.update(range(start + 1, at + 1))
+    return inside

@@ -1,12 +1,12 @@
 """Vector stores: the records of `llm.vector_stores` and `llm.passages`, and their fold (pure).
 
-All acts of one owner lie in one partition. What makes a store or adds a file has a key that is
-written once; what changes has a key of its own beside it, and its last record counts. A tombstone
-under the key of a store, or of a file in it, takes it away; what comes later for it has no effect.
-So the fold of what compaction leaves is that of everything.
+All acts of one owner lie in one partition. A record that creates a store or adds a file has a key
+that is written once; attributes that change have keys of their own, and the last record of a key
+counts. A tombstone under the key of a store, or of a file in it, removes it; later records of it
+have no effect. So the fold of the records after compaction equals the fold of all records.
 
 A passage is a piece of a file's text with its vector. Both are in one record, so the vector
-database can be built again without the file, which is gone after two days, and without the model.
+database can be rebuilt without the file, which is deleted after two days, and without the model.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Value = str | float | bool
 Status = Literal["in_progress", "completed", "failed", "cancelled"]
 
 
-class Made(msgspec.Struct, tag_field="t", tag="STORE", frozen=True, omit_defaults=True):
-    """Key `<id>`: the owner `by` made a store. `created` in seconds since the epoch."""
+class Created(msgspec.Struct, tag_field="t", tag="STORE", frozen=True, omit_defaults=True):
+    """Key `<id>`: the owner `by` created a store. `created` in seconds since the epoch."""
 
     id: Id
     by: records.Owner
@@ -44,7 +44,7 @@ class Made(msgspec.Struct, tag_field="t", tag="STORE", frozen=True, omit_default
 
 
 class Changed(msgspec.Struct, tag_field="t", tag="CHANGED", frozen=True, omit_defaults=True):
-    """Key `<id>:c`: what a store is called. `days` without use after which it expires; 0: never."""
+    """Key `<id>:c`: the store's attributes. It expires after `days` without use; 0: never."""
 
     id: Id
     by: records.Owner
@@ -64,8 +64,8 @@ class Used(msgspec.Struct, tag_field="t", tag="USED", frozen=True, omit_defaults
     v: int = records.VERSION
 
 
-class Leaving(msgspec.Struct, tag_field="t", tag="LEAVING", frozen=True, omit_defaults=True):
-    """Key `<id>:d`: it is deleted. What it holds is erased next, and last its `Made`."""
+class Deleting(msgspec.Struct, tag_field="t", tag="LEAVING", frozen=True, omit_defaults=True):
+    """Key `<id>:d`: it is deleted. Its content is erased next, and last its `Created`."""
 
     id: Id
     by: records.Owner
@@ -104,8 +104,8 @@ class Described(msgspec.Struct, tag_field="t", tag="DESCRIBED", frozen=True, omi
 
 
 class Progress(msgspec.Struct, tag_field="t", tag="PROGRESS", frozen=True, omit_defaults=True):
-    """Key `<id>:p:<attachment>`: how far its passages are. `passages`: how many it has; this is in
-    the log before the first of them is. `bytes`: of their texts."""
+    """Key `<id>:p:<attachment>`: the state of its passages. `passages`: their number, which is in
+    the log before the first passage. `bytes`: of their texts."""
 
     id: Id
     by: records.Owner
@@ -129,7 +129,7 @@ class Detached(msgspec.Struct, tag_field="t", tag="DETACHED", frozen=True, omit_
     v: int = records.VERSION
 
 
-Act = Made | Changed | Used | Leaving | Attached | Described | Progress | Detached
+Act = Created | Changed | Used | Deleting | Attached | Described | Progress | Detached
 
 
 class Passage(msgspec.Struct, tag_field="t", tag="PASSAGE", frozen=True, omit_defaults=True):
@@ -178,13 +178,13 @@ def scope(owner: records.Owner) -> str:
 def key(act: Act) -> str:
     """The key of a record."""
     match act:
-        case Made():
+        case Created():
             return act.id
         case Changed():
             return f"{act.id}:c"
         case Used():
             return f"{act.id}:u"
-        case Leaving():
+        case Deleting():
             return f"{act.id}:d"
         case Attached():
             return f"{act.id}:f:{act.attachment}"
@@ -197,8 +197,8 @@ def key(act: Act) -> str:
 
 
 def keys_of_file(store: str, attachment: str) -> list[str]:
-    """All keys of a file in `llm.vector_stores`, in the order in which they are erased: as long as
-    its `Attached` is there, an erasure that was cut short goes on."""
+    """All keys of a file in `llm.vector_stores`, in the order in which they are erased: while its
+    `Attached` is there, an interrupted erasure continues."""
     return [f"{store}:{kind}:{attachment}" for kind in "pafd"]
 
 
@@ -212,31 +212,35 @@ def passage_key(store: str, attachment: str, number: int) -> str:
     return f"{store}:{attachment}:{number}"
 
 
-def act_of(of: bytes | None, value: bytes | None) -> Act | None:
-    """The act of a record, or None for garbage: what cannot be read, or lies under another key than
-    its own."""
+def decode(record_key: bytes | None, value: bytes | None) -> Act | None:
+    """The act of a record, or None for garbage: the value cannot be read, or the key is not the
+    key of the act."""
     if value is None or records.too_deep(value):
         return None
     try:
         act = _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    if act.v != records.VERSION or of != key(act).encode():
+    if act.v != records.VERSION or record_key != key(act).encode():
         return None
     return None if isinstance(act, Attached) and not act.place.valid else act
 
 
-def passage_of(of: bytes | None, value: bytes | None) -> Passage | None:
-    """A record of `llm.passages`; None for garbage, as of `act_of`."""
+def decode_passage(record_key: bytes | None, value: bytes | None) -> Passage | None:
+    """A record of `llm.passages`; None for garbage, like `decode`."""
     if value is None or records.too_deep(value):
         return None
     try:
-        found = _passages.decode(value)
+        passage = _passages.decode(value)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    fits = len(found.text.encode()) <= MAX_TEXT_BYTES
-    whole = bool(found.vector) and len(found.vector) % 4 == 0 and fits
-    return found if found.v == records.VERSION and of == found.key.encode() and whole else None
+    fits = len(passage.text.encode()) <= MAX_TEXT_BYTES
+    whole = bool(passage.vector) and len(passage.vector) % 4 == 0 and fits
+    return (
+        passage
+        if passage.v == records.VERSION and record_key == passage.key.encode() and whole
+        else None
+    )
 
 
 @dataclass(slots=True)
@@ -246,7 +250,7 @@ class File:
     Attributes:
         act: as it was added.
         attributes: as they are now.
-        progress: None: nobody has begun with it.
+        progress: None: no gateway has begun with it.
         detached: it is taken out, and is being erased.
     """
 
@@ -283,7 +287,7 @@ class Store:
         leaving: it is deleted, and is being erased.
         files: by attachment, in the order in which they were added; those that are erased too, and
             those that another attachment came before.
-        standing: the attachment by which a file was added last, by the file's id; it may be gone.
+        latest: by file id, the attachment by which the file was added last; it may be erased.
     """
 
     id: str
@@ -296,7 +300,7 @@ class Store:
     days: int = 0
     leaving: bool = False
     files: dict[str, File] = field(default_factory=dict)
-    standing: dict[str, str] = field(default_factory=dict)
+    latest: dict[str, str] = field(default_factory=dict)
 
     @property
     def expires(self) -> int | None:
@@ -314,14 +318,14 @@ class Store:
     def apply(self, act: Act) -> None:
         """Fold an act of the owner."""
         match act:
-            case Made():
+            case Created():
                 pass
             case Changed():
                 self.name, self.description = act.name, act.description
                 self.metadata, self.days = act.metadata, act.days
             case Used():
                 self.used = max(self.used, act.at)
-            case Leaving():
+            case Deleting():
                 self.leaving = True
             case Attached():
                 if act.attachment not in self.files:
@@ -332,12 +336,12 @@ class Store:
                     _apply_to_file(file, act)
 
     def _attach(self, act: Attached) -> None:
-        """Of two that add a file at the same time the first stands, and the other is erased."""
-        first = self.files.get(self.standing.get(act.file, ""))
+        """If a file is added twice at the same time, the first counts and the other is erased."""
+        first = self.files.get(self.latest.get(act.file, ""))
         late = first is not None and not first.detached
         self.files[act.attachment] = File(act, act.attributes, detached=late)
         if not late:
-            self.standing[act.file] = act.attachment
+            self.latest[act.file] = act.attachment
 
 
 def _apply_to_file(file: File, act: Described | Progress | Detached) -> None:
@@ -345,7 +349,7 @@ def _apply_to_file(file: File, act: Described | Progress | Detached) -> None:
         case Described():
             file.attributes = act.attributes
         case Progress():
-            # A process that was taken for dead may still say how far it is.
+            # A process that was considered dead may still report its progress.
             if file.status == "in_progress" or act.status != "in_progress":
                 file.progress = act
         case Detached():
@@ -356,51 +360,51 @@ class Stores:
     """All stores of a deployment: the fold of `llm.vector_stores`.
 
     Attributes:
-        _known: by owner's key and by id, in the order of the log.
+        _by_owner: by owner's key and by store id, in the order of the log.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, Store]] = {}
+        self._by_owner: dict[str, dict[str, Store]] = {}
         self._owners: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Store]:
-        for mine in self._known.values():
-            yield from mine.values()
+        for stores in self._by_owner.values():
+            yield from stores.values()
 
     def find(self, name: str) -> Store | None:
         """The store of an id, whoever's it is."""
         owner = self._owners.get(name)
-        return None if owner is None else self._known[owner][name]
+        return None if owner is None else self._by_owner[owner][name]
 
-    def of(self, owner: records.Owner) -> list[Store]:
-        """The owner's, oldest first, without those that are being erased."""
-        return [each for each in self._known.get(owner.key, {}).values() if not each.leaving]
+    def for_owner(self, owner: records.Owner) -> list[Store]:
+        """The owner's stores, oldest first, without those that are being erased."""
+        return [each for each in self._by_owner.get(owner.key, {}).values() if not each.leaving]
 
     def apply(self, act: Act) -> None:
         """Fold one record, in the order of its partition."""
         store = self.find(act.id)
-        if store is None and isinstance(act, Made):
-            made = Store(act.id, act.by, act.created, act.created)
-            self._known.setdefault(act.by.key, {})[act.id] = made
+        if store is None and isinstance(act, Created):
+            created = Store(act.id, act.by, act.created, act.created)
+            self._by_owner.setdefault(act.by.key, {})[act.id] = created
             self._owners[act.id] = act.by.key
         elif store is not None and store.owner == act.by:
             store.apply(act)
 
-    def erase(self, of: bytes | None) -> None:
+    def erase(self, record_key: bytes | None) -> None:
         """Fold a tombstone."""
-        name, _, rest = (of or b"").decode(errors="replace").partition(":")
+        name, _, rest = (record_key or b"").decode(errors="replace").partition(":")
         store = self.find(name)
         if store is None:
             return
         if not rest:
-            del self._known[self._owners.pop(name)][name]
+            del self._by_owner[self._owners.pop(name)][name]
         elif rest.startswith("f:"):
-            gone = store.files.pop(rest.removeprefix("f:"), None)
-            if gone is not None and store.standing.get(gone.act.file) == gone.act.attachment:
-                del store.standing[gone.act.file]
+            file = store.files.pop(rest.removeprefix("f:"), None)
+            if file is not None and store.latest.get(file.act.file) == file.act.attachment:
+                del store.latest[file.act.file]
 
 
-def named(name: str) -> str | None:
+def valid_id(name: str) -> str | None:
     """`name` if it may be the id of a store; None for any other text."""
     try:
         ids.parse(name, PARTITIONS, PREFIX)

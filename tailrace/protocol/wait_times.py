@@ -1,5 +1,5 @@
-"""Waits as clients are told them (pure). A wait is an estimate, so a person reads one of a few
-figures, and not one that pretends to be exact."""
+"""Waits as clients see them (pure). A wait is an estimate, so it is rounded to one of a few
+figures instead of pretending to be exact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS_S: Final = (
     *(60 * minutes for minutes in (2, 3, 5, 7, 10, 15, 20, 30, 45, 60)),
 )
 _LAST_S: Final = STEPS_S[-1]
-# Clients that were refused at the same time come back within this part of their wait. Before its
+# Clients that were refused at the same time retry within this last part of their wait: before its
 # end, because the wait was rounded up.
 JITTER: Final = 0.2
 
@@ -26,7 +26,7 @@ def rounded_up(seconds: float) -> float:
     return math.ceil(seconds / _LAST_S) * float(_LAST_S)
 
 
-def with_jitter(seconds: float, drawn: float) -> float:
-    """When a client comes back that was told so many seconds. `drawn`: a random number from 0 to
-    1."""
-    return seconds * (1 - JITTER * drawn)
+def with_jitter(seconds: float, fraction: float) -> float:
+    """After how many seconds a client retries whose wait is `seconds`. `fraction`: a random number
+    from 0 to 1."""
+    return seconds * (1 - JITTER * fraction)

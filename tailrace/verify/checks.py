@@ -69,10 +69,10 @@ def judge(
         out.fail("A1", Counterexample(line, "", 1))
     if found.keyed:
         out.judged("A2")
-    for r in found.forged:
-        line = f"{history.place(r)}: {r.forged}; its key is {history.shown(r.key)}"
+    for r in found.forgeries:
+        line = f"{history.place(r)}: {r.forgery}; its key is {history.shown(r.key)}"
         out.fail("A2", Counterexample(line, "", 1))
-        out.note(f"forged record in {r.topic}: {r.forged}")
+        out.note(f"forged record in {r.topic}: {r.forgery}")
     for topic, n in found.garbage.items():
         out.figures[f"garbage records in {topic}"] += n
     if found.late:

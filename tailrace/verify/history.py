@@ -13,14 +13,14 @@ import msgspec
 from tailrace.protocol import activity, commits, ids, log_words, records, topics
 from tailrace.verify import conversation_fold, transcript
 
-_metered = msgspec.json.Decoder(records.Metered)
+_metered = msgspec.json.Decoder(records.UsageRecord)
 # Topics with partitions of their own, not those of `llm.tokens`.
 BESIDE = (topics.USAGE, topics.DLQ, topics.DELETIONS, topics.ACTIVITY)
 # Topics of which only the tags are judged.
 TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT, topics.CONVERSATIONS)
 # Topics of whose records the tags are judged apart: of `llm.history` only some are read.
 TAGGED = (*TAGS_ONLY, topics.HISTORY)
-_dead = msgspec.json.Decoder(records.Dead)
+_dead = msgspec.json.Decoder(records.DeadLetter)
 
 
 class Asked(NamedTuple):
@@ -71,8 +71,8 @@ class Response:
     entries: list[Placed] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     rerouted: list[Rerouted] = field(default_factory=list)
-    metered: list[records.Metered] = field(default_factory=list)
-    dead: list[records.Dead] = field(default_factory=list)
+    metered: list[records.UsageRecord] = field(default_factory=list)
+    dead: list[records.DeadLetter] = field(default_factory=list)
     deleted: list[records.Owner] = field(default_factory=list)
     told: list[activity.Notice] = field(default_factory=list)
     kept: list[log_words.Record] = field(default_factory=list)
@@ -139,7 +139,7 @@ class History:
         late: requests that the broker appended after their `append_by`. They do not count.
         misplaced: garbage that would be a record but for its key, one line each.
         keyed: the records were read with record keys.
-        forged: records without a good tag.
+        forgeries: records without a good tag.
         newest: highest broker time seen, ms.
         complete: it holds every partition of the log. Otherwise a missing response proves
             nothing.
@@ -161,7 +161,7 @@ class History:
     late: int = 0
     misplaced: list[str] = field(default_factory=list)
     keyed: bool = False
-    forged: list[log_words.Record] = field(default_factory=list)
+    forgeries: list[log_words.Record] = field(default_factory=list)
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
@@ -189,8 +189,8 @@ class History:
     def add(self, r: log_words.Record) -> None:
         """Add one record. Within a partition, records come in offset order."""
         self.newest = max(self.newest, r.timestamp)
-        if r.forged:
-            self.forged.append(r)
+        if r.forgery:
+            self.forgeries.append(r)
         if self.digests is not None:
             self.digests.setdefault((r.topic, r.partition), {})[r.offset] = transcript.digest(
                 r.value or b""
@@ -202,7 +202,7 @@ class History:
         elif r.topic == topics.HISTORY:
             self._add_kept(r)
         elif r.topic == topics.CONVERSATIONS:
-            if not r.forged:
+            if not r.forgery:
                 self.told.setdefault(r.partition, []).append((r.key, r.value))
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
@@ -266,7 +266,7 @@ class History:
     def _add_kept(self, r: log_words.Record) -> None:
         """Files and metadata that lie in the same topic are not judged."""
         named = named_by(r.key, self.partitions)
-        if named is not None and not r.forged:
+        if named is not None and not r.forgery:
             self.response(*named).kept.append(r)
 
     def _add_beside(self, r: log_words.Record) -> None:
@@ -285,7 +285,7 @@ class History:
                 self.responses[record.rid].told.append(record)
             return
         response = self.response(record.rid, address)
-        if isinstance(record, records.Metered):
+        if isinstance(record, records.UsageRecord):
             response.metered.append(record)
         else:
             response.dead.append(record)
@@ -315,10 +315,10 @@ def shown(key: bytes | None) -> str:
 
 def beside(
     r: log_words.Record,
-) -> records.Metered | records.Dead | records.Deleted | activity.Notice | None:
+) -> records.UsageRecord | records.DeadLetter | records.Deleted | activity.Notice | None:
     """Decode a record of the topics in `BESIDE`. Returns None for garbage."""
     if r.topic == topics.ACTIVITY:
-        return None if r.forged else activity.decode(r.key, r.value)
+        return None if r.forgery else activity.decode(r.key, r.value)
     if r.topic == topics.DELETIONS:
         return records.decode_deletion(r.value)
     try:

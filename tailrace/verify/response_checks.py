@@ -66,7 +66,7 @@ def check_fold_agreement(
 ) -> None:
     """L1: both folds accept the same records and come to the same result."""
     out.judged("L1")
-    real = fold_class(keep_ids=True, principal=account.principal)
+    real = fold_class(retain_ids=True, principal=account.principal)
     accepted: list[int] = []
     parts: list[str] = []
     marks: list[tuple[int, int, str, str, str]] = []
@@ -317,7 +317,8 @@ def check_usage(
         out.fail(
             "L6",
             counterexample(
-                response, f"billed {bill.usage.output_tokens} tokens, generated were {account.made}"
+                response,
+                f"billed {bill.usage.output_tokens} tokens, generated were {account.made}",
             ),
         )
     elif (
@@ -358,7 +359,7 @@ def check_usage(
         out.fail("L6", counterexample(response, "a bill's times are not those of its tokens"))
 
 
-def _may_cost(bill: records.Metered) -> bool:
+def _may_cost(bill: records.UsageRecord) -> bool:
     """Whether a bill may have its cost. Prices are not in the log: what follows without them is
     that a cost is of tokens, and that an answer that is given again has none."""
     cost, tokens = bill.cost_nano, bill.usage.input_tokens + bill.usage.output_tokens
@@ -366,7 +367,7 @@ def _may_cost(bill: records.Metered) -> bool:
 
 
 def _may_take(
-    bill: records.Metered, response: history.Response, account: reference_fold.Account
+    bill: records.UsageRecord, response: history.Response, account: reference_fold.Account
 ) -> bool:
     """Whether a bill may have its times: those of the log, or none, as old workers say."""
     begun = next((i for i, f in enumerate(account.frames) if f.tok.seq >= account.copied), None)

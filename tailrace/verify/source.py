@@ -173,7 +173,7 @@ class Source:
         async for batch in self._replays.read(topics.HISTORY, p, begin, ranges.end[p]):
             for r in batch:
                 named = history.named_by(r.key, found.partitions)
-                if named is None or r.forged:
+                if named is None or r.forgery:
                     continue
                 address = named[1]
                 if address.partition == partition and address.offset >= since:
@@ -187,7 +187,7 @@ class Source:
                 (r.key, r.value)
                 async for batch in self._replays.read(topics.CONVERSATIONS, p, begin, ranges.end[p])
                 for r in batch
-                if not r.forged
+                if not r.forgery
             ]
             for p, begin in ranges.begin.items()
         }
@@ -199,7 +199,7 @@ class Source:
             for p, begin in ranges.begin.items()
             async for batch in self._replays.read(topic, p, begin, ranges.end[p])
             for r in batch
-            if r.forged
+            if r.forgery
         ]
 
     async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:

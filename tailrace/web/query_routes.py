@@ -114,7 +114,7 @@ class QueryRoutes:
         principal = await self._gate.principal(request, CredentialScope.READ)
         text = request.headers.get("last-event-id") or request.query_params.get("after")
         try:
-            after = positions.position(text) if text else None
+            after = positions.parse_position(text) if text else None
         except positions.InvalidPosition:
             raise errors.invalid_value("after", "Invalid 'after': no such position.") from None
         self._gate.room.check_room(principal)

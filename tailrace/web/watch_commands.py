@@ -83,6 +83,6 @@ def _feed(after: object) -> Feed | Invalid:
     if after is None:
         return Feed(None)
     try:
-        return Feed(feed.position(after if isinstance(after, str) else ""))
+        return Feed(feed.parse_position(after if isinstance(after, str) else ""))
     except feed.InvalidPosition:
         return Invalid(None, errors.invalid_value("after", "Invalid 'after': no such position."))

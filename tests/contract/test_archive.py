@@ -155,7 +155,7 @@ async def test_pieces_of_files_are_kept_until_their_tombstone(engine: AsyncEngin
 
 async def test_garbage_and_forged_records_change_nothing(engine: AsyncEngine) -> None:
     log_, whole = Topics(), history_of(1)
-    forged = log_.put(topics.HISTORY, 0, whole.rid, None)._replace(forged="no tag")
+    forged = log_.put(topics.HISTORY, 0, whole.rid, None)._replace(forgery="no tag")
     before = [*log_.history(whole)]
     batch = [
         *before,

@@ -195,7 +195,7 @@ async def test_garbage_changes_nothing(engine: AsyncEngine) -> None:
     into = Topics()
     await Fold(engine).all(put(into, created(1), turn(1, "a")))
     before = await found(engine, 1)
-    forged = put(into, turn(1, "b", "a"))[0]._replace(forged="no tag")
+    forged = put(into, turn(1, "b", "a"))[0]._replace(forgery="no tag")
     bad = [
         forged,
         into.put(topics.CONVERSATIONS, P, f"{name(1)}:n:c", b"{}"),
@@ -243,7 +243,7 @@ def _acts(chance: random.Random) -> list[conversations.Act]:
 def _folded(batch: Sequence[log.Record], n: int) -> conversations.Conversation:
     state = conversations.Conversation(name(n))
     for record in batch:
-        act = conversations.act_of(record.key, record.value)
+        act = conversations.decode(record.key, record.value)
         if act is not None and act.id == name(n):
             state.apply(act, record.timestamp)
     return state

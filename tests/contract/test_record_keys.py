@@ -67,14 +67,14 @@ async def test_every_reader_sees_signed_records_and_no_forged_one(kafka: str, ke
     finally:
         await producer.stop()
         await reader.stop()
-    assert [(r.offset, r.value, r.forged) for r in found] == [
+    assert [(r.offset, r.value, r.forgery) for r in found] == [
         (first.offset, CANCEL, ""),
         (forged.offset, None, "no tag"),
         (last.offset, CANCEL, ""),
     ]
     assert found[0].headers[0] == ("traceparent", b"00-1")
     again = await read(kafka, topics.TOKENS, 5, first.offset, last.offset + 1)
-    assert [r.forged for r in again] == ["", "no tag", ""]
+    assert [r.forgery for r in again] == ["", "no tag", ""]
     assert counted.get() - before == 2
 
     log.use_record_keys(None, None)
@@ -109,7 +109,7 @@ async def test_a_worker_gets_no_forged_request(kafka: str, keys: Path) -> None:
     async def both() -> bool:
         for r in await member.poll(100):
             if r.partition == 1:
-                seen[r.offset] = r.forged
+                seen[r.offset] = r.forgery
         return signed.offset in seen and forged.offset in seen
 
     try:

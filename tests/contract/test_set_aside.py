@@ -183,7 +183,7 @@ async def test_a_conversation_of_which_something_is_set_aside_is_read_from_there
     found, below = await read.conversation(TALK, INCARNATION, 0)
     assert (found.title, below) == ("second", 2)
     for record in broker.records(topics.CONVERSATIONS, 0)[2:]:
-        act = conversations.act_of(record.key, record.value)
+        act = conversations.decode(record.key, record.value)
         assert act is not None
         assert found.apply(act, record.timestamp)
     assert await retried(broker, engine) == dict.fromkeys((2, 3, 4), retry.FOLDED)

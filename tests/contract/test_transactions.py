@@ -152,7 +152,7 @@ async def test_a_group_without_members_can_be_moved_and_one_with_members_cannot(
     await member.start()
     try:
         async with asyncio.timeout(20):
-            while not member._owned([(topic, 0)]):
+            while not member._owned_partitions([(topic, 0)]):
                 await member.poll(10)
         with pytest.raises(GroupRuns):
             await move(kafka, group, {(topic, 0): (0, "")})
@@ -175,7 +175,7 @@ async def test_offsets_that_were_moved_stay_although_a_paused_member_goes_on(
         await (await paused.send(topic, b"of a paused member"))
         if sent:
             await paused.send_offsets_to_transaction({place: 9}, group)
-        await move(kafka, group, {(topic, 0): (0, "replay")}, fenced=[topic])
+        await move(kafka, group, {(topic, 0): (0, "replay")}, transactional_ids=[topic])
         going_on = (
             paused.commit_transaction()
             if sent

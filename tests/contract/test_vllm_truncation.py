@@ -99,7 +99,7 @@ async def test_the_answer_is_that_to_the_rest_of_the_conversation(
     assert await length(engine, request, counts[at]) + NEW <= LENGTH
     assert not at or await length(engine, request, counts[at - 1]) + NEW > LENGTH
 
-    rest = truncation.kept(request.messages, found.fold.dropped)
+    rest = truncation.without_dropped(request.messages, found.fold.dropped)
     assert rest[0] == request.messages[0]
     assert rest[-1] == request.messages[-1]
     plain = msgspec.structs.replace(ask(worker.memory, rest), truncate=False)
@@ -132,7 +132,7 @@ async def test_a_takeover_continues_the_same_prompt(
     # Another worker would have left out two messages more.
     request = ask(worker.memory, chat(100))
     dropped = whole.fold.dropped + 2
-    plain = ask(worker.memory, truncation.kept(request.messages, dropped))
+    plain = ask(worker.memory, truncation.without_dropped(request.messages, dropped))
     uninterrupted = await done(worker, plain)
     expected = uninterrupted.fold.ids
     model = (engine.model_rev, engine.tokenizer_digest)

@@ -71,7 +71,7 @@ def no_seq_check() -> None:
         self.next += len(record.ids)
         self.h = fold.roll(self.h, record.ids)
         self.text_length += len(record.text)
-        if self.keep_ids:
+        if self.retain_ids:
             self.ids.extend(record.ids)
         return fold.Accepted(record.seq, record.ids, record.text, record.marks, record.lp)
 
@@ -181,7 +181,7 @@ def _once(call: Any) -> Any:
     incarnations."""
     flag = Path(os.environ["TAILRACE_TEST_TRACE"]) / f"{os.environ['TAILRACE_NAME']}.died"
 
-    async def deadly(self: Any, about: records.Request | records.Dead, *more: Any) -> Any:
+    async def deadly(self: Any, about: records.Request | records.DeadLetter, *more: Any) -> Any:
         if ids.parse(about.rid).partition in MOVED and not flag.exists():
             flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -225,7 +225,7 @@ def die_at_the_acknowledgement() -> None:
     def acknowledged(*_: Any) -> None:
         _die()
 
-    log.Writer._acknowledged = acknowledged  # type: ignore[method-assign, assignment]
+    log.Writer._on_acknowledgement = acknowledged  # type: ignore[method-assign, assignment]
 
 
 def die_before_the_answer() -> None:

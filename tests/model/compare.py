@@ -137,7 +137,7 @@ def assert_equal(real: fold.Fold, history: second_fold.History) -> None:
 
 def fold_all(entries: Sequence[second_fold.Entry]) -> fold.Fold:
     """A fresh fold over all entries; each outcome is compared with the second fold's on the way."""
-    real, history, i = fold.Fold(keep_ids=True), second_fold.History(entries), 0
+    real, history, i = fold.Fold(retain_ids=True), second_fold.History(entries), 0
     for entry in entries:
         outcome = real.apply(entry.record, entry.offset, entry.timestamp)
         if outcome is fold.Ignored.SEEN:

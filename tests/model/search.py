@@ -273,7 +273,7 @@ class Search:
         claim that counted."""
         text, count, last = _view(log)
         state = self.fold_class(
-            keep_ids=True,
+            retain_ids=True,
             owner=log.owner,
             next=len(log.ids),
             ids=list(log.ids),

@@ -305,8 +305,8 @@ async def withdrawn(kafka: str) -> set[str]:
     }
 
 
-def _metered(value: bytes) -> records.Metered:
-    return msgspec.json.decode(value, type=records.Metered)
+def _metered(value: bytes) -> records.UsageRecord:
+    return msgspec.json.decode(value, type=records.UsageRecord)
 
 
 def kill(side: stacks.Side, role: str, drawn: random.Random) -> None:

@@ -59,7 +59,7 @@ def history_of(
     else:
         usage = records.Usage(3, seq)
         accepted.append(records.End(name, f"own{number}", seq, reason, state, "", usage))
-    return history.of(request, accepted, 1_700_000_000_000)
+    return history.from_records(request, accepted, 1_700_000_000_000)
 
 
 class Topics:

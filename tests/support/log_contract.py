@@ -613,8 +613,8 @@ class MarkContract(_OnTopic):
         found = await self.rolled_back(
             backend,
             topic,
-            marks.Position(2, marks.Mark.of(mine)),
-            marks.Position(2, marks.Mark.of(theirs)),
+            marks.Position(2, marks.Mark.from_record(mine)),
+            marks.Position(2, marks.Mark.from_record(theirs)),
             marks.Position(3),
             marks.Position(4),
             marks.Position(0),

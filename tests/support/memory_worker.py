@@ -107,7 +107,7 @@ def answer(memory: MemoryLog, rid: str) -> Answer:
 class Answer:
     """A response as a reader holds it, with its records."""
 
-    fold: Fold = field(default_factory=lambda: Fold(keep_ids=True))
+    fold: Fold = field(default_factory=lambda: Fold(retain_ids=True))
     records: list[TokenRecord] = field(default_factory=list)
     text: str = ""
 

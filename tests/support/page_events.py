@@ -73,7 +73,7 @@ def _answered(
 ) -> list[events.Event]:
     """The answer in frames of `size` ids; another worker continues behind `takeover` frames."""
     log: list[records.TokenRecord] = [_claim("n0", None)]
-    state = fold.Fold(keep_ids=True)
+    state = fold.Fold(retain_ids=True)
     state.apply(log[0], 0)
     worker = toy_parser.Worker(RID, "n0", logprobs=logprobs)
     for number, at in enumerate(range(0, len(answer), size)):

@@ -223,7 +223,7 @@ class Bench:
         """Fold the response from its id's bound to the log's end, on a connection of its own."""
         address = ids.parse(rid)
         replays = log.Replays(self.bootstrap, size=1)
-        state, parts, found, times = fold.Fold(keep_ids=True), [], [], []
+        state, parts, found, times = fold.Fold(retain_ids=True), [], [], []
         try:
             end = (await self.offsets.ends(topics.TOKENS, [address.partition]))[address.partition]
             async for batch in replays.read(topics.TOKENS, address.partition, address.offset, end):

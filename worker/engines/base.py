@@ -22,8 +22,8 @@ from typing import Any, Final, Protocol
 
 from tailrace.prompts import agreement
 from tailrace.protocol import records
-from tailrace.protocol.engine_fields import used
-from tailrace.protocol.features import Feature, generates_text, needed
+from tailrace.protocol.engine_fields import rows_for
+from tailrace.protocol.features import Feature, generates_text, needs_of
 from worker.prefixes import cached_blocks
 from worker.text import generation, item_parser
 
@@ -399,9 +399,9 @@ def lacking(
     """
     if request.embed is None and not generates_text(features):
         return Refused("unsupported_value", f"The model `{request.model}` generates no text.")
-    members = [need.field for need in needed(request) if need.feature not in features]
+    members = [need.field for need in needs_of(request) if need.feature not in features]
     if not_offered:
-        members += [row.member for row in used(request) if row.name in not_offered]
+        members += [row.member for row in rows_for(request) if row.name in not_offered]
     if not members:
         return None
     return Refused("unsupported_parameter", f"The model does not support `{members[0]}` here.")

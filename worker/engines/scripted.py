@@ -185,11 +185,11 @@ def _seen(request: records.Request) -> records.Request:
         kept = {name: value for name, value in part.items() if name != "data"}
         return {**kept, "sha256": files.digest(base64.b64decode(part["data"]))}
 
-    return msgspec.structs.replace(request, messages=images.changed(request.messages, seen))
+    return msgspec.structs.replace(request, messages=images.map_images(request.messages, seen))
 
 
 def _check_images(request: records.Request) -> None:
-    if images.kept_apart(request.messages):
+    if images.has_files(request.messages):
         raise base.Refused("invalid_image", "An image is not in the request.")
 
 
@@ -440,7 +440,7 @@ class Scripted:
 
     def _check_fields(self, request: records.Request) -> None:
         """Refuse, or end, as it was told to."""
-        names = {row.name for row in engine_fields.used(request)}
+        names = {row.name for row in engine_fields.rows_for(request)}
         if refused := names & self.refuses:
             raise base.Refused("invalid_prompt", f"scripted refusal of {min(refused)}")
         if names & self.ends:

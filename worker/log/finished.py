@@ -97,7 +97,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         failure=failure,
     )
     return fold.Fold(
-        keep_ids=True,
+        retain_ids=True,
         owner=owner,
         epoch=epoch,
         next=total,

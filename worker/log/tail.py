@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from tailrace import log, telemetry
 from tailrace.log import interfaces
-from tailrace.log.identity import LogIdentity, require_reached
+from tailrace.log.identity import LogIdentity, require_not_rolled_back
 from tailrace.protocol import fold, history, ids, records, topics
 from tailrace.protocol.broker_clock import BrokerClock
 from tailrace.retry import retry_until
@@ -224,7 +224,7 @@ class Tail:
         except log.LogUnavailable:
             return
         positions = {number: state.position for number, state in self._partitions.items()}
-        require_reached(topics.TOKENS, positions, ends)
+        require_not_rolled_back(topics.TOKENS, positions, ends)
         for partition, beginning in beginnings.items():
             state = self._partitions.get(partition)
             if state is not None and state.position < beginning:

@@ -52,7 +52,7 @@ class Entry:
 
     complete: int
     begun: int = -1
-    fold: fold.Fold = field(default_factory=lambda: fold.Fold(keep_ids=True))
+    fold: fold.Fold = field(default_factory=lambda: fold.Fold(retain_ids=True))
     first: int = -1
     touched: int = 0
     streams: bool = False

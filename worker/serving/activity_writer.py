@@ -20,7 +20,7 @@ class ActivityWriter:
     def started(self, request: records.Request) -> None:
         """This worker begins with a response. Nothing waits for it: a notice that is lost is made
         up for by the end's."""
-        notice = activity.started(request)
+        notice = activity.start_notice(request)
         if notice is None:
             return
         sent = asyncio.ensure_future(
@@ -39,7 +39,7 @@ class ActivityWriter:
         assert state.ended is not None
         if state.first is not None and state.first.owner != request.owner:
             return  # a forged claim; no reader shows it
-        notice = activity.ended(request, state.ended)
+        notice = activity.end_notice(request, state.ended)
         if notice is not None:
             await append_surely(
                 self._writer,

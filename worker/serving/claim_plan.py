@@ -162,7 +162,7 @@ def claim_record(
 
 def dead_letter(
     request: records.Request, delivery: Delivery, state: fold.Fold
-) -> records.Dead | None:
+) -> records.DeadLetter | None:
     """The dead letter of a response that is DONE; None if its end makes none. Its attempts are
     those that ran."""
     assert state.ended is not None
@@ -170,7 +170,7 @@ def dead_letter(
     if reason is None:
         return None
     claims = len(state.claims) - (state.ended.error in _CLOSING)
-    return records.Dead(
+    return records.DeadLetter(
         request.rid,
         request.owner,
         request.model,

@@ -349,7 +349,7 @@ class ClaimRunner:
             exc_info=error,
         )
         self._attempt.flush()  # what was generated before the failure is good
-        forked = response.request.fork is not None and not self._entry.fold.made
+        forked = response.request.fork is not None and not self._entry.fold.generated_count
         if forked and isinstance(error, base.NotResumable):
             return self._fail(Ending("failed", fork_sources.NOT_CONTINUED))
         if isinstance(error, visible.ParserFailed):

@@ -89,7 +89,7 @@ class ForkSources:
             raise log.HistoryLost(f"{wanted.rid} belongs to another log")
         partition = address.partition
         end = (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
-        found = fold.Fold(keep_ids=True, principal=owner)
+        found = fold.Fold(retain_ids=True, principal=owner)
         if address.offset > end:
             return found
         reading = self._ranges.read(topics.TOKENS, partition, address.offset, end)

@@ -52,7 +52,7 @@ class HistoryWriter:
         """Write what is due about a response that is DONE. The caller holds the entry."""
         ended, first = entry.fold.ended, entry.fold.first
         assert ended is not None
-        if not history.kept(request, ended):
+        if not history.has_history(request, ended):
             return
         if first is not None and first.owner != request.owner:
             return  # a forged claim; no reader shows it
@@ -77,8 +77,8 @@ class HistoryWriter:
         self, draft: history.Draft, request: records.Request
     ) -> list[tuple[str, bytes]]:
         if draft.size < LARGE_BYTES:
-            return history.parts(draft.finished(request))
-        return await asyncio.to_thread(lambda: history.parts(draft.finished(request)))
+            return history.parts(draft.to_history(request))
+        return await asyncio.to_thread(lambda: history.parts(draft.to_history(request)))
 
     async def _files(self, request: records.Request) -> None:
         """Copy the files that the request names, because `llm.files` forgets them."""
@@ -90,7 +90,7 @@ class HistoryWriter:
                 if self._remembers(scope, part["sha256"]):
                     continue
                 try:
-                    await self._copy(request.owner, part["sha256"], files.place(part["file"]))
+                    await self._copy(request.owner, part["sha256"], files.parse_place(part["file"]))
                 except (files.NoPlace, log.HistoryLost):
                     telemetry.log(
                         telemetry.Action.RECORD_UNREADABLE, response=request.rid, reason="file lost"

@@ -54,7 +54,7 @@ class Metering:
         assert state.first is not None
         cost = self.cost(request, state)
         first_token_ms, inter_token_ms = latencies(state, asked_ms)
-        metered = records.Metered(
+        metered = records.UsageRecord(
             rid=request.rid,
             owner=request.owner,
             model=state.served or request.model,
@@ -77,7 +77,7 @@ class Metering:
         await append_surely(self._writer, topics.USAGE, place, key, value)
         await append_surely(self._writer, topics.AUDIT, 0, key, value)
 
-    async def dead(self, letter: records.Dead) -> None:
+    async def dead(self, letter: records.DeadLetter) -> None:
         """Append one dead letter."""
         telemetry.DEAD_LETTERS.labels(reason=letter.reason).inc()
         telemetry.log(

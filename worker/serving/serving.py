@@ -91,7 +91,7 @@ class Serving:
                 response.partition,
                 response.rid,
                 response.request.owner,
-                keep=history.stored(response.request),
+                keep=history.will_have_history(response.request),
             ) as entry,
         ):
             self._entry = entry

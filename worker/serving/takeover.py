@@ -210,7 +210,7 @@ def decide(
     # that it would not have chosen.
     last, alone = then.counted == max_attempts, then.begun == MAX_BEGUN
     if not me.made(state):
-        if me.continues and not me.parser and segments.possible(state):
+        if me.continues and not me.parser and segments.state_allows(state):
             return Claim(prev, last=last, alone=alone, continues=True)
         # Heartbeats do not tell the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)

@@ -115,13 +115,13 @@ class WorkerContext:
             Refused: a file is gone.
             Transient: the log does not answer.
         """
-        if not images.kept_apart(request.messages):
+        if not images.has_files(request.messages):
             return request
         try:
             # One after another: while a file is read it is held several times.
             async with self.reading:
                 read = functools.partial(files.read, self.ranges)
-                messages = await files.whole(read, request.messages)
+                messages = await files.with_files(read, request.messages)
         except log.HistoryLost as error:
             raise base.Refused("file_lost", "A file of this request is no longer kept.") from error
         except log.LogUnavailable as error:
@@ -155,7 +155,7 @@ class WorkerContext:
 
     def _continues(self, response: ServedResponse) -> bool:
         able = self.engine.ids_are_tokens and "continuation" in self.engine.features
-        return response.continues and able and segments.allowed(response.request)
+        return response.continues and able and segments.request_allows(response.request)
 
     def served(self, request: records.Request) -> str:
         """What its claims say of the model: nothing where it is the one that was asked for."""

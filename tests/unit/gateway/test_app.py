@@ -382,7 +382,7 @@ class TestHttp:
     ) -> None:
         """Found with a broker that was dead for 25 s: every create failed, and the gateway said
         that Kafka was there."""
-        monkeypatch.setattr(health, "ASK_EVERY_S", 0.02)
+        monkeypatch.setattr(health, "QUERY_INTERVAL_S", 0.02)
         async with serving(keys) as service, service.client() as client:
 
             async def kafka() -> bool:

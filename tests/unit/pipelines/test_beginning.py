@@ -50,7 +50,7 @@ class Stage:
 
     def commit(self, offset: int, **counts: Any) -> Counts:
         """As a runner does behind the record before `offset`."""
-        mark = str(log.Mark.of(self.memory.records("in", 0)[offset - 1]))
+        mark = str(log.Mark.from_record(self.memory.records("in", 0)[offset - 1]))
         done = Counts(read=offset, mark=mark, **counts)
         self.memory.committed_offsets[self.pipeline.group] = {("in", 0): (offset, done.encoded())}
         return done

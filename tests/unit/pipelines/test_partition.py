@@ -148,7 +148,7 @@ async def test_rows_are_committed_in_order_with_their_counts() -> None:
     assert stage.transactions.places == [0, 1, 2, 3]
     assert [r.topic for r in stage.transactions.outputs] == ["out", "out", "dead", "out"]
     done = decoded(stage.transactions.metadata)
-    mark = str(log.Mark.of(log.Record("in", 0, 3, 5, None, b'{"n": "x"}', ())))
+    mark = str(log.Mark.from_record(log.Record("in", 0, 3, 5, None, b'{"n": "x"}', ())))
     assert done == Counts(
         4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3, mark=mark
     )
@@ -312,4 +312,4 @@ async def test_the_last_row_is_marked_beside_the_position() -> None:
         stage.take(0, 1, 2)
         await stage.until(lambda: stage.transactions.offset == 3)
         source = log.Record("in", 0, 2, 5, None, b'{"n": "x"}', ())
-        assert stage.partition.position == log.Position(3, log.Mark.of(source))
+        assert stage.partition.position == log.Position(3, log.Mark.from_record(source))

@@ -218,7 +218,7 @@ async def kept_in(kafka: str) -> tuple[int, int, int]:
             async for batch in replays.read(topics.HISTORY, p, 0, end):
                 for r in batch:
                     count, size = count + 1, size + len(r.key or b"") + len(r.value or b"")
-                    named = history.named_by(r.key)
+                    named = history.part_from_key(r.key)
                     several += named is not None and named[1] == 1
     finally:
         await offsets.stop()

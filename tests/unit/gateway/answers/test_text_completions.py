@@ -121,5 +121,5 @@ def test_a_raw_request_has_version_2_and_needs_the_feature() -> None:
         raw=True,
     )
     assert records.version_of(request) == records.VERSION_2
-    assert features.needed(request) == [features.Need("raw_prompts", "prompt")]
+    assert features.needs_of(request) == [features.Need("raw_prompts", "prompt")]
     assert records.decode_request(records.encode(request)) == msgspec.structs.replace(request, v=2)

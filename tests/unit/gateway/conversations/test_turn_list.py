@@ -42,7 +42,7 @@ async def archived(parts: gateway_parts.Parts, folder: Path, *rids: str) -> None
             and (record := records.token_of(each.key, each.value)) is not None
             and record.rid == rid
         ]
-        found.append(history.of(request, written, 1_000))
+        found.append(history.from_records(request, written, 1_000))
     await archive_rows.build(f"sqlite:///{folder / 'archive.sqlite3'}", parts.broker, *found)
 
 

@@ -187,7 +187,7 @@ async def test_a_file_in_the_archive_that_is_another_is_lost(
 
 
 def first_place(request: records.Request) -> files.Place:
-    return files.place(shown_in(request)[0]["file"])
+    return files.parse_place(shown_in(request)[0]["file"])
 
 
 async def test_a_turn_whose_file_is_gone_is_refused_and_not_answered_without_it() -> None:

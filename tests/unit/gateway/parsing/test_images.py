@@ -66,7 +66,7 @@ def test_items_show_the_image_by_its_digest_and_get_it_back_from_the_messages() 
     read = responses(saying({"type": "input_text", "text": "?"}, image(detail="high")))
     [item] = read.items
     assert str(PART["data"]) not in str(item)
-    [restored] = message_images.restored(read.items, read.input)
+    [restored] = message_images.with_urls(read.items, read.input)
     assert restored["content"] == [{"type": "input_text", "text": "?"}, image(detail="high")]
 
 
@@ -83,11 +83,11 @@ def test_a_tool_may_answer_with_an_image(kind: str) -> None:
         "content": [{"type": "text", "text": "There:"}, {**PART, "detail": "low"}],
     }
     assert str(PART["data"]) not in str(read.items)
-    restored = message_images.restored(read.items, read.input)[-1]
+    restored = message_images.with_urls(read.items, read.input)[-1]
     assert restored["output"] == [words, image(detail="low")]
     owner = records.Owner("i", "s")
     seeing = records.Request("r", owner, "m", read.input, records.Sampling(5), {})
-    assert features.needed(seeing) == [("images", "input"), ("tool_images", "output")]
+    assert features.needs_of(seeing) == [("images", "input"), ("tool_images", "output")]
 
 
 def test_outputs_that_are_texts_stay_texts_and_those_of_chat_completions_have_nothing_else() -> (
@@ -121,8 +121,8 @@ def test_a_message_with_an_image_makes_a_record_of_version_2_that_needs_the_feat
     plain = made([{"role": "user", "content": [{"type": "text", "text": "a list of texts"}]}])
     seeing = made(responses(saying(image())).input)
     assert (records.version_of(plain), records.version_of(seeing)) == (1, 2)
-    assert features.needed(plain) == []
-    assert features.needed(seeing) == [("images", "input")]
+    assert features.needs_of(plain) == []
+    assert features.needs_of(seeing) == [("images", "input")]
     decoded = records.decode_request(records.encode(seeing))
     assert decoded is not None
     assert decoded.messages == seeing.messages

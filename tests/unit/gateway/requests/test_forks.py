@@ -140,7 +140,7 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
         for r in broker.records(topics.TOKENS, 0)
         if (record := records.token_of(r.key, r.value)) is not None
     ]
-    await archive_rows.build(url, broker, history.of(source, written, 1))
+    await archive_rows.build(url, broker, history.from_records(source, written, 1))
     for cut in (False, True):
         if cut:
             broker.delete_below(topics.TOKENS, 0, len(written))

@@ -207,7 +207,7 @@ async def test_items_that_are_named_often_may_be_as_long_as_a_record(
 
 def test_the_longest_seal_can_be_sent_back() -> None:
     item = ids.item_id("resp_" + "a" * 32, "rs_", 9)
-    sealed = KEYS.of_response("resp_" + "a" * 32, access.owner_of(ALICE)).close(
+    sealed = KEYS.for_response("resp_" + "a" * 32, access.owner_of(ALICE)).close(
         item, "x" * seals.MAX_TEXT_BYTES
     )
     assert sealed is not None

@@ -149,7 +149,7 @@ async def test_a_request_shows_an_uploaded_image_as_one_of_its_own(
         assert part["detail"] == "low"
         chunks = [r for r in service.broker.appended[written:] if r.topic == topics.FILES]
         assert chunks == []  # the chunks of the upload are named
-        place = files.place(part["file"])
+        place = files.parse_place(part["file"])
         assert await log_files.read(service.broker.replays(), part["sha256"], place) == LARGE
         rid = request.rid
         items = (await client.get(f"/v1/responses/{rid}/input_items")).json()["data"]

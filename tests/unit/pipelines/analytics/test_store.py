@@ -131,7 +131,7 @@ async def test_a_topic_that_was_rolled_back_is_named(later: int) -> None:
         memory.create_topic(topic, 2)
         for number in range(3):
             memory.put(topic, 1, b"k", b"%d" % number)
-        at[topic, 1] = Position(3, log.Mark.of(memory.records(topic, 1)[2]))
+        at[topic, 1] = Position(3, log.Mark.from_record(memory.records(topic, 1)[2]))
     assert await store.gone(memory.offsets(), memory.replays(), at) == []
     memory.roll_back("b", 1, 1)
     for number in range(later):

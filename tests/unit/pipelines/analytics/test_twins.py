@@ -12,16 +12,18 @@ from tests.support import cases
 T = 1_700_000_040_000  # a whole minute
 
 
-def metered(rid: str, user: str = "ada", **more: Any) -> records.Metered:
+def metered(rid: str, user: str = "ada", **more: Any) -> records.UsageRecord:
     owner = records.Owner("https://tests", user, "acme")
     usage = records.Usage(3, 5, 1)
     fields: dict[str, Any] = {"model": "m", "status": "completed", "cost_nano": 10, **more}
-    return records.Metered(
+    return records.UsageRecord(
         rid=rid, owner=owner, model_rev="r", usage=usage, claims=1, worker="w/1", ts=0, **fields
     )
 
 
-def read(offset: int, written_ms: int, record: records.Metered, partition: int = 0) -> twins.Read:
+def read(
+    offset: int, written_ms: int, record: records.UsageRecord, partition: int = 0
+) -> twins.Read:
     return twins.Read(partition, offset, written_ms, records.encode(record))
 
 

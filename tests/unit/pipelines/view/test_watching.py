@@ -20,7 +20,7 @@ class FakeOffsets:
     def __init__(self) -> None:
         self.topics: frozenset[str] | None = frozenset({"in"})
 
-    async def there(self, topics: Iterable[str]) -> frozenset[str]:
+    async def existing(self, topics: Iterable[str]) -> frozenset[str]:
         if self.topics is None:
             raise LogUnavailable("away")
         return self.topics & frozenset(topics)

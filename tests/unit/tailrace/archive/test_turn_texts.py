@@ -26,7 +26,7 @@ def test_answers_are_the_messages_of_the_response(
         search = msgspec.to_builtins(file_search.Search(("what",)))
         echo = {**request.echo, file_search.MEMBER: search}
         request = msgspec.structs.replace(request, echo=echo)
-    whole = history.of(request, accepted, ENDED_MS)
+    whole = history.from_records(request, accepted, ENDED_MS)
     series = archived.stream_of(whole).series
     assert series is not None
     shown = [

@@ -33,8 +33,8 @@ def test_a_new_file_has_a_key_of_its_own_for_each_role(tmp_path: Path) -> None:
     }
     assert len(tags) == len(record_tags.ROLES)
     tag = made.tag("worker-1", topics.TOKENS, 0, b"k", b"v")
-    assert made.forged(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) is None
-    assert ring(other).forged(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) == "wrong tag"
+    assert made.forgery(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) is None
+    assert ring(other).forgery(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) == "wrong tag"
 
 
 def test_for_a_log_that_has_records_already(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_new_keys_sign_later_and_the_old_ones_stay(tmp_path: Path) -> None:
     name, changes = later.signing_key("worker", 0.0)
     assert name == "worker-1"
     assert later.signing_key("worker", changes)[0] != "worker-1"
-    assert later.forged(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) is None
+    assert later.forgery(topics.TOKENS, 0, b"k", b"v", [("tag", tag)]) is None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 

@@ -83,7 +83,7 @@ async def test_the_request_of_an_answer_that_the_log_still_has_may_be_in_the_arc
     topic = topics.requests("default", "interactive")
     broker.put(topic, 0, rid.encode(), records.encode(kept.request))
     broker.delete_below(topic, 0, 1)
-    for record in history.accepted(kept):
+    for record in history.to_records(kept):
         if isinstance(record, records.Claim):
             record = msgspec.structs.replace(record, req_topic=topic)
         broker.put_record(topics.TOKENS, 0, record, rid)

@@ -115,7 +115,7 @@ async def test_everything_behind_a_position_comes_once_also_while_more_is_writte
     first.close()
     for n in range(3_000):
         world.title(str(n))
-    again = world.feeds.watch(ALICE, positions.position(ready["position"]))
+    again = world.feeds.watch(ALICE, positions.parse_position(ready["position"]))
     found = await taken(again, 1_000)
     for n in range(3_000, 3_200):
         world.title(str(n))
@@ -135,7 +135,7 @@ async def test_one_that_takes_nothing_is_cut_off_and_one_that_catches_up_waits(
     [ready] = await taken(live, 1)
     for n in range(400):
         world.title(str(n))
-    behind = world.feeds.watch(ALICE, positions.position(ready["position"]))
+    behind = world.feeds.watch(ALICE, positions.parse_position(ready["position"]))
     end = world.broker.partition(topics.CONVERSATIONS, P).end
     await waiting.eventually(
         lambda: live.position.offsets[0] == end, "the tail has read all", within_s=5
@@ -161,7 +161,7 @@ async def test_one_that_takes_nothing_holds_up_no_other_that_catches_up(
     for n in range(100):
         world.title(str(n))
     world.title("mine", OTHER)
-    at = positions.position(ready["position"])
+    at = positions.parse_position(ready["position"])
     stuck, other = world.feeds.watch(ALICE, at), world.feeds.watch(OTHER, at)
     assert [e["type"] for e in await taken(other, 2)] == ["conversation.updated", "feed.ready"]
     found = await taken(stuck, 101)
@@ -204,12 +204,12 @@ async def test_a_position_that_is_not_of_this_log_is_reset(
 @cases.each("text", ["", "1-2-3", "0000000g-1-1", "00000000-1-", "00000000--1-1", "x"])
 def test_what_is_no_position_is_none(text: str) -> None:
     with pytest.raises(positions.InvalidPosition):
-        positions.position(text)
+        positions.parse_position(text)
 
 
 def test_a_position_is_read_as_it_was_written() -> None:
     at = positions.Position(b"\x01\xff\x00\x10", (3, 2**40))
-    assert positions.position(str(at)) == at
+    assert positions.parse_position(str(at)) == at
 
 
 @cases.each(("after_s", "slow"), [(outbox.SLOW_AFTER_S, False), (outbox.SLOW_AFTER_S + 0.1, True)])
@@ -259,7 +259,7 @@ async def test_a_position_that_this_process_has_not_reached_is_no_loss(world: Wo
     end = world.broker.partition(topics.CONVERSATIONS, P).end
     world.broker.lag(topics.CONVERSATIONS, P, end)
     world.title("told elsewhere")
-    log_tag, offsets = positions.position(ready["position"])
+    log_tag, offsets = positions.parse_position(ready["position"])
     ahead = positions.Position(log_tag, (offsets[0] + 1, offsets[1]))
     mine = world.feeds.watch(ALICE, ahead)
     assert [e["type"] for e in await taken(mine, 1)] == ["feed.ready"]
@@ -285,7 +285,7 @@ async def test_a_feed_that_cannot_go_on_says_so(
     monkeypatch.setattr(world.replays, "read", broken)
     woken: list[bool] = []
     mine = world.feeds.watch(
-        ALICE, positions.position(ready["position"]), lambda: woken.append(True)
+        ALICE, positions.parse_position(ready["position"]), lambda: woken.append(True)
     )
     with pytest.raises(RuntimeError, match="a defect"):
         await taken(mine, 1)
@@ -332,11 +332,11 @@ async def test_who_is_told_nothing_for_long_learns_how_far_it_is(
         world.title(str(n), OTHER)
     [moved] = await taken(mine, 1)
     assert moved["type"] == "feed.position"
-    before, after = (positions.position(e["position"]).offsets[0] for e in (ready, moved))
+    before, after = (positions.parse_position(e["position"]).offsets[0] for e in (ready, moved))
     assert after >= before + 10
     mine.close()
     world.title("mine")
-    again = world.feeds.watch(ALICE, positions.position(moved["position"]))
+    again = world.feeds.watch(ALICE, positions.parse_position(moved["position"]))
     assert (await taken(again, 1))[0]["title"] == "mine"
 
 
@@ -372,7 +372,7 @@ def test_forged_records_and_records_of_nobody_are_passed_over() -> None:
     of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None)
     of.begin((0, 0))
     of.pending()
-    of.take(0, titled(0)._replace(forged="unsigned"))
+    of.take(0, titled(0)._replace(forgery="unsigned"))
     of.take(0, titled(1)._replace(value=None))
     of.take(0, titled(2)._replace(value=b"{"))
     assert not of.ready

@@ -48,6 +48,6 @@ async def test_topics_are_asked_for_until_the_brokers_know_all_of_them(
 
 
 async def test_topics_that_stay_unknown_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "KNOWN_S", 0.2)
+    monkeypatch.setattr(admin, "METADATA_TIMEOUT_S", 0.2)
     with pytest.raises(log_words.LogUnavailable, match=r"after 0\.2 s .* not know b$"):
         await created(Brokers(a=1, b=1_000), monkeypatch)

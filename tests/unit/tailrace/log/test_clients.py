@@ -18,7 +18,7 @@ async def test_an_admin_client_is_asked_again_once_when_its_connection_has_ended
             raise aiokafka.errors.KafkaConnectionError("Connection at h:1 closed")
         return "answer"
 
-    assert await clients.ask_again(lambda: ask(1)) == "answer"
+    assert await clients.retry_once(lambda: ask(1)) == "answer"
     asked = 0
     with pytest.raises(aiokafka.errors.KafkaConnectionError):
-        await clients.ask_again(lambda: ask(2))
+        await clients.retry_once(lambda: ask(2))

@@ -65,7 +65,7 @@ async def test_a_member_that_its_group_does_not_have_joins_again(
 
     monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", Consumer)
     monkeypatch.setattr(offsets.Offsets, "members", members)
-    monkeypatch.setattr(group_consumer, "GROUP_LOOK_S", 0.0)
+    monkeypatch.setattr(group_consumer, "GROUP_CHECK_S", 0.0)
     member = group_consumer.GroupConsumer(
         *("h:1", "g", ["t"]),
         session_timeout_ms=6000,

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 async def test_it_says_what_the_last_question_came_to_in_readiness_and_in_the_metric(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(health, "QUERY_INTERVAL_S", 0.01)
     monkeypatch.setattr(health, "ANSWER_S", 0.01)
     broker = "answers"
 

@@ -99,7 +99,7 @@ class Polls:
             self.now += 0.25
             for tp in heard:
                 self.watched.marks[tp] = int(self.now * 1000)
-            self.found.polled(self.watched, positions or {}, full=full)
+            self.found.after_poll(self.watched, positions or {}, full=full)
 
     def metric(self, name: str) -> float:
         return prometheus_client.REGISTRY.get_sample_value(name, {"client": "reader-of-tests"}) or 0
@@ -128,7 +128,7 @@ async def test_a_consumer_that_hears_nothing_is_replaced_and_answers_when_it_hea
     assert polls.metric("tailrace_readers_blind") == 1
     assert polls.metric("tailrace_readers_replaced_total") == before + 1
     polls.watched.marks = {FIRST: None, SECOND: None}
-    polls.found.connected()
+    polls.found.on_connected()
     assert not polls.found.blind
     assert not polls.found.answers, "it has to hear of them first"
     polls.poll(1, FIRST)
@@ -213,7 +213,7 @@ async def test_a_reader_that_follows_nothing_any_more_answers(
 ) -> None:
     """A gateway was not ready for ever: its reader of on-demand partitions had left them while no
     client could connect."""
-    monkeypatch.setattr(readers, "NOTHING_FOLLOWED_S", 0.01)
+    monkeypatch.setattr(readers, "IDLE_POLL_S", 0.01)
     broker = Broker()
     broker.connects = False
 

@@ -13,7 +13,7 @@ def record(key: bytes | None, value: bytes | None, forged: str = "") -> log.Reco
 
 def test_a_mark_names_its_record_and_no_other_at_the_same_offset() -> None:
     ours = record(b"k", b"v")
-    mark = log.Mark.of(ours)
+    mark = log.Mark.from_record(ours)
     assert mark.names(ours)
     assert log.Mark.parse(str(mark)) == mark
     for other in (
@@ -27,16 +27,16 @@ def test_a_mark_names_its_record_and_no_other_at_the_same_offset() -> None:
         record(b"kv", None),
     ):
         assert not mark.names(other), other
-    assert not log.Mark.of(record(b"k", None)).names(record(b"k", b""))
+    assert not log.Mark.from_record(record(b"k", None)).names(record(b"k", b""))
 
 
 def test_a_mark_of_a_record_that_is_forged_for_one_of_two_processes_names_it() -> None:
     """Keys are rotated: a record whose value is withheld today may be readable tomorrow."""
     plain, forged = record(b"k", b"v"), record(b"k", None, "unsigned")
-    assert log.Mark.of(plain).names(forged)
-    assert log.Mark.of(forged).names(plain)
-    assert log.Mark.parse(str(log.Mark.of(forged))) == log.Mark.of(forged)
-    assert not log.Mark.of(forged).names(plain._replace(timestamp=1001))
+    assert log.Mark.from_record(plain).names(forged)
+    assert log.Mark.from_record(forged).names(plain)
+    assert log.Mark.parse(str(log.Mark.from_record(forged))) == log.Mark.from_record(forged)
+    assert not log.Mark.from_record(forged).names(plain._replace(timestamp=1001))
 
 
 @cases.each("text", ["", "1:2", "1:2:3:4", "x:1:0"])
@@ -49,7 +49,7 @@ async def test_a_log_that_grew_again_after_it_was_rolled_back_is_found() -> None
     for value in (b"0", b"1", b"2"):
         broker.put(topics.HISTORY, 0, b"k", value)
     broker.skip_to(topics.HISTORY, 0, 5)
-    mark = log.Mark.of(broker.records(topics.HISTORY, 0)[-1])
+    mark = log.Mark.from_record(broker.records(topics.HISTORY, 0)[-1])
 
     async def rolled_back(at: log.Position) -> bool:
         clients = broker.offsets(), broker.replays(1)

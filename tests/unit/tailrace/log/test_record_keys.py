@@ -51,11 +51,11 @@ def read(value: bytes | None, headers: Any) -> Any:
 
 
 def signed() -> Any:
-    return record_keys.signed(topics.TOKENS, 0, b"k", b"v", [("a", b"b")])
+    return record_keys.sign_headers(topics.TOKENS, 0, b"k", b"v", [("a", b"b")])
 
 
 def test_without_keys_nothing_is_signed_or_checked() -> None:
-    assert record_keys.signed(topics.TOKENS, 0, b"k", b"v", ()) is None
+    assert record_keys.sign_headers(topics.TOKENS, 0, b"k", b"v", ()) is None
     assert signed() == [("a", b"b")]
     assert read(b"v", ()).value == b"v"
     assert not record_keys.in_use()
@@ -64,7 +64,7 @@ def test_without_keys_nothing_is_signed_or_checked() -> None:
 def test_a_process_without_a_role_checks_and_does_not_sign(clock: SimpleNamespace) -> None:
     record_keys.use_record_keys(keyring(), None)
     assert signed() == [("a", b"b")]
-    assert (read(b"v", ()).value, read(b"v", ()).forged) == (None, "no tag")
+    assert (read(b"v", ()).value, read(b"v", ()).forgery) == (None, "no tag")
 
 
 def test_a_key_takes_over_at_its_time(clock: SimpleNamespace) -> None:
@@ -72,11 +72,11 @@ def test_a_key_takes_over_at_its_time(clock: SimpleNamespace) -> None:
     first = signed()
     assert first[0] == ("a", b"b")
     assert first[1][1].startswith(b"worker-0:")
-    assert record_keys.signed_by_newest(first)
+    assert record_keys.has_newest_tag(first)
     clock.now = 2_000.0
     second = signed()
     assert second[1][1].startswith(b"worker-2000:")
-    assert not record_keys.signed_by_newest(first)
+    assert not record_keys.has_newest_tag(first)
     assert [read(b"v", h).value for h in (first, second)] == [b"v", b"v"]
 
 

@@ -167,7 +167,7 @@ def test_there_is_a_most_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_garbage_is_no_act(key: str, value: bytes | None) -> None:
-    assert conversations.act_of(key.encode(), value) is None
+    assert conversations.decode(key.encode(), value) is None
 
 
 NODES = "abcdef"
@@ -239,7 +239,7 @@ def _keyed(acts: list[Act]) -> list[tuple[str, Act, int]]:
 def _fold(history: list[tuple[str, Act, int]]) -> conversations.Conversation:
     found = conversations.Conversation(C)
     for key, act, at in history:
-        read = conversations.act_of(key.encode(), conversations.encode(act))
+        read = conversations.decode(key.encode(), conversations.encode(act))
         assert read == act
         found.apply(read, at)
     return found

@@ -86,7 +86,7 @@ ASKED: Final[list[tuple[dict[str, Any], list[str]]]] = [
 
 
 def used(create: command.Create) -> list[str]:
-    return [row.name for row in engine_fields.used(request_of(create))]
+    return [row.name for row in engine_fields.rows_for(request_of(create))]
 
 
 @cases.each(("body", "rows"), ASKED)
@@ -128,11 +128,11 @@ def test_each_trial_uses_its_row_and_needs_nothing_but_the_features_of_its_field
         for row in engine_fields.TABLE:
             with case(row.name):
                 request = engine_fields.trial(row)
-                assert row in engine_fields.used(request)
+                assert row in engine_fields.rows_for(request)
                 assert request.sampling.max_tokens <= engine_fields.MAX_TOKENS
-                assert {n.field for n in features.needed(request)} <= {"tools", row.member}
+                assert {n.field for n in features.needs_of(request)} <= {"tools", row.member}
                 assert msgspec.json.decode(msgspec.json.encode(request), type=records.Request)
-    assert engine_fields.used(engine_fields.trial()) == []
+    assert engine_fields.rows_for(engine_fields.trial()) == []
 
 
 def test_the_most_log_probabilities_that_the_api_takes_are_tried() -> None:
@@ -141,6 +141,6 @@ def test_the_most_log_probabilities_that_the_api_takes_are_tried() -> None:
 
 def test_a_warm_up_and_embeddings_use_no_row() -> None:
     request = request_of(responses({"temperature": 0}))
-    assert engine_fields.used(request)
+    assert engine_fields.rows_for(request)
     for change in ({"generate": False}, {"embed": records.Embed(["a"])}):
-        assert engine_fields.used(msgspec.structs.replace(request, **change)) == []
+        assert engine_fields.rows_for(msgspec.structs.replace(request, **change)) == []

@@ -69,7 +69,7 @@ EVERY_ERROR = [
     (errors.no_pool("m", [("large", "failed")], 2.5), 503, "service_unavailable", None),
     (errors.too_many_look_ups(1.0), 429, "rate_limit_exceeded", None),
     (errors.too_many_feeds(32, 1.0), 429, "rate_limit_exceeded", None),
-    (errors.too_much_kept(1.0), 429, "rate_limit_exceeded", None),
+    (errors.too_much_memory(1.0), 429, "rate_limit_exceeded", None),
     (errors.too_many_connections(1.0), 429, "too_many_connections", None),
     (errors.too_many_files(2, 9, 1.0), 429, "too_many_files", None),
     (errors.file_not_found("file-x"), 404, "file_not_found", "id"),

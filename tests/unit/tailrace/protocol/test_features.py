@@ -41,8 +41,8 @@ def request(**more: Any) -> records.Request:
     ],
 )
 def test_what_a_request_needs(asked: dict[str, Any], needs: list[tuple[str, str]]) -> None:
-    assert features.needed(request(**asked)) == needs
-    assert {need.feature for need in features.needed(request(**asked))} <= features.ALL
+    assert features.needs_of(request(**asked)) == needs
+    assert {need.feature for need in features.needs_of(request(**asked))} <= features.ALL
 
 
 @cases.each(

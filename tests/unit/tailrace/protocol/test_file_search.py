@@ -229,7 +229,7 @@ def test_citations_are_bounded() -> None:
     found = file_search.Citations([file_search.Source("f", "n")])
     for _ in range(file_search.MAX_CITATIONS):
         found.add("[1][1]")
-    assert len(found.made) == file_search.MAX_CITATIONS
+    assert len(found.annotations) == file_search.MAX_CITATIONS
     text = "[1]" * (file_search.MAX_CITATIONS + 5)
     judged = outcome.events(
         test_items.accounted(test_items.log_of(text, [5000])), background=False, found=3

@@ -20,10 +20,10 @@ def test_a_file_comes_back_from_its_chunks_and_nothing_else_does() -> None:
     place = files.Place(0, (3, 9, 5), len(data), 1)
     found = dict(zip(place.at, pieces, strict=True))
     assert files.span(place) == (3, 10)
-    assert files.joined(files.digest(data), place, found) == data
+    assert files.join(files.digest(data), place, found) == data
     for wrong in ({**found, 9: b"x"}, {3: pieces[0]}, {}):
         with pytest.raises(files.Differs):
-            files.joined(files.digest(data), place, wrong)
+            files.join(files.digest(data), place, wrong)
 
 
 def test_the_largest_file_and_its_record_fit() -> None:
@@ -32,7 +32,7 @@ def test_the_largest_file_and_its_record_fit() -> None:
 
 
 def test_a_place_is_named_until_it_is_half_a_day_old() -> None:
-    place = files.place(PLACE)
+    place = files.parse_place(PLACE)
     assert place.shown() == PLACE
     assert place.reusable(1_000 + topics.FILE_REUSE_MS - 1)
     assert not place.reusable(1_000 + topics.FILE_REUSE_MS)
@@ -54,7 +54,7 @@ def test_a_place_is_named_until_it_is_half_a_day_old() -> None:
 def test_what_is_no_place_is_said_to_be_none(change: dict[str, Any]) -> None:
     for value in ({**PLACE, **change}, None, "x"):
         with pytest.raises(files.NoPlace):
-            files.place(value)
+            files.parse_place(value)
 
 
 def test_messages_are_changed_where_they_show_images_and_nowhere_else() -> None:
@@ -63,17 +63,17 @@ def test_messages_are_changed_where_they_show_images_and_nowhere_else() -> None:
     call = {"role": "assistant", "tool_calls": []}
     text = {"type": "text", "text": "See:"}
     shows = {"role": "user", "content": [text, {**part, "data": "AA=="}]}
-    changed = images.changed([plain, call, shows], lambda _: {**part, "file": PLACE})
+    changed = images.map_images([plain, call, shows], lambda _: {**part, "file": PLACE})
     assert changed == [plain, call, {"role": "user", "content": [text, {**part, "file": PLACE}]}]
-    assert images.kept_apart(changed)
-    assert not images.kept_apart([plain, shows])
+    assert images.has_files(changed)
+    assert not images.has_files([plain, shows])
 
 
 @cases.each("size", [0, 1, 2, 3, 196_607, 196_608, 196_609, 500_000])
 def test_base64_in_steps_is_base64(size: int) -> None:
     data = (b"0123456789" * 50_001)[:size]
-    assert files.encoded(data) == base64.b64encode(data).decode()
-    assert files.decoded(files.encoded(data)) == data
+    assert files.encode_base64(data) == base64.b64encode(data).decode()
+    assert files.decode_base64(files.encode_base64(data)) == data
 
 
 @cases.each(
@@ -91,4 +91,4 @@ def test_base64_in_steps_is_base64(size: int) -> None:
 )
 def test_what_is_no_base64(text: str) -> None:
     with pytest.raises(ValueError):
-        files.decoded(text)
+        files.decode_base64(text)

@@ -19,7 +19,7 @@ Outcomes = list[str]
 
 
 def outcomes(*history: records.TokenRecord) -> tuple[fold.Fold, Outcomes]:
-    state = fold.Fold(keep_ids=True)
+    state = fold.Fold(retain_ids=True)
     return state, [
         compare.word(state.apply(record, offset, 1000 + offset))
         for offset, record in enumerate(history)
@@ -144,7 +144,7 @@ def test_rule(line: str) -> None:
 
 
 # How the fold is used, and what it has seen; everything else is what it decides by or shows.
-UNOBSERVED = {"keep_ids", "last_offset"}
+UNOBSERVED = {"retain_ids", "last_offset"}
 
 
 def observable(state: fold.Fold) -> tuple[object, ...]:
@@ -459,7 +459,7 @@ NO_TOKENS: list[int] = []
 def histories(draw: st.DrawFn) -> list[second_fold.Entry]:
     entries: list[second_fold.Entry] = []
     offset = draw(st.integers(0, 3))
-    state = fold.Fold(keep_ids=True)  # only steers the draw towards records that count
+    state = fold.Fold(retain_ids=True)  # only steers the draw towards records that count
     for _ in range(draw(st.integers(0, 14))):
         believed = draw(
             st.sampled_from(
@@ -515,7 +515,7 @@ def test_property_1_readers_that_applied_the_same_prefix_agree_however_they_reco
 ) -> None:
     entries = second_fold.History(entries).entries
     steady = compare.fold_all(entries)
-    unsteady = fold.Fold(keep_ids=True)
+    unsteady = fold.Fold(retain_ids=True)
     position = 0
     for back, short, ahead in itertools.cycle(ways):
         if position >= len(entries):
@@ -532,7 +532,7 @@ def test_property_1_readers_that_applied_the_same_prefix_agree_however_they_reco
 def test_properties_2_and_4_nothing_is_taken_back_and_there_is_one_end(
     entries: list[second_fold.Entry],
 ) -> None:
-    state = fold.Fold(keep_ids=True)
+    state = fold.Fold(retain_ids=True)
     emitted: list[int] = []
     ends = 0
     for entry in entries:

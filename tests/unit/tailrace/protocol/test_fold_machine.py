@@ -54,7 +54,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         super().__init__()
         self.workers = {name: Worker() for name in WORKERS}
         self.log: list[second_fold.Entry] = []
-        self.reader = fold.Fold(keep_ids=True)
+        self.reader = fold.Fold(retain_ids=True)
         self.shown: list[int] = []  # ids as a client saw them
         self.ends = 0
         self.offset = 0
@@ -80,7 +80,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
 
     def view(self, worker: Worker) -> fold.Fold:
         """The fold of what this worker has read."""
-        state = fold.Fold(keep_ids=True)
+        state = fold.Fold(retain_ids=True)
         for entry in self.log[: worker.read]:
             state.apply(entry.record, entry.offset, entry.timestamp)
         return state
@@ -96,7 +96,7 @@ class HonestWorkers(stateful.RuleBasedStateMachine):
         stands down."""
         if worker.own is None or worker.ids is not None:
             return
-        state = fold.Fold(keep_ids=True)
+        state = fold.Fold(retain_ids=True)
         for entry in self.log[: worker.read]:
             outcome = state.apply(entry.record, entry.offset)
             if isinstance(entry.record, records.Claim) and entry.record.own == worker.own:

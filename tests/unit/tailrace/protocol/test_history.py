@@ -175,8 +175,8 @@ def streamed(made: Sequence[records.TokenRecord]) -> list[bytes]:
 
 def again(kept: history.History) -> history.History:
     """Written and read."""
-    read = history.joined(
-        [p for k, v in history.parts(kept) if (p := history.part_of(k.encode(), v)) is not None]
+    read = history.join(
+        [p for k, v in history.parts(kept) if (p := history.decode_part(k.encode(), v)) is not None]
     )
     assert read is not None
     return read
@@ -187,14 +187,16 @@ def test_the_events_of_what_is_kept_are_those_of_the_log(
     response: tuple[records.Request, list[records.TokenRecord]],
 ) -> None:
     request, made = response
-    kept = history.of(request, made, ENDED_MS)
+    kept = history.from_records(request, made, ENDED_MS)
     read = again(kept)
     assert read == kept
     assert read.request == msgspec.structs.replace(request, v=request.version)
-    redone = list(history.accepted(read))
+    redone = list(history.to_records(read))
     assert shown(read.request, redone) == shown(request, made)
     assert streamed(redone) == streamed(made)
-    assert history.encode(history.of(read.request, redone, read.ended_ms)) == history.encode(kept)
+    assert history.encode(
+        history.from_records(read.request, redone, read.ended_ms)
+    ) == history.encode(kept)
 
 
 @given(responses(), st.integers(0, 30))
@@ -210,7 +212,7 @@ def test_records_without_an_effect_and_yields_leave_no_trace(
         made[-1],
     ]:
         draft.add(record, ENDED_MS)
-    assert draft.finished(request) == history.of(request, made, ENDED_MS)
+    assert draft.to_history(request) == history.from_records(request, made, ENDED_MS)
 
 
 def test_a_strangers_cancel_before_the_first_claim_is_no_end() -> None:
@@ -228,11 +230,11 @@ def response_of(text: str, frames: int = 3) -> history.History:
     for n in range(frames):
         w.frame([n], text)
     w.end("stop", text_tail="!")
-    return history.of(w.request, w.made, ENDED_MS)
+    return history.from_records(w.request, w.made, ENDED_MS)
 
 
 def cut(kept: history.History) -> list[history.Part]:
-    return [history.part_of(k.encode(), v) for k, v in history.parts(kept)]  # type: ignore[misc]
+    return [history.decode_part(k.encode(), v) for k, v in history.parts(kept)]  # type: ignore[misc]
 
 
 def test_a_large_one_is_cut_into_records_that_the_log_takes() -> None:
@@ -244,7 +246,7 @@ def test_a_large_one_is_cut_into_records_that_the_log_takes() -> None:
     assert history.part_keys(RID, len(written)) == [key for key, _ in written]
     parts = cut(kept)
     assert [part.of for part in parts] == [len(parts)] * len(parts)
-    assert history.joined(parts) == history.joined([*parts[::-1], *parts]) == kept
+    assert history.join(parts) == history.join([*parts[::-1], *parts]) == kept
 
 
 def test_missing_and_mixed_parts_give_nothing() -> None:
@@ -253,13 +255,13 @@ def test_missing_and_mixed_parts_give_nothing() -> None:
     ]
     other = other[: len(one)]
     assert len(one) > 2
-    assert history.joined([]) is None
+    assert history.join([]) is None
     for n in range(len(one)):
-        assert history.joined([*one[:n], *one[n + 1 :]]) is None
-        assert history.joined([*one[:n], other[n], *one[n + 1 :]]) is None
+        assert history.join([*one[:n], *one[n + 1 :]]) is None
+        assert history.join([*one[:n], other[n], *one[n + 1 :]]) is None
     swapped = one[1]._replace(data=one[2].data), one[2]._replace(data=one[1].data)
-    assert history.joined([one[0], *swapped, *one[3:]]) is None
-    assert history.joined([one[0]._replace(of=1)]) is None
+    assert history.join([one[0], *swapped, *one[3:]]) is None
+    assert history.join([one[0]._replace(of=1)]) is None
 
 
 def test_a_small_one_is_one_record_whose_second_line_is_json() -> None:
@@ -287,7 +289,7 @@ def test_a_request_as_deep_as_the_log_takes_is_kept() -> None:
     w.claim()
     w.frame([1], "x")
     w.end("stop")
-    assert again(history.of(last, w.made, 1)).request == last
+    assert again(history.from_records(last, w.made, 1)).request == last
 
 
 BROKEN: dict[str, Any] = {
@@ -347,7 +349,7 @@ def test_no_change_of_any_member_makes_a_reader_raise(
     response: tuple[records.Request, list[records.TokenRecord]], data: st.DataObject
 ) -> None:
     """What is read is either garbage or can be shown."""
-    whole = json.loads(history.encode(history.of(*response, ENDED_MS)))
+    whole = json.loads(history.encode(history.from_records(*response, ENDED_MS)))
     where: Any = whole
     name = data.draw(st.sampled_from(sorted(whole)))
     if isinstance(where[name], list | dict) and where[name] and data.draw(st.booleans()):
@@ -357,18 +359,18 @@ def test_no_change_of_any_member_makes_a_reader_raise(
     where[name] = data.draw(json_values | st.integers(-1, 4))
     read = history.decode(json.dumps(whole).encode())
     if read is not None:
-        list(history.accepted(read))
+        list(history.to_records(read))
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
 @example(b"x", b"\xff\n{}")
 @example(b"\xff", b"")
 def test_any_bytes_are_no_part_and_no_history(key: bytes, value: bytes) -> None:
-    assert history.part_of(key, value) is None
-    assert history.part_of(RID.encode(), value) is None
+    assert history.decode_part(key, value) is None
+    assert history.decode_part(RID.encode(), value) is None
     assert history.decode(value) is None
-    assert history.named_by(key) is None
-    assert history.file_named_by(key) is None
+    assert history.part_from_key(key) is None
+    assert history.file_from_key(key) is None
 
 
 @cases.each("place", range(40))
@@ -376,29 +378,29 @@ def test_a_changed_byte_gives_nothing(place: int) -> None:
     ((key, value),) = history.parts(response_of("hi"))
     at = place * len(value) // 40
     changed = value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
-    part = history.part_of(key.encode(), changed)
-    assert part is None or history.joined([part]) is None
+    part = history.decode_part(key.encode(), changed)
+    assert part is None or history.join([part]) is None
 
 
 def test_a_part_counts_only_under_its_own_key() -> None:
     ((key, value),) = history.parts(response_of("hi"))
-    assert history.part_of(key.encode(), value) is not None
+    assert history.decode_part(key.encode(), value) is not None
     for other in (OTHER, f"{RID}:1", f"{RID}:0", f"{RID}\n", ""):
-        assert history.part_of(other.encode(), value) is None
-    assert history.part_of(None, value) is None
-    assert history.part_of(key.encode(), None) is None
+        assert history.decode_part(other.encode(), value) is None
+    assert history.decode_part(None, value) is None
+    assert history.decode_part(key.encode(), None) is None
 
 
 def test_keys_say_what_they_name() -> None:
-    assert history.named_by(RID.encode()) == (RID, 0)
-    assert history.named_by(f"{RID}:12".encode()) == (RID, 12)
+    assert history.part_from_key(RID.encode()) == (RID, 0)
+    assert history.part_from_key(f"{RID}:12".encode()) == (RID, 12)
     for bad in (f"{RID}:0", f"{RID}:01", f"{RID}:1000", f"{RID}:x", f"x{RID}", "resp_"):
-        assert history.named_by(bad.encode()) is None
+        assert history.part_from_key(bad.encode()) is None
     key = history.file_key(OWNER.cache_scope, "ab" * 32, 3)
-    assert history.file_named_by(key.encode()) == (OWNER.cache_scope, "ab" * 32, 3)
-    assert history.file_named_by(RID.encode()) is None
-    assert history.named_by(key.encode()) is None
-    assert history.named_by(None) is None
+    assert history.file_from_key(key.encode()) == (OWNER.cache_scope, "ab" * 32, 3)
+    assert history.file_from_key(RID.encode()) is None
+    assert history.part_from_key(key.encode()) is None
+    assert history.part_from_key(None) is None
 
 
 def test_a_responses_partition_is_its_own_in_the_topics_count() -> None:
@@ -422,7 +424,7 @@ def test_what_clients_stored_and_can_read_is_kept(
 ) -> None:
     request = msgspec.structs.replace(asked(), **more)
     ended = fold.Ended(reason, "completed", "", records.Usage(), None, 1)
-    assert history.kept(request, ended) == kept
+    assert history.has_history(request, ended) == kept
 
 
 def test_the_estimate_of_a_drafts_size_grows_with_all_that_it_holds() -> None:

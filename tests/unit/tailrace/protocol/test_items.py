@@ -42,7 +42,7 @@ def log_of(
 ) -> list[records.TokenRecord]:
     """What workers write that cut the answer into frames of these sizes; `takeovers`: another one
     takes over before the frame with this number."""
-    state = fold.Fold(keep_ids=True)
+    state = fold.Fold(retain_ids=True)
     found: list[records.TokenRecord] = []
 
     def write(record: records.TokenRecord) -> None:

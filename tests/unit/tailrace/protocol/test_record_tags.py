@@ -59,7 +59,7 @@ def signed(
 )
 def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, value: bytes) -> None:
     headers = [("traceparent", b"00-1"), *signed(by, topic, value)]
-    assert keyring().forged(topic, 2, KEY, value, headers) is None
+    assert keyring().forgery(topic, 2, KEY, value, headers) is None
 
 
 @cases.each(
@@ -83,7 +83,7 @@ def test_what_its_writer_signed_is_genuine(by: record_tags.Role, topic: str, val
 def test_a_role_signs_only_what_it_may_write(
     by: record_tags.Role, topic: str, value: bytes
 ) -> None:
-    assert keyring().forged(topic, 2, KEY, value, signed(by, topic, value)) == "not its writer"
+    assert keyring().forgery(topic, 2, KEY, value, signed(by, topic, value)) == "not its writer"
 
 
 def test_a_value_with_two_types_is_garbage() -> None:
@@ -110,8 +110,8 @@ def test_a_tag_holds_for_one_record_in_one_place(changed: dict[str, object]) -> 
     value = b'{"a":1}'
     headers = signed("gateway", REQUESTS, value)
     place = {"topic": REQUESTS, "partition": 2, "key": KEY, "value": value}
-    assert keyring().forged(**place, headers=headers) is None  # type: ignore[arg-type]
-    assert keyring().forged(**(place | changed), headers=headers) == "wrong tag"  # type: ignore[arg-type]
+    assert keyring().forgery(**place, headers=headers) is None  # type: ignore[arg-type]
+    assert keyring().forgery(**(place | changed), headers=headers) == "wrong tag"  # type: ignore[arg-type]
 
 
 def test_no_tag_an_unknown_key_and_a_broken_tag() -> None:
@@ -128,7 +128,7 @@ def test_no_tag_an_unknown_key_and_a_broken_tag() -> None:
         # The first one counts: a record cannot try several.
         ([("tag", good[:-1]), ("tag", good)], "wrong tag"),
     ):
-        assert ring.forged(REQUESTS, 2, KEY, value, headers) == why
+        assert ring.forgery(REQUESTS, 2, KEY, value, headers) == why
 
 
 @given(
@@ -139,17 +139,17 @@ def test_no_tag_an_unknown_key_and_a_broken_tag() -> None:
 def test_nothing_that_was_not_signed_is_genuine(
     value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
 ) -> None:
-    assert keyring().forged(topics.TOKENS, 0, key, value, headers) is not None
+    assert keyring().forgery(topics.TOKENS, 0, key, value, headers) is not None
 
 
 def test_a_record_without_a_value_is_not_judged() -> None:
-    assert keyring().forged(REQUESTS, 0, KEY, None, []) is None
+    assert keyring().forgery(REQUESTS, 0, KEY, None, []) is None
 
 
 def test_untagged_records_count_only_where_the_file_says_so() -> None:
     ring = keyring(untagged="accepted")
-    assert ring.forged(REQUESTS, 0, KEY, b"{}", []) is None
-    assert ring.forged(REQUESTS, 0, KEY, b"{}", [("tag", b"gateway:bad")]) == "wrong tag"
+    assert ring.forgery(REQUESTS, 0, KEY, b"{}", []) is None
+    assert ring.forgery(REQUESTS, 0, KEY, b"{}", [("tag", b"gateway:bad")]) == "wrong tag"
 
 
 def test_the_newest_key_signs_once_its_time_has_come_and_all_are_accepted() -> None:
@@ -162,7 +162,7 @@ def test_the_newest_key_signs_once_its_time_has_come_and_all_are_accepted() -> N
     assert ring.signing_key("worker", 5_000.0) == ("worker", float("inf"))
     for name in ("gateway", "new", "newer"):
         tag = ring.tag(name, REQUESTS, 0, KEY, b"{}")
-        assert ring.forged(REQUESTS, 0, KEY, b"{}", [("tag", tag)]) is None
+        assert ring.forgery(REQUESTS, 0, KEY, b"{}", [("tag", tag)]) is None
 
 
 def test_a_key_of_the_future_signs_where_there_is_no_other() -> None:

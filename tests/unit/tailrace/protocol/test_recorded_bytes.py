@@ -200,7 +200,7 @@ RECORDED: list[tuple[Any, bytes]] = [
     ),
     (records.Incarnation("inc"), b'{"t":"INCARNATION","id":"inc"}'),
     (
-        records.Metered(
+        records.UsageRecord(
             "resp_a", OWNER, "m", "rev", "completed", USAGE, 1, "w/1", 9, "digest", "h"
         ),
         b'{"t":"USAGE","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
@@ -208,7 +208,7 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'"claims":1,"worker":"w/1","ts":9,"prompt_digest":"digest","ids_digest":"h"}',
     ),
     (
-        records.Metered(
+        records.UsageRecord(
             *("resp_a", OWNER, "m", "rev", "completed", USAGE, 1, "w/1", 9, "digest", "h"),
             cost_nano=0,
             first_token_ms=30,
@@ -220,7 +220,7 @@ RECORDED: list[tuple[Any, bytes]] = [
         b'"first_token_ms":30,"inter_token_ms":1.5}',
     ),
     (
-        records.Dead("resp_a", OWNER, "m", "attempts", 3, "q", 7, "digest"),
+        records.DeadLetter("resp_a", OWNER, "m", "attempts", 3, "q", 7, "digest"),
         b'{"t":"DEAD","rid":"resp_a","owner":' + OWNER_JSON + b',"model":"m",'
         b'"reason":"attempts","attempts":3,"req_topic":"q","req_offset":7,'
         b'"prompt_digest":"digest"}',

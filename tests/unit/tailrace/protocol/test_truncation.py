@@ -60,18 +60,18 @@ def test_how_many_may_be_left_out(messages: list[Message], counts: list[int]) ->
 
 def test_the_oldest_turns_are_left_out_and_instructions_stay() -> None:
     dialogue = [S, said("user", "1"), A, said("developer"), said("user", "2"), A, said("user", "3")]
-    assert truncation.kept(dialogue, 2) == [S, *dialogue[3:]]
-    assert truncation.kept(dialogue, 4) == [S, dialogue[3], dialogue[6]]
+    assert truncation.without_dropped(dialogue, 2) == [S, *dialogue[3:]]
+    assert truncation.without_dropped(dialogue, 4) == [S, dialogue[3], dialogue[6]]
     for number in (1, 3, 5, 7):
         with pytest.raises(ValueError, match=f"{number} messages cannot"):
-            truncation.kept(dialogue, number)
+            truncation.without_dropped(dialogue, number)
 
 
 def test_of_the_last_turn_the_question_and_the_last_answer_stay() -> None:
     rounds = [[called(c), returned(c)] for c in "abc"]
     dialogue = [S, U, *itertools.chain(*rounds)]
-    assert truncation.kept(dialogue, 2) == [S, U, *rounds[1], *rounds[2]]
-    assert truncation.kept(dialogue, 4) == [S, U, *rounds[2]]
+    assert truncation.without_dropped(dialogue, 2) == [S, U, *rounds[1], *rounds[2]]
+    assert truncation.without_dropped(dialogue, 4) == [S, U, *rounds[2]]
 
 
 @st.composite
@@ -102,7 +102,7 @@ def test_what_stays_is_a_dialogue(dialogue: list[Message]) -> None:
     assert counts == sorted(set(counts))
     before: set[int] = set()
     for count in counts:
-        kept = truncation.kept(numbered, count)
+        kept = truncation.without_dropped(numbered, count)
         numbers = [m["number"] for m in kept]
         gone = set(range(len(dialogue))) - set(numbers)
         assert len(gone) == count

@@ -20,7 +20,7 @@ from tests.unit.tailrace.protocol.test_items import (
 
 
 def read(log: list[bytes], *, old: bool) -> tuple[fold.Fold, list[events.Event]]:
-    state, series = fold.Fold(keep_ids=True), events.Series(ECHO)
+    state, series = fold.Fold(retain_ids=True), events.Series(ECHO)
     shown = series.open()
     for offset, value in enumerate(log):
         record = version_1.decode_token(value) if old else records.decode_token(value)

@@ -203,7 +203,7 @@ class World:
         asked = [r.timestamp for r in self.log if r.topic == REQUESTS and r.key == name]
         state = self.folded(request.rid)
         first_token_ms, inter_token_ms = metering.latencies(state, min(asked, default=0))
-        metered = records.Metered(
+        metered = records.UsageRecord(
             request.rid,
             request.owner,
             model,
@@ -321,7 +321,7 @@ class World:
         account = reference_fold.account(self.entries(request.rid), request.owner)
         assert account.ended_at is not None
         accepted = [account.entries[at].record for at in account.accepted()]
-        made = kept.of(request, accepted, account.entries[account.ended_at].timestamp)
+        made = kept.from_records(request, accepted, account.entries[account.ended_at].timestamp)
         for key, value in kept.parts(msgspec.structs.replace(made, **changes)):
             self.put(topics.HISTORY, PARTITION, key, value)
         if not changes:
@@ -733,7 +733,7 @@ def _good() -> Good:
         topics.DLQ,
         0,
         failed.rid,
-        records.Dead(failed.rid, failed.owner, "m", "attempts_exhausted", 3, REQUESTS, 0, ""),
+        records.DeadLetter(failed.rid, failed.owner, "m", "attempts_exhausted", 3, REQUESTS, 0, ""),
     )
     expired = w.ask("too late", ttl_ms=1000)
     w.now += 2000

@@ -33,7 +33,7 @@ def written(request: records.Request, found: Sequence[history.Placed]) -> list[l
     place = kept.partition(request.rid, 12)
     return [
         log.Record(topics.HISTORY, place, n, 1, key.encode(), value, ())
-        for n, (key, value) in enumerate(kept.parts(draft.finished(request)))
+        for n, (key, value) in enumerate(kept.parts(draft.to_history(request)))
     ]
 
 

@@ -406,7 +406,7 @@ def a_response_is_billed_twice_and_differently(g: worlds.Good, _: random.Random)
 def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
     metered = history.beside(w.log[at])
-    assert isinstance(metered, records.Metered)
+    assert isinstance(metered, records.UsageRecord)
     w.log[at] = w.log[at]._replace(
         value=(w.log[at].value or b"").replace(metered.ids_digest.encode(), b"0" * 16)
     )
@@ -416,7 +416,7 @@ def priced(g: worlds.Good, request: records.Request, cost_nano: int) -> None:
     """The bill of a response has this cost."""
     w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
     metered = history.beside(w.log[at])
-    assert isinstance(metered, records.Metered)
+    assert isinstance(metered, records.UsageRecord)
     changed = msgspec.structs.replace(metered, cost_nano=cost_nano)
     w.log[at] = w.log[at]._replace(value=records.encode(changed))
 
@@ -435,7 +435,7 @@ def timed(g: worlds.Good, request: records.Request, **times: float | None) -> No
     """The bill of a response has these times, or others by so much."""
     w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
     metered = history.beside(w.log[at])
-    assert isinstance(metered, records.Metered)
+    assert isinstance(metered, records.UsageRecord)
     changed = msgspec.structs.replace(metered, **times)
     assert changed != metered
     w.log[at] = w.log[at]._replace(value=records.encode(changed))
@@ -530,7 +530,9 @@ def there_are_two_dead_letters_that_differ(g: worlds.Good, _: random.Random) -> 
         topics.DLQ,
         0,
         g.failed.rid,
-        records.Dead(g.failed.rid, g.failed.owner, "m", "engine_failed", 2, worlds.REQUESTS, 0, ""),
+        records.DeadLetter(
+            g.failed.rid, g.failed.owner, "m", "engine_failed", 2, worlds.REQUESTS, 0, ""
+        ),
     )
 
 
@@ -541,7 +543,7 @@ def a_good_response_has_a_dead_letter(g: worlds.Good, _: random.Random) -> None:
         topics.DLQ,
         0,
         g.plain.rid,
-        records.Dead(
+        records.DeadLetter(
             g.plain.rid, g.plain.owner, "m", "attempts_exhausted", 3, worlds.REQUESTS, 0, ""
         ),
     )
@@ -675,11 +677,11 @@ def rewrite(g: worlds.Good, request: records.Request, /, **changes: Any) -> None
 
 def what_is_kept(g: worlds.Good, request: records.Request) -> kept.History:
     values = [
-        kept.part_of(r.key, r.value)
+        kept.decode_part(r.key, r.value)
         for r in g.world.log
         if r.topic == topics.HISTORY and (r.key or b"").startswith(request.rid.encode())
     ]
-    found = kept.joined([part for part in values if part is not None])
+    found = kept.join([part for part in values if part is not None])
     assert found is not None
     return found
 
@@ -853,7 +855,7 @@ def a_record_has_no_good_tag(g: worlds.Good, rng: random.Random) -> None:
     topic = rng.choice([topics.TOKENS, worlds.REQUESTS, topics.DELETIONS, topics.REVOCATIONS])
     g.world.append(topic, 0, g.plain.rid, records.Cancel(g.plain.rid, g.plain.owner))
     reason = rng.choice(["no tag", "unknown key", "wrong tag", "not its writer"])
-    g.world.log[-1] = g.world.log[-1]._replace(value=None, forged=reason)
+    g.world.log[-1] = g.world.log[-1]._replace(value=None, forgery=reason)
 
 
 # ---- at the watchers
@@ -1050,14 +1052,14 @@ def told(g: worlds.Good, kind: type[conversations.Act], nth: int = 0) -> int:
         i
         for i, r in enumerate(g.world.log)
         if r.topic == topics.CONVERSATIONS
-        and isinstance(conversations.act_of(r.key, r.value), kind)
+        and isinstance(conversations.decode(r.key, r.value), kind)
     ]
     return found[nth]
 
 
 def retell(g: worlds.Good, at: int, **changes: Any) -> None:
     record = g.world.log[at]
-    act = conversations.act_of(record.key, record.value)
+    act = conversations.decode(record.key, record.value)
     assert act is not None
     changed = msgspec.structs.replace(act, **changes)
     g.world.log[at] = record._replace(value=conversations.encode(changed))
@@ -1578,7 +1580,7 @@ def test_planted_histories_are_caught_by_their_checks_n_of_n(part: int) -> None:
 def test_copies_of_a_bill_may_differ_in_the_cost_because_prices_change() -> None:
     g = worlds.good()
     metered = history.beside(g.world.log[beside(g.world, topics.USAGE, g.plain.rid)])
-    assert isinstance(metered, records.Metered)
+    assert isinstance(metered, records.UsageRecord)
     for cost_nano in (None, 5, 6):
         copy = msgspec.structs.replace(metered, cost_nano=cost_nano)
         g.world.append(topics.USAGE, 0, g.plain.owner.key, copy)

@@ -109,7 +109,7 @@ def agreement(
 @hypothesis.settings(max_examples=600, deadline=None)
 def test_both_folds_agree_on_any_history(found: list[records.TokenRecord]) -> None:
     assert agreement(found).failed() == []
-    real, account = fold.Fold(keep_ids=True), reference_fold.account(placed(found))
+    real, account = fold.Fold(retain_ids=True), reference_fold.account(placed(found))
     for e in placed(found):
         real.apply(e.record, e.offset, e.timestamp)
     assert (real.ids, real.h, real.epoch) == (account.ids, account.chain, len(account.epochs))

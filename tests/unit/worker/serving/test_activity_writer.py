@@ -110,6 +110,6 @@ async def test_what_nobody_can_read_is_not_told(fields: dict[str, Any]) -> None:
         request = new_request(worker.memory, metadata=cues(5), **fields)
         if request.embed is not None:
             request.echo["object"] = "embeddings"
-        assert not history.stored(request)
+        assert not history.will_have_history(request)
         assert await worker.serve(request).outcome() is Outcome.DONE
         assert told(worker.memory) == []

@@ -37,12 +37,12 @@ def kept(memory: MemoryLog, rid: str) -> history.History | None:
         part
         for r in memory.appended
         if r.topic == topics.HISTORY
-        and history.named_by(r.key) is not None
+        and history.part_from_key(r.key) is not None
         and r.partition == history.partition(rid, 12)
-        and (part := history.part_of(r.key, r.value)) is not None
+        and (part := history.decode_part(r.key, r.value)) is not None
         and part.rid == rid
     ]
-    return history.joined(found)
+    return history.join(found)
 
 
 def of_the_log(memory: MemoryLog, request: records.Request) -> history.History:
@@ -57,7 +57,7 @@ def of_the_log(memory: MemoryLog, request: records.Request) -> history.History:
         if not isinstance(outcome, fold.Ignored):
             effective.append(record)
             ended_ms = r.timestamp
-    return history.of(request, effective, ended_ms)
+    return history.from_records(request, effective, ended_ms)
 
 
 async def served(worker: Worker, **more: Any) -> records.Request:
@@ -220,7 +220,9 @@ async def test_a_large_one_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_writer, "LARGE_BYTES", 0)
     async with memory_worker.worker() as worker:
         request = await served(worker)
-        named = [history.named_by(r.key) for r in worker.memory.appended if "history" in r.topic]
+        named = [
+            history.part_from_key(r.key) for r in worker.memory.appended if "history" in r.topic
+        ]
         assert named == [(request.rid, n) for n in range(len(named))]
         assert len(named) > 1
         assert kept(worker.memory, request.rid) == of_the_log(worker.memory, request)
@@ -249,7 +251,7 @@ def copied(memory: MemoryLog) -> list[tuple[history.FileChunk, bytes]]:
     return [
         (chunk, r.value or b"")
         for r in memory.appended
-        if r.topic == topics.HISTORY and (chunk := history.file_named_by(r.key)) is not None
+        if r.topic == topics.HISTORY and (chunk := history.file_from_key(r.key)) is not None
     ]
 
 

@@ -55,18 +55,18 @@ async def tokens(memory: MemoryLog, rid: str, n: int) -> None:
     )
 
 
-def metered(memory: MemoryLog, topic: str = topics.USAGE) -> list[records.Metered]:
+def metered(memory: MemoryLog, topic: str = topics.USAGE) -> list[records.UsageRecord]:
     """Usage records, of all partitions."""
     return [
-        msgspec.json.decode(r.value, type=records.Metered)
+        msgspec.json.decode(r.value, type=records.UsageRecord)
         for r in memory.appended
         if r.topic == topic and r.value is not None
     ]
 
 
-def dead_letters(memory: MemoryLog) -> list[records.Dead]:
+def dead_letters(memory: MemoryLog) -> list[records.DeadLetter]:
     return [
-        msgspec.json.decode(r.value, type=records.Dead)
+        msgspec.json.decode(r.value, type=records.DeadLetter)
         for r in memory.records(topics.DLQ, 0)
         if r.value is not None
     ]
@@ -729,8 +729,8 @@ async def test_a_response_whose_beginning_is_lost_is_ended_for_every_reader() ->
         [kept] = worker.memory.records(
             topics.HISTORY, history.partition(request.rid, topics.partitions_of(topics.HISTORY))
         )
-        part = history.part_of(kept.key, kept.value)
-        whole = history.joined([part] if part is not None else [])
+        part = history.decode_part(kept.key, kept.value)
+        whole = history.join([part] if part is not None else [])
         assert whole is not None
         assert (whole.text, fold.status_of(whole.end)) == ("", "failed")
         assert metered(worker.memory) == []

@@ -104,7 +104,7 @@ def responses(memory: MemoryLog, request: records.Request) -> list[dict[str, obj
 
 
 def effects(memory: MemoryLog, request: records.Request) -> list[fold.Effect]:
-    state = fold.Fold(keep_ids=True)
+    state = fold.Fold(retain_ids=True)
     found = []
     for r in memory.records(topics.TOKENS, ids.parse(request.rid).partition):
         record = records.token_of(r.key, r.value)
@@ -155,12 +155,12 @@ async def test_another_pool_answers_and_everything_names_its_model() -> None:
         copies = kept(a.memory)
         assert len(copies) == 2
         assert len({r.value for r in copies}) == 1, "both wrote equal bytes"
-        part = history.part_of(copies[0].key, copies[0].value)
+        part = history.decode_part(copies[0].key, copies[0].value)
         assert part is not None
-        whole = history.joined([part])
+        whole = history.join([part])
         assert whole is not None
         assert whole.model == SERVED
-        again = [r for r in history.accepted(whole) if isinstance(r, records.Claim)]
+        again = [r for r in history.to_records(whole) if isinstance(r, records.Claim)]
         assert [r.served for r in again] == [SERVED]
         judged(a.memory, "L1", "L6", "L9", "L14")
 
@@ -395,14 +395,14 @@ class TestContinuation:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
             await self.continued(a, b, request)
-            part = history.part_of(kept(a.memory)[0].key, kept(a.memory)[0].value)
+            part = history.decode_part(kept(a.memory)[0].key, kept(a.memory)[0].value)
             assert part is not None
-            whole = history.joined([part])
+            whole = history.join([part])
             assert whole is not None
             assert (whole.model, whole.continued) == (SERVED, [1])
             shown = bodies(effects(a.memory, request), request)
             state, again = fold.Fold(), list[fold.Effect]()
-            for n, record in enumerate(history.accepted(whole)):
+            for n, record in enumerate(history.to_records(whole)):
                 outcome = state.apply(record, n, whole.ended_ms)
                 assert not isinstance(outcome, fold.Ignored)
                 again.append(outcome)
@@ -588,7 +588,7 @@ def test_the_claims_of_two_pools_in_every_order_give_one_model_in_all_readers() 
     orders: Sequence[tuple[str, ...]] = [("", SERVED), (SERVED, ""), (SERVED, "", SERVED)]
     for names in orders:
         for tokens_behind in range(len(names) + 1):
-            state = fold.Fold(keep_ids=True)
+            state = fold.Fold(retain_ids=True)
             written: list[records.TokenRecord] = []
             owner, expected = records.Owner("i", "s"), ""
             rid = ids.mint(ids.Address(b"abcd", 0, 0), b"r" * 11)
@@ -612,12 +612,12 @@ def test_the_claims_of_two_pools_in_every_order_give_one_model_in_all_readers() 
             written.append(end)
             state.apply(end, len(written))
             assert state.served == expected
-            whole = history.of(request, written, 7)
+            whole = history.from_records(request, written, 7)
             assert whole.model == (expected or MODEL)
             decoded = history.decode(history.encode(whole))
             assert decoded == whole
             again = fold.Fold()
-            for n, record in enumerate(history.accepted(whole)):
+            for n, record in enumerate(history.to_records(whole)):
                 again.apply(record, n)
             assert (again.served, again.phase) == (expected, fold.Phase.DONE)
 
@@ -633,5 +633,5 @@ async def test_a_first_token_counts_from_the_request_that_a_reroute_names(
         b.time.advance(2)
         assert await b.serve(request, delivery).outcome() is Outcome.DONE
         written = [r.value for r in b.memory.appended if r.topic == topics.USAGE]
-        (bill,) = [msgspec.json.decode(value or b"", type=records.Metered) for value in written]
+        (bill,) = [msgspec.json.decode(value or b"", type=records.UsageRecord) for value in written]
         assert bill.first_token_ms == first_token_ms

@@ -100,12 +100,12 @@ async def test_a_fork_of_a_fork_and_its_source_s_own_output_limit() -> None:
         await done(worker, source)
         first = forked(source, worker.memory, 10, REPLACED, sampling=records.Sampling(5))
         middle = await done(worker, first)
-        assert (middle.fold.made, middle.ended.reason) == (5, "length")
+        assert (middle.fold.generated_count, middle.ended.reason) == (5, "length")
         second = forked(first, worker.memory, middle.fold.next - 1)
         second.echo["metadata"] = cues(100)
         last = await done(worker, msgspec.structs.replace(second, sampling=records.Sampling(9)))
         assert last.fold.ids[: middle.fold.next - 1] == middle.fold.ids[:-1]
-        assert last.fold.made == 9
+        assert last.fold.generated_count == 9
 
 
 async def test_a_running_response_is_forked() -> None:

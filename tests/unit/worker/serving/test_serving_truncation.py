@@ -33,7 +33,7 @@ def engine(length: int = LENGTH) -> scripted.Scripted:
 
 
 async def tokens_of(request: records.Request, dropped: int) -> int:
-    messages = truncation.kept(request.messages, dropped)
+    messages = truncation.without_dropped(request.messages, dropped)
     shown = msgspec.structs.replace(request, messages=messages)
     return len(await engine(1 << 20).encode(shown))
 
@@ -58,7 +58,7 @@ async def test_as_few_messages_as_possible_are_left_out(turns: int, room: int) -
         if at:
             fewer = truncation.counts(request.messages)[at - 1]
             assert await tokens_of(request, fewer) + wanted > LENGTH
-        shown = truncation.kept(request.messages, dropped)
+        shown = truncation.without_dropped(request.messages, dropped)
         assert found.text == scripted.expected_text(shown, min(room, 20))
         assert found.ended.usage.input_tokens == await tokens_of(request, dropped)
         test_serving_forks.passes(worker.memory, request)
@@ -104,7 +104,7 @@ async def test_a_takeover_has_the_prompt_that_the_first_claim_says(frames: int) 
     """Also where it would leave out fewer messages itself."""
     async with memory_worker.worker(engine=engine(100_000)) as worker:
         request = new_request(worker.memory, messages=dialogue(5), truncate=True, metadata=cues(20))
-        shown = truncation.kept(request.messages, 4)
+        shown = truncation.without_dropped(request.messages, 4)
         other = Foreign(worker.memory, request)
         model = scripted.Scripted.model_rev, scripted.Scripted.tokenizer_digest
         at = (memory_worker.REQUESTS, 0, *model)
@@ -172,7 +172,9 @@ async def test_another_first_claim_counts_after_the_prompt_was_made(
         found = answer(worker.memory, request.rid)
         assert found.fold.dropped == 60
         assert said == [None, 60]
-        assert found.fold.ids == scripted.expected_ids(truncation.kept(request.messages, 60), 20)
+        assert found.fold.ids == scripted.expected_ids(
+            truncation.without_dropped(request.messages, 60), 20
+        )
 
 
 async def test_calls_and_their_outputs_are_left_out_together() -> None:
@@ -201,11 +203,11 @@ async def test_history_says_what_was_left_out() -> None:
         )
         assert await worker.serve(request).outcome() is Outcome.DONE
         written = answer(worker.memory, request.rid)
-        of = history.of(request, written.records, 1)
+        of = history.from_records(request, written.records, 1)
         again = history.decode(history.encode(of))
         assert again is not None
         assert again.dropped == written.fold.dropped > 0
-        claims = [r for r in history.accepted(again) if isinstance(r, records.Claim)]
+        claims = [r for r in history.to_records(again) if isinstance(r, records.Claim)]
         assert [c.dropped for c in claims] == [again.dropped]
 
 

@@ -16,7 +16,7 @@ class Story:
     """A fold and the records that made it."""
 
     def __init__(self) -> None:
-        self.fold = fold.Fold(keep_ids=True)
+        self.fold = fold.Fold(retain_ids=True)
         self._offset = 0
         self.now = 1_000
 

@@ -56,7 +56,7 @@ class Reader:
     """A fold that keeps the text."""
 
     def __init__(self) -> None:
-        self.fold = fold.Fold(keep_ids=True)
+        self.fold = fold.Fold(retain_ids=True)
         self.text = ""
         self._offset = 0
 
@@ -190,7 +190,7 @@ def test_an_attempt_that_takes_over_a_complete_answer_only_ends_it() -> None:
 
 
 def test_an_accepted_end_token_ends_a_takeover_at_once() -> None:
-    state = fold.Fold(keep_ids=True, ids=[65, 2], next=2, text_length=1)
+    state = fold.Fold(retain_ids=True, ids=[65, 2], next=2, text_length=1)
     assert make("b", state, stop_ids=(2,)).reason == "stop"
 
 

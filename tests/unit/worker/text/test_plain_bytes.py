@@ -46,7 +46,7 @@ def samples() -> Iterator[dict[str, Any]]:
 def written(case: dict[str, Any]) -> list[str]:
     """The records of a response whose engine says `text`, in steps of these numbers of bytes; the
     worker is replaced before the steps with the numbers `seams`."""
-    state, out, offset = fold.Fold(keep_ids=True), [], itertools.count()
+    state, out, offset = fold.Fold(retain_ids=True), [], itertools.count()
 
     def write(record: records.TokenRecord) -> None:
         out.append(records.encode(record).decode())

@@ -79,7 +79,7 @@ class Log:
         read: its records, all of them accepted.
     """
 
-    state: fold.Fold = field(default_factory=lambda: fold.Fold(keep_ids=True))
+    state: fold.Fold = field(default_factory=lambda: fold.Fold(retain_ids=True))
     read: list[records.TokenRecord] = field(default_factory=list)
 
     def write(self, record: records.TokenRecord) -> None:
