@@ -176,8 +176,8 @@ class Gateway:
             preferred=placement.preferred_partitions(
                 layout.partitions, int.from_bytes(os.urandom(2), "big")
             ),
-            kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
-            archive=reader.of(config.archive),
+            request_bytes=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
+            archive=reader.open_reader(config.archive),
             queues=Queues(self.redis),
         )
         self.writer = clients.writer

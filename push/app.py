@@ -62,8 +62,8 @@ class Push:
             layout=layout,
             pools=self.pools.ever,
             preferred=(),
-            kept=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
-            archive=reader.of(config.archive),
+            request_bytes=kept_bytes.KeptBytes(config.limits.kept_bytes_per_principal),
+            archive=reader.open_reader(config.archive),
             queues=Queues(self.redis),
         )
         self.key_sets = access.key_sets(issuers)

@@ -15,7 +15,7 @@ from tailrace.archive import database, fold, follower
 from tailrace.log.health import Health
 from tailrace.protocol import topics
 
-WAIT_MS = 500  # nobody waits for the end of a fetch
+WAIT_MS = 500  # no client waits for the end of a fetch
 
 
 class Archiver:
@@ -34,7 +34,7 @@ class Archiver:
             topic: log.Reader(
                 config.kafka, topic, wait_ms=WAIT_MS, client_id=f"{config.name}-{topic}"
             )
-            for topic in fold.FOLLOWED
+            for topic in fold.TOPICS
         }
         self.follower = follower.Follower(
             self.engine, layout.incarnation, readers, self.offsets, self.replays, self.writer
@@ -42,7 +42,7 @@ class Archiver:
         self.health = Health(lambda: self.offsets.ends(topics.HISTORY, [0]))
 
     def readiness(self) -> dict[str, Any]:
-        """The JSON of `/ready`: 200 when everything is folded that the topics held at the start."""
+        """The JSON of `/ready`: 200 when the topics are folded up to their ends at the start."""
         readers = self.follower.readers.values()
         kafka = self.health.answers and all(reader.answers for reader in readers)
         return {
@@ -53,7 +53,7 @@ class Archiver:
         }
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Fold until `stop`. What a batch had begun is repeated by the next start.
+        """Fold until `stop`. The next start repeats an unfinished batch.
 
         Raises:
             settings.Misconfigured: the admin address is taken.
@@ -93,12 +93,12 @@ async def serve(config: settings.ArchiveSettings) -> None:
         telemetry.log(telemetry.Action.WAITING, reason=reason)
 
     layout = asyncio.ensure_future(log.wait_for_layout(lambda: log.layout(config.kafka), waiting))
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((layout, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stop_wait = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((layout, stop_wait), return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():
         layout.cancel()
         return
-    stopped.cancel()
+    stop_wait.cancel()
     await Archiver(config, layout.result()).run(stop)
 
 

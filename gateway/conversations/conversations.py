@@ -45,7 +45,7 @@ class Conversations:
     def __init__(
         self,
         incarnation: bytes,
-        archive: archived.Archived,
+        archive: archived.ArchiveQueries,
         offsets: interfaces.OffsetQueries,
         ranges: interfaces.RangeReader,
         writer: interfaces.RecordWriter,
@@ -134,7 +134,7 @@ class Conversations:
     async def list_page(
         self, owner: records.Owner, after: str | None, limit: int
     ) -> list[Conversation]:
-        """The owner's conversations (`archived.Archived.conversations`)."""
+        """The owner's conversations (`archived.ArchiveQueries.conversations`)."""
         return await self._archive.conversations(owner, after, limit)
 
     async def append(self, *acts: conversations.Act) -> int:

@@ -43,7 +43,7 @@ class ShareLinks:
         self,
         conversations: Conversations,
         items: conversation_items.Items,
-        archive: archived.Archived,
+        archive: archived.ArchiveQueries,
         tokens: share_tokens.Tokens | None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -72,7 +72,7 @@ class ConversationTurns:
         return rows
 
     async def _row(
-        self, conversation: conversations.Conversation, name: str, copy: delivery.Kept | None
+        self, conversation: conversations.Conversation, name: str, copy: delivery.StoredResponse | None
     ) -> Json:
         node = conversation.nodes[name]
         items, response = [], None
@@ -93,7 +93,7 @@ class ConversationTurns:
         }
 
     async def _turn(
-        self, conversation: conversations.Conversation, rid: str, copy: delivery.Kept | None
+        self, conversation: conversations.Conversation, rid: str, copy: delivery.StoredResponse | None
     ) -> Turn | None:
         """A turn; None if its response was deleted, withdrawn, never written, or lost."""
         assert conversation.owner is not None
@@ -115,15 +115,15 @@ class ConversationTurns:
             items = []  # an image of it is no longer stored
         return items, copy.response
 
-    async def _from_log(self, rid: str, owner: records.Owner) -> delivery.Kept | None:
+    async def _from_log(self, rid: str, owner: records.Owner) -> delivery.StoredResponse | None:
         snapshot = await self._delivery.find(rid, owner)
         if snapshot.withdrawn:
             return None
-        return delivery.Kept(await self._delivery.request_of(rid, owner), snapshot.response)
+        return delivery.StoredResponse(await self._delivery.request_of(rid, owner), snapshot.response)
 
     async def _from_archive(
         self, conversation: conversations.Conversation, nodes: Sequence[str]
-    ) -> dict[str, delivery.Kept]:
+    ) -> dict[str, delivery.StoredResponse]:
         """The responses in the archive. Empty if it does not answer: the log may have them."""
         assert conversation.owner is not None
         rids = [node for node in nodes if conversation.nodes[node].turn and node not in self._never]

@@ -42,7 +42,7 @@ class Files:
         writer: interfaces.RecordWriter,
         ranges: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
-        archive: archived.Archived,
+        archive: archived.ArchiveQueries,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._writer = writer

@@ -109,7 +109,7 @@ class CompletionRoutes:
         owner = access.owner_of(await self._gate.principal(request, scope))
         return request.path_params["completion_id"], owner
 
-    async def _responses(self, name: str, owner: records.Owner) -> list[delivery.Found]:
+    async def _responses(self, name: str, owner: records.Owner) -> list[delivery.Snapshot]:
         """The stored responses of a completion."""
         rids = chat_completions.response_ids(name, chat_api.MAX_CHOICES)
         if not rids:

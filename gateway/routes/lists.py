@@ -37,7 +37,7 @@ class ListRoutes:
     def __init__(
         self,
         gate: access.Access,
-        archive: archived.Archived,
+        archive: archived.ArchiveQueries,
         writer: interfaces.RecordWriter,
         completions: completion_routes.CompletionRoutes,
     ) -> None:
@@ -91,7 +91,7 @@ class ListRoutes:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
         query = request.query_params
-        listing = reader.Wanted(
+        listing = reader.ListQuery(
             owner.key,
             kind,
             model=query.get("model"),
@@ -101,7 +101,7 @@ class ListRoutes:
             limit=limit_of(query.get("limit")),
         )
         try:
-            groups = await self._archive.listed(listing)
+            groups = await self._archive.list_responses(listing)
         except reader.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
         except error_mapping.DELIVERY_ERRORS as error:

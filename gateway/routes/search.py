@@ -23,7 +23,7 @@ class SearchRoutes:
     """An extension: finds conversations by the words of their titles and messages."""
 
     def __init__(
-        self, gate: access.Access, archive: archived.Archived, rates: rate_limits.RateLimiter
+        self, gate: access.Access, archive: archived.ArchiveQueries, rates: rate_limits.RateLimiter
     ) -> None:
         self._gate = gate
         self._archive = archive

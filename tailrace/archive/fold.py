@@ -1,16 +1,16 @@
-"""What one record changes in the archive (pure).
+"""The change that one record makes in the archive (pure).
 
 The archive knows a `State` for each response. A record changes one state, in the order of its
 topic; records of different topics may come in any order and give the same states:
 
     HISTORY     the row, unless its owner deleted the response or the topic has a tombstone of it.
-                One that was cut into records is kept in parts until all are there. A copy of what
-                is there already changes nothing.
+                One that was cut into records is stored in parts until it is complete. A copy of an
+                existing row changes nothing.
     METADATA    the metadata of the row, also before there is one
-    DELETED     no row for its owner, for ever; what the topic has of it is to be erased
+    DELETED     no row for its owner, for ever; its records in the topic are to be erased
     tombstone   no row and no metadata
 
-A response that comes back after it was erased (a slow worker's copy) is erased again.
+A response that is written again after it was erased (a slow worker's copy) is erased again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ RESPONSE: Final = "response"
 CHAT: Final = "chat"
 DELETIONS: Final = topics.DELETIONS
 RESPONSES: Final = (topics.HISTORY, DELETIONS)
-FOLLOWED: Final = (*RESPONSES, topics.CONVERSATIONS)
-TOMBSTONE: Final = ""  # in the place of who deleted it
+TOPICS: Final = (*RESPONSES, topics.CONVERSATIONS)
+TOMBSTONE: Final = ""  # instead of the principal who deleted it
 
 
 class Key(NamedTuple):
-    """What a key of `llm.history` names: a part of a response's HISTORY, or its metadata."""
+    """The names in a key of `llm.history`: a part of a response's HISTORY, or its metadata."""
 
     rid: str
     part: int = 0
     metadata: bool = False
 
 
-def key_of(key: bytes | None) -> Key | None:
-    """The key, or None for one that is no response's."""
+def parse_key(key: bytes | None) -> Key | None:
+    """The key, or None for one that names no response."""
     if (part := history.part_from_key(key)) is not None:
         return Key(*part)
     rid = history.metadata_rid(key)
@@ -48,7 +48,7 @@ def key_of(key: bytes | None) -> Key | None:
 
 
 class Row(NamedTuple):
-    """A row that is there: whose it is, and of how many records its HISTORY is."""
+    """An existing row: its owner's key, and the number of records of its HISTORY."""
 
     owner: str
     records: int
@@ -56,14 +56,14 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What the archive knows of one response.
+    """The archive's state of one response.
 
     Attributes:
         row: that of the database; None: there is none.
         whole: a HISTORY that becomes the row; None: the row stays as it is.
         parts: records of a HISTORY that is not complete.
         erased: keys of owners who deleted it, and `TOMBSTONE`.
-        changes: metadata by who gave it, by their keys. Only its owner's counts.
+        changes: metadata by the key of the principal who set it. Only its owner's counts.
         tombstones: keys that are to be erased from the topic.
     """
 
@@ -75,17 +75,17 @@ class State:
     changes: dict[str, dict[str, str]] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
 
-    def take(self, key: Key, value: bytes | None) -> bool:
+    def apply(self, key: Key, value: bytes | None) -> bool:
         """A record of `llm.history`; None: a tombstone. Returns whether it is good."""
         if value is None:
             self._tombstone(key)
             return True
         if key.metadata:
-            changed = records.metadata_of(value)
-            if changed is None or changed.rid != self.rid:
+            change = records.metadata_of(value)
+            if change is None or change.rid != self.rid:
                 return False
-            if not self.erased & {changed.by.key, TOMBSTONE}:
-                self.changes[changed.by.key] = changed.metadata
+            if not self.erased & {change.by.key, TOMBSTONE}:
+                self.changes[change.by.key] = change.metadata
             return True
         return self._part(key, value)
 
@@ -109,15 +109,15 @@ class State:
             history.decode_part(history.part_key(self.rid, number).encode(), each)
             for number, each in self.parts.items()
         )
-        joined = history.join([part for part in read if part is not None])
-        if joined is None:
+        whole = history.join([part for part in read if part is not None])
+        if whole is None:
             return True
         count = len(self.parts)
         self.parts = {}
-        if joined.owner.key in self.erased:
+        if whole.owner.key in self.erased:
             self._erase(count)
         else:
-            self.whole, self.row = joined, Row(joined.owner.key, count)
+            self.whole, self.row = whole, Row(whole.owner.key, count)
         return True
 
     def _tombstone(self, key: Key) -> None:
@@ -137,7 +137,7 @@ class State:
 
 
 def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, Any]:
-    """The columns of `responses` that follow from a HISTORY, but for its bytes."""
+    """The columns of `responses` that follow from a HISTORY, except its bytes."""
     request, end = whole.request, whole.end
     choice = request.choice
     return {
@@ -152,16 +152,18 @@ def columns(whole: history.History, changes: Mapping[str, dict[str, str]]) -> di
         "completion": choice.group if choice is not None else whole.rid,
         "choice": choice.index if choice is not None else 0,
         "choices": choice.count if choice is not None else 1,
-        "metadata": encoded(metadata_of(whole, changes)),
+        "metadata": encode_metadata(current_metadata(whole, changes)),
     }
 
 
-def metadata_of(whole: history.History, changes: Mapping[str, dict[str, str]]) -> dict[str, str]:
+def current_metadata(
+    whole: history.History, changes: Mapping[str, dict[str, str]]
+) -> dict[str, str]:
     """The metadata of a response: as its owner changed it, else as its request gave it."""
-    changed = changes.get(whole.owner.key)
-    return changed if changed is not None else whole.request.echo.get("metadata") or {}
+    change = changes.get(whole.owner.key)
+    return change if change is not None else whole.request.echo.get("metadata") or {}
 
 
-def encoded(metadata: dict[str, str]) -> str:
-    """Metadata as a row holds it."""
+def encode_metadata(metadata: dict[str, str]) -> str:
+    """Metadata for a row."""
     return msgspec.json.encode(metadata, order="sorted").decode()

@@ -1,4 +1,4 @@
-"""Reads the topics of the archive and folds them, for as long as the process runs."""
+"""Reads the topics of the archive and folds them while the process runs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tailrace.retry import retry_until
 T = TypeVar("T")
 
 RETRY_S: Final = 1.0
-# How often to look whether the database still stands where this process does.
-LOOK_S: Final = 2.0
-# How often to look whether the log was rolled back although nothing new comes of it.
+# How often to check that the database still has the positions of this process.
+CHECK_S: Final = 2.0
+# How often to check whether the log was rolled back although no new records arrive.
 COMPARE_S: Final = 60.0
-# A broker takes longer to come up with an older disk. So what comes of a partition that was heard
-# within this time follows what came before.
+# A broker takes longer to come up with an older disk. So records of a partition that was read
+# within this time follow the former ones.
 RESTART_S: Final = 2.0
-AGAIN_MS: Final = 3_600_000
+REWIND_MS: Final = 3_600_000
 
 
 class Follower:
     """Folds the topics into a database.
 
     Attributes:
-        readers: one for each of `fold.FOLLOWED`.
-        away: why the database did not answer when it was last asked; empty while it does.
-        _ready: topics of which everything was folded that they held at the start.
+        readers: one for each of `fold.TOPICS`.
+        away: why the database did not answer the last query; empty while it answers.
+        _ready: topics that were folded up to their ends at the start.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Follower:
 
     @property
     def ready(self) -> bool:
-        """Whether everything was folded that the topics held at the start, and the database
+        """Whether the topics were folded up to their ends at the start, and the database
         answers."""
         return len(self._ready) == len(self.readers) and not self.away
 
@@ -72,81 +72,83 @@ class Follower:
             tasks.create_task(self._upkeep.run())
 
     async def _follow(self, topic: str, reader: interfaces.TailReader) -> None:
-        count = await _answered(lambda: self._offsets.partitions(topic))
-        ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+        count = await _query(lambda: self._offsets.partitions(topic))
+        ends = await _query(lambda: self._offsets.ends(topic, range(count)))
         await self._begin(topic, reader, count)
-        look_at = time.monotonic() + LOOK_S
+        check_at = time.monotonic() + CHECK_S
         compare_at = time.monotonic() + COMPARE_S
-        heard = dict.fromkeys(range(count), time.monotonic())
+        last_read = dict.fromkeys(range(count), time.monotonic())
         while True:
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + LOOK_S
+            if time.monotonic() >= check_at:
+                check_at = time.monotonic() + CHECK_S
                 telemetry.ARCHIVE_SET_ASIDE.set(await self._persist(self._folding.set_aside))
-                due = time.monotonic() >= compare_at
-                if due or await self._lost(topic, reader, count):
+                compare_due = time.monotonic() >= compare_at
+                if compare_due or await self._database_is_behind(topic, reader, count):
                     compare_at = time.monotonic() + COMPARE_S
                     if await self._begin(topic, reader, count):
-                        ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+                        ends = await _query(lambda: self._offsets.ends(topic, range(count)))
             if topic not in self._ready and all(
                 reader.next_offset(partition) >= end for partition, end in ends.items()
             ):
                 self._ready.add(topic)
             starts = {(topic, p): reader.next_offset(p) for p in range(count)}
             try:
-                batch = await _answered(reader.poll)
+                batch = await _query(reader.poll)
             except log.HistoryLost:
                 if await self._begin(topic, reader, count):
-                    ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+                    ends = await _query(lambda: self._offsets.ends(topic, range(count)))
                 await asyncio.sleep(log.RETRY_S)
                 continue
             if not batch:
                 continue
             began = time.monotonic()
-            quiet = {r.partition for r in batch if began - heard[r.partition] >= RESTART_S}
-            heard.update(dict.fromkeys((r.partition for r in batch), began))
+            quiet = {r.partition for r in batch if began - last_read[r.partition] >= RESTART_S}
+            last_read.update(dict.fromkeys((r.partition for r in batch), began))
             if quiet and await self._rolled_back(topic, quiet):
                 await self._begin(topic, reader, count)
-                ends = await _answered(lambda: self._offsets.ends(topic, range(count)))
+                ends = await _query(lambda: self._offsets.ends(topic, range(count)))
                 continue
-            folded = await self._persist(functools.partial(self._folding.apply, batch, starts))
+            result = await self._persist(functools.partial(self._folding.apply, batch, starts))
             telemetry.ARCHIVE_FOLD_SECONDS.observe(time.monotonic() - began)
-            self._report(folded)
-            for (_, partition), offset in folded.next.items():
+            self._report(result)
+            for (_, partition), offset in result.next.items():
                 if reader.next_offset(partition) != offset:
                     reader.follow(partition, offset)
 
-    def _report(self, folded: folding.Folded) -> None:
-        telemetry.ARCHIVED.labels(outcome="row").inc(folded.rows)
-        telemetry.ARCHIVED.labels(outcome="erased").inc(folded.erased)
-        telemetry.ARCHIVED.labels(outcome="garbage").inc(folded.garbage)
-        telemetry.ARCHIVED.labels(outcome="set_aside").inc(len(folded.aside))
-        for each in folded.aside:
+    def _report(self, result: folding.FoldResult) -> None:
+        telemetry.ARCHIVED.labels(outcome="row").inc(result.rows)
+        telemetry.ARCHIVED.labels(outcome="erased").inc(result.erased)
+        telemetry.ARCHIVED.labels(outcome="garbage").inc(result.garbage)
+        telemetry.ARCHIVED.labels(outcome="set_aside").inc(len(result.aside))
+        for each in result.aside:
             telemetry.log(telemetry.Action.SET_ASIDE, **each._asdict())
-        if folded.texts:
-            self._upkeep.erased()
+        if result.texts:
+            self._upkeep.on_erasure()
 
-    async def _lost(self, topic: str, reader: interfaces.TailReader, count: int) -> bool:
-        """Whether the database lacks what was folded: it was dropped or restored. Batches tell it
-        of partitions that have new records; of the others nothing would."""
-        known = await self._persist(self._folding.positions)
-        return any(known.get((topic, p), 0) < reader.next_offset(p) for p in range(count))
+    async def _database_is_behind(
+        self, topic: str, reader: interfaces.TailReader, count: int
+    ) -> bool:
+        """Whether the database has lost folded records: it was dropped or restored. Partitions with
+        new records show it by themselves; the others do not."""
+        positions = await self._persist(self._folding.positions)
+        return any(positions.get((topic, p), 0) < reader.next_offset(p) for p in range(count))
 
     async def _begin(self, topic: str, reader: interfaces.TailReader, count: int) -> bool:
-        """Follow all partitions from where the database stands, or from where the log is if it was
-        rolled back; returns whether it was. Below its beginning a topic has nothing any more: what
-        compaction removed, later records say."""
-        back = await self._rolled_back(topic, range(count))
-        again = {}
-        for partition, was in back.items():
-            again[topic, partition] = was, await self._again(topic, partition, was)
-        first = await _answered(lambda: self._offsets.beginnings(topic, range(count)))
+        """Follow all partitions from the database's positions, or from earlier ones if the log was
+        rolled back; returns whether it was. A position below the beginning of a topic moves to the
+        beginning: later records replace those that compaction removed."""
+        rolled_back = await self._rolled_back(topic, range(count))
+        rewinds = {}
+        for partition, was in rolled_back.items():
+            rewinds[topic, partition] = was, await self._rewind_offset(topic, partition, was)
+        first = await _query(lambda: self._offsets.beginnings(topic, range(count)))
         places = {(topic, partition): offset for partition, offset in first.items()}
         for (_, partition), offset in (
-            await self._persist(lambda: self._folding.begin(places, again))
+            await self._persist(lambda: self._folding.begin(places, rewinds))
         ).items():
             if not reader.follows(partition) or reader.next_offset(partition) != offset:
                 reader.follow(partition, offset)
-        for (_, partition), (was, offset) in again.items():
+        for (_, partition), (was, offset) in rewinds.items():
             self._ready.discard(topic)
             telemetry.LOG_ROLLED_BACK.labels(topic=topic).inc()
             telemetry.log(
@@ -156,44 +158,44 @@ class Follower:
                 position=was.next,
                 again_from=offset,
             )
-        return bool(again)
+        return bool(rewinds)
 
     async def _rolled_back(self, topic: str, partitions: Iterable[int]) -> dict[int, log.Position]:
         """Those positions of the database that do not belong to the log."""
-        stored = await self._persist(self._folding.marked)
-        here = {p: stored[topic, p] for p in partitions if (topic, p) in stored}
-        back = await _answered(lambda: log.rolled_back(self._offsets, self._replays, topic, here))
+        positions = await self._persist(self._folding.marked_positions)
+        here = {p: positions[topic, p] for p in partitions if (topic, p) in positions}
+        back = await _query(lambda: log.rolled_back(self._offsets, self._replays, topic, here))
         return {partition: here[partition] for partition in back}
 
-    async def _again(self, topic: str, partition: int, was: log.Position) -> int:
-        """Where to read a partition again that was rolled back: from the first record that is newer
-        than all that was folded. Of responses from an hour before, since a broker's clock may have
-        been set; what comes twice changes nothing there. Acts on conversations depend on what was
-        before them, and are not folded twice."""
+    async def _rewind_offset(self, topic: str, partition: int, was: log.Position) -> int:
+        """Where to read again a partition that was rolled back: from the first record that is newer
+        than all folded records. For responses an hour earlier, since a broker's clock may have
+        been set, and a repeated record changes nothing. Acts on conversations depend on the acts
+        before them, and must not be folded twice."""
         if was.mark is None:
             return 0
-        newer = was.mark.timestamp + 1 - (0 if topic == topics.CONVERSATIONS else AGAIN_MS)
-        found = await _answered(lambda: self._offsets.since(topic, [partition], newer))
-        if partition in found:
-            return found[partition]
-        return (await _answered(lambda: self._offsets.ends(topic, [partition])))[partition]
+        newer = was.mark.timestamp + 1 - (0 if topic == topics.CONVERSATIONS else REWIND_MS)
+        offsets = await _query(lambda: self._offsets.since(topic, [partition], newer))
+        if partition in offsets:
+            return offsets[partition]
+        return (await _query(lambda: self._offsets.ends(topic, [partition])))[partition]
 
-    async def _erase(self, of: set[conversation_rows.Address]) -> None:
+    async def _erase(self, addresses: set[conversation_rows.Address]) -> None:
         """Write tombstones."""
-        appended = [self._writer.append(*each, None) for each in sorted(of)]
-        await asyncio.gather(*appended)
+        appends = [self._writer.append(*each, None) for each in sorted(addresses)]
+        await asyncio.gather(*appends)
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until the database answers. Tables that are gone are made again."""
+    async def _persist(self, query: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a query until the database answers. Missing tables are created again."""
 
         async def attempt() -> T:
             try:
-                found = await ask()
+                answer = await query()
             except database.ERRORS:
                 await migration.migrate(self._engine)
                 raise
             self.away = ""
-            return found
+            return answer
 
         def failed(error: Exception) -> None:
             reason = f"the archive's database: {type(error).__name__}"
@@ -206,6 +208,6 @@ class Follower:
         )
 
 
-async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until the log answers."""
-    return await retry_until(ask, on=log.LogUnavailable, pause_s=log.RETRY_S)
+async def _query(query: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a query until the log answers."""
+    return await retry_until(query, on=log.LogUnavailable, pause_s=log.RETRY_S)

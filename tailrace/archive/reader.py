@@ -18,7 +18,7 @@ class ArchiveUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedResponse:
     """A response as the archive has it. `metadata` is what its owner gave it last."""
 
     history: history.History
@@ -26,7 +26,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListQuery:
     """What a list is to hold.
 
     Attributes:
@@ -75,11 +75,11 @@ class Reader(Protocol):
     async def stop(self) -> None:
         """Close the connections."""
 
-    async def find(self, rid: str, owner: str) -> Archived | None:
+    async def find(self, rid: str, owner: str) -> ArchivedResponse | None:
         """The response with this id, if it is that of the owner with this key. What others have is
         not even read."""
 
-    async def several(self, rids: Sequence[str], owner: str) -> dict[str, Archived]:
+    async def several(self, rids: Sequence[str], owner: str) -> dict[str, ArchivedResponse]:
         """Those of these responses that are of the owner with this key and there, by id."""
 
     async def present(self, rids: Sequence[str], owner: str) -> set[str]:
@@ -105,7 +105,7 @@ class Reader(Protocol):
             UnknownPlace
         """
 
-    async def search(self, owner: str, asked: str, after: str | None, limit: int) -> list[Match]:
+    async def search(self, owner: str, query: str, after: str | None, limit: int) -> list[Match]:
         """The owner's conversations of which a turn, items that were added together or the title
         has all words that are asked for, the last one perhaps as a beginning. Each is here once,
         with the newest of what matches; that in which something happened last comes first. One
@@ -118,7 +118,7 @@ class Reader(Protocol):
     async def file(self, key: str) -> bytes | None:
         """A piece of a file, by its key in the topic."""
 
-    async def listed(self, wanted: Wanted) -> list[list[Archived]]:
+    async def list_responses(self, query: ListQuery) -> list[list[ArchivedResponse]]:
         """Responses in order; of a chat completion all choices together, as one, and none that
         failed. One more than `limit`, if there is one more.
 
@@ -126,7 +126,7 @@ class Reader(Protocol):
             UnknownPlace
         """
 
-    async def wait_folded(self, log: str, topic: str, ends: Mapping[int, int]) -> None:
+    async def wait_until_folded(self, log: str, topic: str, ends: Mapping[int, int]) -> None:
         """Wait until everything below `ends` (by partition) was folded, so that what was
         acknowledged before is seen.
 
@@ -135,7 +135,7 @@ class Reader(Protocol):
         """
 
 
-def of(url: str) -> Reader | None:
+def open_reader(url: str) -> Reader | None:
     """The reader of an archive's URL; None for an empty one. It connects at its first use."""
     if not url:
         return None

@@ -1,7 +1,7 @@
-"""Records that could not be folded: each is set aside by its address, and the rest goes on.
+"""Records that could not be folded: each is set aside by its address, and the rest is folded.
 
-What is said of the same response, conversation or file later in the same topic is set aside too:
-its order counts. `retry` takes all of it up again, from the log.
+Later records of the same response, conversation or file in the same topic are set aside too,
+because their order counts. `retry` folds all of them again, from the log.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tailrace.protocol import conversations, log_words, topics
 
 AT_ONCE: Final = 500  # values of one statement
 MAX_NAME_BYTES: Final = 255
-FOLLOWS: Final = "follows"  # in the place of an error: a record of the same name is set aside
+FOLLOWS: Final = "follows"  # instead of an error: a record of the same name is set aside
 
-Name = tuple[str, bytes]  # a topic, and of what a record in it is
+Name = tuple[str, bytes]  # a topic, and the subject of a record in it
 
 
 class Aside(NamedTuple):
@@ -47,35 +47,35 @@ class Row(NamedTuple):
 
 
 def name_of(record: log_words.Record) -> Name:
-    """Of what a record is: a response, a conversation, or else what its key says."""
+    """The subject of a record: a response, a conversation, or else its key."""
     if record.topic == topics.CONVERSATIONS:
-        found = conversations.id_from_key(record.key)
+        subject = conversations.id_from_key(record.key)
     else:
-        key = fold.key_of(record.key)
-        found = key.rid if key is not None else None
-    name = found.encode() if found is not None else record.key or b""
+        key = fold.parse_key(record.key)
+        subject = key.rid if key is not None else None
+    name = subject.encode() if subject is not None else record.key or b""
     return record.topic, name[:MAX_NAME_BYTES]
 
 
 async def names(
     connection: AsyncConnection, log: str, records: Iterable[log_words.Record]
 ) -> set[Name]:
-    """Those names of these records of which something is set aside."""
-    rows, found = tables.SET_ASIDE.c, set[Name]()
+    """The names of these records under which records are set aside."""
+    rows, names_aside = tables.SET_ASIDE.c, set[Name]()
     if (await connection.execute(sa.select(rows.offset).limit(1))).first() is None:
-        return found
-    wanted = sorted({name_of(record) for record in records})
-    for at in range(0, len(wanted), AT_ONCE):
-        some = {name for _, name in wanted[at : at + AT_ONCE]}
-        question = sa.select(rows.topic, rows.name).where(rows.log == log, rows.name.in_(some))
-        found |= {(topic, bytes(name)) for topic, name in await connection.execute(question)}
-    return found
+        return names_aside
+    candidates = sorted({name_of(record) for record in records})
+    for at in range(0, len(candidates), AT_ONCE):
+        batch = {name for _, name in candidates[at : at + AT_ONCE]}
+        question = sa.select(rows.topic, rows.name).where(rows.log == log, rows.name.in_(batch))
+        names_aside |= {(topic, bytes(name)) for topic, name in await connection.execute(question)}
+    return names_aside
 
 
-async def put(
+async def add(
     connection: AsyncConnection, log: str, records: Sequence[log_words.Record], error: str
 ) -> list[Aside]:
-    """Set records aside that are not yet."""
+    """Set records aside that are not set aside yet."""
     now = int(time.time() * 1000)
     values: list[Mapping[str, Any]] = [
         {
@@ -96,7 +96,7 @@ async def put(
 
 
 async def rows(connection: AsyncConnection, log: str, name: Name | None = None) -> list[Row]:
-    """What is set aside of a log, or under one name of it; by name, in the order of the log."""
+    """The rows of a log, or of one name in it; by name, in the order of the log."""
     table, where = tables.SET_ASIDE.c, [tables.SET_ASIDE.c.log == log]
     if name is not None:
         where += [table.topic == name[0], table.name == name[1]]
@@ -105,30 +105,30 @@ async def rows(connection: AsyncConnection, log: str, name: Name | None = None) 
         .where(*where)
         .order_by(table.topic, table.name, table.partition, table.offset)
     )
-    found = (await connection.execute(question)).all()
-    return [Row((topic, bytes(name)), *rest) for topic, name, *rest in found]
+    result = (await connection.execute(question)).all()
+    return [Row((topic, bytes(name)), *rest) for topic, name, *rest in result]
 
 
-async def remove(connection: AsyncConnection, log: str, of: Iterable[Row]) -> None:
-    """Forget these."""
+async def remove(connection: AsyncConnection, log: str, aside: Iterable[Row]) -> None:
+    """Remove these rows."""
     table = tables.SET_ASIDE.c
-    for row in of:
-        mine = sa.and_(table.log == log, table.topic == row.name[0])
-        here = sa.and_(table.partition == row.partition, table.offset == row.offset)
-        await connection.execute(sa.delete(tables.SET_ASIDE).where(mine, here))
+    for row in aside:
+        same_topic = sa.and_(table.log == log, table.topic == row.name[0])
+        same_offset = sa.and_(table.partition == row.partition, table.offset == row.offset)
+        await connection.execute(sa.delete(tables.SET_ASIDE).where(same_topic, same_offset))
 
 
 async def count(connection: AsyncConnection) -> int:
-    """How many are set aside, of any log."""
+    """The number of records that are set aside, of all logs."""
     question = sa.select(sa.func.count()).select_from(tables.SET_ASIDE)
     return int((await connection.execute(question)).scalar_one())
 
 
 async def first(connection: AsyncConnection, log: str, topic: str, name: str) -> int | None:
-    """The lowest offset of what is set aside of a conversation or response; None: nothing is."""
+    """The lowest offset that is set aside for a conversation or response; None if there is none."""
     rows = tables.SET_ASIDE.c
     question = sa.select(sa.func.min(rows.offset)).where(
         rows.log == log, rows.topic == topic, rows.name == name.encode()
     )
-    found: int | None = (await connection.execute(question)).scalar_one_or_none()
-    return found
+    offset: int | None = (await connection.execute(question)).scalar_one_or_none()
+    return offset

@@ -58,7 +58,7 @@ RESPONSES: Final = sa.Table(
     sa.Index("responses_of_completion", "completion"),
 )
 
-# The metadata of `responses` again, one row each, to be searched.
+# The metadata of `responses` again, one row for each entry, for searches.
 LABELS: Final = sa.Table(
     "labels",
     metadata,
@@ -85,7 +85,7 @@ PARTS: Final = sa.Table(
     sa.Column("value", sa.LargeBinary, nullable=False),
 )
 
-# Who deleted a response. Only its owner's deletion counts, and who that is only the response tells.
+# Who deleted a response. Only its owner's deletion counts, and only the response names its owner.
 # An empty `owner`: the topic has a tombstone. Also who deleted the conversation whose id `rid` is.
 ERASED: Final = sa.Table(
     "erased",
@@ -144,9 +144,9 @@ ITEMS: Final = sa.Table(
     sa.Column("content", _Text, nullable=True),
 )
 
-# What is searched: the text of a node (UTF-8), or the title of a conversation, whose `node` is
-# empty. It follows from the rows above. `place`: the node's `number`; -1: a title's. `number` is
-# given as rows come, so that another archive of the same log has other ones.
+# The searchable texts: the text of a node (UTF-8), or the title of a conversation, whose `node` is
+# empty. They follow from the rows above. `place`: the node's `number`; -1: a title's. `number`
+# depends on the order of insertion, so another archive of the same log has other numbers.
 TEXTS: Final = sa.Table(
     "texts",
     metadata,
@@ -158,7 +158,7 @@ TEXTS: Final = sa.Table(
     sa.Index("texts_of", "id", "node", unique=True),
 )
 
-# Their words (`words.indexed`), by the number of the text. Of SQLite it is a table of FTS5.
+# Their words (`words.index_words`), by the number of the text. Of SQLite it is a table of FTS5.
 WORDS: Final = sa.Table(
     "words",
     metadata,

@@ -1,4 +1,4 @@
-"""What the archive's process does for the texts that are searched, beside the fold."""
+"""Work of the archive's process on searchable texts, besides the fold."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from tailrace.archive import database, text_rows
 T = TypeVar("T")
 
 CONVERSATIONS_AT_ONCE: Final = 20  # in one transaction; most have a few turns
-TELL_S: Final = 10.0  # between two lines of the log
+REPORT_INTERVAL_S: Final = 10.0  # between two lines of the log
 MERGE_S: Final = 10.0  # between two merges: each reads all words
 PAUSE_S: Final = 0.02  # between two transactions, so that the fold has its turn
 
 
 class Persist(Protocol):
-    """Asks until the database answers."""
+    """Repeats a query until the database answers."""
 
-    async def __call__(self, ask: Callable[[], Awaitable[T]], /) -> T: ...
+    async def __call__(self, query: Callable[[], Awaitable[T]], /) -> T: ...
 
 
 class TextUpkeep:
-    """Makes the texts of what was archived before there were any, and has SQLite forget the words
-    of erased ones. Each step is a transaction, and what a kill leaves is done by the next start."""
+    """Builds the texts of conversations that were archived before there were texts, and has SQLite
+    drop the words of erased ones. Each step is a transaction; after a kill the next start
+    continues.
+    """
 
     def __init__(self, engine: AsyncEngine, persist: Persist) -> None:
         self._engine = engine
         self._persist = persist
         # Set while words of erased texts may be in the file; so also at the start.
-        self._erased = asyncio.Event()
-        self._erased.set()
+        self._erasure = asyncio.Event()
+        self._erasure.set()
 
-    def erased(self) -> None:
+    def on_erasure(self) -> None:
         """Texts were erased."""
-        self._erased.set()
+        self._erasure.set()
 
     async def run(self) -> None:
         """Do both until cancelled."""
@@ -47,8 +49,8 @@ class TextUpkeep:
         if self._engine.dialect.name != "sqlite":
             return  # PostgreSQL vacuums by itself
         while True:
-            await self._erased.wait()
-            self._erased.clear()
+            await self._erasure.wait()
+            self._erasure.clear()
             more = True
             while more:
                 more = await self._persist(self._merge)
@@ -56,13 +58,15 @@ class TextUpkeep:
             await asyncio.sleep(MERGE_S)
 
     async def _index_older(self) -> None:
-        told_at, left = -TELL_S, 1
-        while left:
-            left = await self._persist(self._older)
-            told = told_at > 0
-            if (left and time.monotonic() - told_at >= TELL_S) or (told and not left):
-                told_at = time.monotonic()
-                telemetry.log(telemetry.Action.INDEXING, conversations_left=left)
+        reported_at, remaining = -REPORT_INTERVAL_S, 1
+        while remaining:
+            remaining = await self._persist(self._older)
+            reported = reported_at > 0
+            if (remaining and time.monotonic() - reported_at >= REPORT_INTERVAL_S) or (
+                reported and not remaining
+            ):
+                reported_at = time.monotonic()
+                telemetry.log(telemetry.Action.INDEXING, conversations_left=remaining)
             await asyncio.sleep(PAUSE_S)
 
     async def _older(self) -> int:

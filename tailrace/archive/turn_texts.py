@@ -1,7 +1,7 @@
-"""What was said in a turn, and in items that were added (pure).
+"""The texts of a turn, and of items that were added (pure).
 
-Searched are messages of users and of models: no instructions, no reasoning, no calls of tools and
-nothing that tools gave.
+Messages of users and of models are searchable: not instructions, reasoning, calls of tools or their
+outputs.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from tailrace.protocol import file_search, fold, history, ids, items, records
 _ROLES: Final = ("user", "assistant")
 
 
-class Said(NamedTuple):
+class ItemText(NamedTuple):
     """The text of one item, by its id."""
 
     item: str
     text: str
 
 
-def of_turn(whole: history.History, removed: Container[str]) -> str:
-    """The text of a turn, without items that are left out: what was asked and what was answered, as
-    far as they are searched. Empty for one that failed, which has no items."""
+def turn_text(whole: history.History, removed: Container[str]) -> str:
+    """The searchable text of a turn, input and answer, without removed items. Empty for a failed
+    turn, which has no items."""
     end = whole.end
     if isinstance(end, records.End) and fold.STATUS_OF_REASON.get(end.reason) in (None, "failed"):
         return ""
     return "\n".join(
-        filter(None, (_joined(each, removed) for each in (_asked(whole), answered(whole))))
+        filter(None, (_join(each, removed) for each in (_input_texts(whole), answer_texts(whole))))
     )
 
 
-def of_items(contents: Iterable[dict[str, Any]]) -> str:
+def items_text(contents: Iterable[dict[str, Any]]) -> str:
     """The text of items that were added together."""
-    return _joined((Said("", text_of(content)) for content in contents), ())
+    return _join((ItemText("", item_text(content)) for content in contents), ())
 
 
-def text_of(item: dict[str, Any]) -> str:
-    """The text of an item as clients are shown it, without that of files; empty where it is none
-    that is searched."""
+def item_text(item: dict[str, Any]) -> str:
+    """The text of an item as clients see it, without that of files; empty for an item that is not
+    searchable."""
     if item.get("type", "message") != "message" or item.get("role") not in _ROLES:
         return ""
     content = item.get("content")
@@ -54,14 +54,14 @@ def text_of(item: dict[str, Any]) -> str:
     )
 
 
-def _asked(whole: history.History) -> Iterator[Said]:
+def _input_texts(whole: history.History) -> Iterator[ItemText]:
     for number, item in enumerate(whole.request.input):
-        yield Said(ids.item_id(whole.rid, f"msg_{number}_"), text_of(item))
+        yield ItemText(ids.item_id(whole.rid, f"msg_{number}_"), item_text(item))
 
 
-def answered(whole: history.History) -> list[Said]:
-    """The messages of an answer, as `events.Series` makes them of the same records, in a fraction
-    of its time: that makes every event, too."""
+def answer_texts(whole: history.History) -> list[ItemText]:
+    """The messages of an answer, equal to those of `events.Series` for the same records, but in a
+    fraction of the time, because no events are made."""
     answer = _Answer(whole)
     if len(whole.claims) == 1 and not whole.marks:  # as most are
         answer.claim(0, whole.claims[0])
@@ -71,7 +71,7 @@ def answered(whole: history.History) -> list[Said]:
     if isinstance(whole.end, records.End):
         answer.add(whole.end.text_tail, 0, whole.end.marks)
     return [
-        Said(ids.item_id(whole.rid, "msg_", index), "".join(parts))
+        ItemText(ids.item_id(whole.rid, "msg_", index), "".join(parts))
         for index, kind, parts in answer.items
         if kind == "m"
     ]
@@ -96,35 +96,35 @@ class _Answer:
 
     Attributes:
         items: index, kind and characters of each.
-        _opened: the last one takes more.
-        _parsed: the ids are parsed into items (`events.Series.parsed`).
+        _is_open: the last one is open.
+        _is_parsed: the ids are parsed into items (`events.Series.parsed`).
     """
 
     def __init__(self, whole: history.History) -> None:
         self.items: list[tuple[int, str, list[str]]] = []
-        self._opened = self._parsed = False
+        self._is_open = self._is_parsed = False
         self._first = int(file_search.from_echo(whole.request.echo) is not None)
-        self._continued = set(whole.continued)
+        self._continuations = set(whole.continued)
 
     def claim(self, number: int, claim: history.Claimed) -> None:
-        self._parsed = bool(claim.parser)
-        if number in self._continued and claim.at:
-            self._opened = False
+        self._is_parsed = bool(claim.parser)
+        if number in self._continuations and claim.at:
+            self._is_open = False
 
     def add(self, text: str, count: int, marks: tuple[records.Mark, ...]) -> None:
         for piece in items.pieces(text, marks, count):
             if piece.mark is not None:
                 self._open(piece.mark.kind)
-            elif not self._opened and (piece.text or (piece.ids and not self._parsed)):
+            elif not self._is_open and (piece.text or (piece.ids and not self._is_parsed)):
                 self._open(items.UNMARKED.kind)
-            if piece.text and self._opened:
+            if piece.text and self._is_open:
                 self.items[-1][2].append(piece.text)
 
     def _open(self, kind: str) -> None:
-        self._opened = True
+        self._is_open = True
         self.items.append((len(self.items) + self._first, kind, []))
 
 
-def _joined(said: Iterable[Said], removed: Container[str]) -> str:
-    texts = [each.text for each in said if each.text and each.item not in removed]
+def _join(item_texts: Iterable[ItemText], removed: Container[str]) -> str:
+    texts = [each.text for each in item_texts if each.text and each.item not in removed]
     return "\n".join(texts)[: words.MAX_CHARACTERS]

@@ -1,10 +1,9 @@
-"""Words of texts and of questions, where a text has them, and snippets (pure).
+"""Words of texts and of queries, their places in a text, and snippets (pure).
 
-The databases are given words that are ready, so all of them find the same, and no character of a
-question means anything to them. A word is a run of letters and digits, without case and without
-the accents of Latin, Greek and Cyrillic letters. Scripts that are written without spaces have no
-such words: each two neighbouring characters of a run are one, and a question's run is found
-anywhere in a run.
+The databases get prepared words, so all of them find the same, and no character of a query is
+syntax for them. A word is a run of letters and digits, without case and without the accents of
+Latin, Greek and Cyrillic letters. Scripts that are written without spaces have no such words: each
+two neighbouring characters of a run are a word, and a query's run is found anywhere in a run.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-MAX_CHARACTERS: Final = 50_000  # of what was asked in a turn, and of what was answered
+MAX_CHARACTERS: Final = 50_000  # of a turn's input, and of its answer
 MAX_WORD: Final = 64  # characters of a word that count
 # A tsvector of PostgreSQL takes 1 MiB. Real texts of this length have a third.
 MAX_WORDS_BYTES: Final = 900_000
 SNIPPET: Final = 200
 _LEAD: Final = 40  # characters before the first hit
-_CUT: Final = "…"
+_ELLIPSIS: Final = "…"
 
 _JOINERS: Final = "\u00ad\u200c\u200d"  # soft hyphen and joiners: inside of words
 _MARKS: Final = re.sub(  # vowels and accents that belong to the letter before them, as ranges
@@ -32,7 +31,7 @@ _MARKS: Final = re.sub(  # vowels and accents that belong to the letter before t
     lambda found: f"{chr(found.start() + 0x300)}-{chr(found.end() + 0x2FF)}",
     "".join(".x"[unicodedata.category(chr(at))[0] == "M"] for at in range(0x300, 0x10000)),
 ).replace(".", "")
-# An underscore is one here; it is taken out of texts before.
+# An underscore is a letter here; it is removed from texts before.
 _WORD: Final = re.compile(f"[\\w{_MARKS}{_JOINERS}]+")
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 # Accents, points of Hebrew and Arabic, and selectors of emoji: texts have them or not.
@@ -54,7 +53,7 @@ class Run(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """Where in a text a word of a question is: characters, and the number of the word."""
+    """The place of a query's word in a text: characters, and the number of the word."""
 
     start: int
     stop: int
@@ -62,13 +61,13 @@ class Hit(NamedTuple):
 
 
 class Snippet(NamedTuple):
-    """A part of a text and the ranges of characters in it that a question hits, in order."""
+    """A part of a text and the ranges of its characters that match a query, in order."""
 
     text: str
     ranges: list[tuple[int, int]]
 
 
-def _folded(word: str) -> str:
+def _fold(word: str) -> str:
     if word.isascii():
         return word.lower()
     apart = unicodedata.normalize("NFKD", word).casefold()
@@ -76,11 +75,11 @@ def _folded(word: str) -> str:
 
 
 def _runs(word: str) -> Iterator[Run]:
-    """What a word of a text is made of. Folded, it may be several (`½`, or Latin beside Han)."""
+    """The runs of a word. After case folding there may be several (`½`, or Latin next to Han)."""
     if word.isascii():
         yield Run(word.lower()[:MAX_WORD], dense=False)
         return
-    for each in _words(_folded(word)):
+    for each in _words(_fold(word)):
         for run in _RUNS.finditer(each):
             dense = run["dense"] is not None
             if any(map(str.isalnum, run[0])):
@@ -92,32 +91,32 @@ def _words(text: str) -> list[str]:
 
 
 def _pairs(run: str) -> Iterator[str]:
-    """The words of a run without spaces. Its last character is one, too, so that a question of one
+    """The words of a run without spaces. Its last character is a word too, so that a query of one
     character finds it by the beginning of a word."""
     for at in range(len(run)):
         yield run[at : at + 2]
 
 
-def of(text: str) -> list[str]:
-    """The different words of a text, in the order in which they come."""
+def words_in(text: str) -> list[str]:
+    """The distinct words of a text, in their order."""
     if text.isascii():
         plain = dict.fromkeys(_PLAIN_WORD.findall(text.lower()))
         return list(dict.fromkeys(word[:MAX_WORD] for word in plain))
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     for word in dict.fromkeys(_words(text)):
         for run in _runs(word):
-            found.update(dict.fromkeys(_pairs(run.text) if run.dense else (run.text,)))
-    return list(found)
+            words.update(dict.fromkeys(_pairs(run.text) if run.dense else (run.text,)))
+    return list(words)
 
 
-def indexed(text: str, owner: str) -> list[str]:
-    """The words of a text under which an index has it: they name its owner, so that what others
-    wrote costs a search nothing."""
-    tag, found = _tag(owner), of(text)
-    if 8 * (len(text) + len(found)) > MAX_WORDS_BYTES:  # they might not fit
-        sizes = itertools.accumulate(len(tag) + len(w.encode(errors="replace")) for w in found)
-        found = [word for word, size in zip(found, sizes, strict=True) if size <= MAX_WORDS_BYTES]
-    return [tag + word for word in found]
+def index_words(text: str, owner: str) -> list[str]:
+    """The words of a text for the index: each contains a tag of the owner, so that texts of others
+    do not slow a search."""
+    tag, words = _tag(owner), words_in(text)
+    if 8 * (len(text) + len(words)) > MAX_WORDS_BYTES:  # they might not fit
+        sizes = itertools.accumulate(len(tag) + len(w.encode(errors="replace")) for w in words)
+        words = [word for word, size in zip(words, sizes, strict=True) if size <= MAX_WORDS_BYTES]
+    return [tag + word for word in words]
 
 
 def _tag(owner: str) -> str:
@@ -125,7 +124,7 @@ def _tag(owner: str) -> str:
 
 
 class Term(NamedTuple):
-    """A word that an index is asked for. `prefix`: it may go on."""
+    """A word of an index query. `prefix`: it may be the beginning of a word."""
 
     word: str
     prefix: bool
@@ -138,23 +137,23 @@ class Question:
     runs: tuple[Run, ...]
 
     @classmethod
-    def parsed(cls, text: str) -> Question:
-        """The question that a text is. One without letters and digits has no words."""
+    def parse(cls, text: str) -> Question:
+        """The query of a text. A text without letters and digits has no words."""
         return cls(tuple(run for word in _words(text) for run in _runs(word)))
 
     def terms(self, owner: str) -> list[Term]:
-        """What an index is asked for (`indexed`). A text that has all of them may have the
-        characters of a run apart."""
-        tag, found = _tag(owner), dict[Term, None]()
+        """The terms of the index query (`index_words`). A text that has all of them may still have
+        the characters of a run in different places."""
+        tag, terms = _tag(owner), dict[Term, None]()
         for number, run in enumerate(self.runs):
             if not run.dense:
-                found[Term(tag + run.text, number == len(self.runs) - 1)] = None
+                terms[Term(tag + run.text, number == len(self.runs) - 1)] = None
             elif len(run.text) == 1:
-                found[Term(tag + run.text, prefix=True)] = None
+                terms[Term(tag + run.text, prefix=True)] = None
             else:
                 pairs = map("".join, itertools.pairwise(run.text))
-                found |= dict.fromkeys(Term(tag + pair, prefix=False) for pair in pairs)
-        return list(found)
+                terms |= dict.fromkeys(Term(tag + pair, prefix=False) for pair in pairs)
+        return list(terms)
 
     def hits(self, text: str) -> list[Hit]:
         """All places of its words."""
@@ -172,25 +171,25 @@ class Question:
                 yield from self._in_run(run, start, start + len(part[0]))
 
     def _in_run(self, run: Run, start: int, stop: int) -> Iterator[Hit]:
-        for number, wanted in enumerate(self.runs):
-            if wanted.dense and run.dense:
-                at = run.text.find(wanted.text)
+        for number, query_run in enumerate(self.runs):
+            if query_run.dense and run.dense:
+                at = run.text.find(query_run.text)
                 exact = len(run.text) == stop - start
                 while at >= 0:
-                    first, last = start + at, start + at + len(wanted.text)
+                    first, last = start + at, start + at + len(query_run.text)
                     yield Hit(first, last, number) if exact else Hit(start, stop, number)
-                    at = run.text.find(wanted.text, at + 1)
-            elif wanted == run or (
+                    at = run.text.find(query_run.text, at + 1)
+            elif query_run == run or (
                 number == len(self.runs) - 1
-                and not wanted.dense
+                and not query_run.dense
                 and not run.dense
-                and run.text.startswith(wanted.text)
+                and run.text.startswith(query_run.text)
             ):
                 yield Hit(start, stop, number)
 
     def snippet(self, text: str) -> Snippet | None:
-        """What to show of a text: around the first place where most of the words are together. None
-        if it does not have all of them."""
+        """A snippet of a text, around the first place where most of the words are together. None if
+        the text does not have all words."""
         flat = " ".join(text.split())
         hits = self.hits(flat)
         if len({hit.word for hit in hits}) < len(self.runs) or not hits:
@@ -199,12 +198,12 @@ class Question:
 
 
 def _fullest(hits: list[Hit], words: int) -> Hit:
-    """The first hit with which a snippet begins that has most of so many words."""
-    room = SNIPPET - _LEAD - 2 * len(_CUT)
+    """The first hit at which a snippet with the most of the `words` words begins."""
+    width = SNIPPET - _LEAD - 2 * len(_ELLIPSIS)
     best, most, stop = hits[0], 0, 0
     inside: Counter[int] = Counter()  # of the hits from the present one up to `stop`
     for number, hit in enumerate(hits):
-        while stop < len(hits) and hits[stop].stop <= hit.start + room:
+        while stop < len(hits) and hits[stop].stop <= hit.start + width:
             inside[hits[stop].word] += 1
             stop += 1
         if len(inside) > most:
@@ -221,16 +220,16 @@ def _fullest(hits: list[Hit], words: int) -> Hit:
 
 
 def _around(text: str, first: Hit, hits: list[Hit]) -> Snippet:
-    room = SNIPPET - 2 * len(_CUT)
+    width = SNIPPET - 2 * len(_ELLIPSIS)
     start = max(0, first.start - _LEAD)
-    stop = min(len(text), start + room)
-    start = max(0, min(start, stop - room))
+    stop = min(len(text), start + width)
+    start = max(0, min(start, stop - width))
     if start:  # not in the middle of a word, if there is a space
         start = text.find(" ", start - 1, first.start) + 1 or start
     if stop < len(text):
         space = text.rfind(" ", first.stop, stop + 1)
         stop = space if space > 0 else stop
-    before = _CUT if start else ""
+    before = _ELLIPSIS if start else ""
     shift = len(before) - start
     ranges: list[tuple[int, int]] = []
     for begin, end, _ in sorted(hits):
@@ -241,4 +240,4 @@ def _around(text: str, first: Hit, hits: list[Hit]) -> Snippet:
             ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:
             ranges.append((begin, end))
-    return Snippet(before + text[start:stop] + (_CUT if stop < len(text) else ""), ranges)
+    return Snippet(before + text[start:stop] + (_ELLIPSIS if stop < len(text) else ""), ranges)

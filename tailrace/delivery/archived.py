@@ -1,4 +1,4 @@
-"""Responses from the archive: those that the log has no longer, and lists."""
+"""Responses from the archive: those that the log has lost, and lists."""
 
 from __future__ import annotations
 
@@ -16,92 +16,93 @@ RETRY_AFTER_S: Final = 2.0
 _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
 
 
-def stream_of(found: history.History, kept: kept_bytes.KeptBytes | None = None) -> hub.Stream:
+def build_stream(whole: history.History, memory: kept_bytes.KeptBytes | None = None) -> hub.Stream:
     """The stream of a response that has ended, with the events that it had."""
-    partition = ids.parse(found.rid).partition
-    stream = hub.Stream(found.rid, partition, kept=kept, archived=True)
-    stream.identify(found.owner, found.request.echo)
-    for number, record in enumerate(history.to_records(found)):
-        stream.apply(record, number, found.ended_ms)
+    partition = ids.parse(whole.rid).partition
+    stream = hub.Stream(whole.rid, partition, kept=memory, archived=True)
+    stream.identify(whole.owner, whole.request.echo)
+    for number, record in enumerate(history.to_records(whole)):
+        stream.apply(record, number, whole.ended_ms)
     return stream
 
 
-def response_of(found: reader.Archived) -> dict[str, Any]:
+def build_response(row: reader.ArchivedResponse) -> dict[str, Any]:
     """The Response object, with the metadata that its owner gave it last."""
-    series = stream_of(found.history).series
+    series = build_stream(row.history).series
     assert series is not None  # the request identifies it
-    return {**series.snapshot(), "metadata": found.metadata}
+    return {**series.snapshot(), "metadata": row.metadata}
 
 
-class Kept(NamedTuple):
+class StoredResponse(NamedTuple):
     """A response: its request and the Response object."""
 
     request: records.Request
     response: dict[str, Any]
 
 
-class Archived:
-    """Asks the archive, after what was acknowledged is folded where that matters.
+class ArchiveQueries:
+    """Queries the archive. Where it matters, waits until it has folded all acknowledged records.
 
-    Every question raises ApiError: 503, the archive is away, behind, or there is none.
+    Every query raises ApiError: 503, the archive is away or lags, or there is none.
     """
 
     def __init__(
         self, read: reader.Reader | None, offsets: interfaces.OffsetQueries, log: str
     ) -> None:
-        """`read`: None where the deployment has no archive. `log`: its incarnation."""
+        """`read`: None if the deployment has no archive. `log`: its incarnation."""
         self._reader = read
         self._offsets = offsets
         self._log = log
 
     @property
-    def there(self) -> bool:
+    def available(self) -> bool:
         """Whether the deployment has an archive."""
         return self._reader is not None
 
-    def require(self, what: str) -> None:
+    def require(self, feature: str) -> None:
         """Raise ApiError where the deployment has no archive, which `what` need."""
         if self._reader is None:
-            raise _no_archive(what)
+            raise _no_archive(feature)
 
     async def find(self, rid: str, owner: records.Owner) -> history.History | None:
-        """A response of `owner`. One of another principal costs what an unknown one does. Raises
-        also log.LogUnavailable."""
+        """A response of `owner`. One of another principal costs as much as an unknown one. Also
+        raises log.LogUnavailable."""
         if self._reader is None:
             return None
         try:
-            found = await self._reader.find(rid, owner.key)
-            if found is None:
-                await self._wait_folded(history.partition(rid, _PARTITIONS))
-                found = await self._reader.find(rid, owner.key)
+            row = await self._reader.find(rid, owner.key)
+            if row is None:
+                await self._wait_until_folded(history.partition(rid, _PARTITIONS))
+                row = await self._reader.find(rid, owner.key)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
-        return found.history if found is not None else None
+        return row.history if row is not None else None
 
-    async def held(self, rid: str, owner: records.Owner) -> history.History | None:
-        """A response of `owner` that the archive has now. None where it does not answer."""
+    async def find_if_available(self, rid: str, owner: records.Owner) -> history.History | None:
+        """A response of `owner` that the archive has now. None if it does not answer."""
         if self._reader is None:
             return None
         with contextlib.suppress(reader.ArchiveUnavailable):
-            found = await self._reader.find(rid, owner.key)
-            return found.history if found is not None else None
+            row = await self._reader.find(rid, owner.key)
+            return row.history if row is not None else None
         return None
 
-    async def several(self, rids: Sequence[str], owner: records.Owner) -> dict[str, Kept]:
-        """Those of an owner's responses that the archive has now, by id. It may be behind, and not
-        know of a deletion yet."""
+    async def several(self, rids: Sequence[str], owner: records.Owner) -> dict[str, StoredResponse]:
+        """Those of an owner's responses that the archive has now, by id. It may lag, and not know a
+        deletion yet."""
         if self._reader is None or not rids:
             return {}
         try:
-            found = await self._reader.several(rids, owner.key)
+            rows = await self._reader.several(rids, owner.key)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return {
-            rid: Kept(each.history.request, await _response(each)) for rid, each in found.items()
+            rid: StoredResponse(each.history.request, await _response(each))
+            for rid, each in rows.items()
         }
 
     async def present(self, rids: Sequence[str], owner: records.Owner) -> set[str]:
-        """The ids of those that `several` would answer."""
+        """The ids of the responses that `several` would return."""
         if self._reader is None or not rids:
             return set()
         try:
@@ -115,30 +116,30 @@ class Archived:
         if self._reader is None:
             return None
         try:
-            await self._wait_folded(history.partition(rid, _PARTITIONS))
+            await self._wait_until_folded(history.partition(rid, _PARTITIONS))
             return (await self._reader.metadata([rid], owner.key)).get(rid)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def file(self, scope: str, sha256: str, chunks: int) -> bytes | None:
-        """The file of this digest and of so many chunks, which stored requests of those with the
-        cache scope name. Raises also log.LogUnavailable."""
+        """The file with this digest and this number of chunks, which stored requests within the
+        cache scope name. Also raises log.LogUnavailable."""
         if self._reader is None:
             return None
         keys = [history.file_key(scope, sha256, number) for number in range(chunks)]
         try:
-            found = [await self._reader.file(key) for key in keys]
-            if None in found:
-                await self._wait_folded(files.partition(sha256, _PARTITIONS))
-                found = [await self._reader.file(key) for key in keys]
+            pieces = [await self._reader.file(key) for key in keys]
+            if None in pieces:
+                await self._wait_until_folded(files.partition(sha256, _PARTITIONS))
+                pieces = [await self._reader.file(key) for key in keys]
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
-        there = [chunk for chunk in found if chunk is not None]
-        return b"".join(there) if len(there) == chunks else None
+        present = [chunk for chunk in pieces if chunk is not None]
+        return b"".join(present) if len(present) == chunks else None
 
-    async def listed(self, wanted: reader.Wanted) -> list[list[dict[str, Any]]]:
-        """The Response objects of a list (`reader.Reader.listed`), with all that was acknowledged
-        before.
+    async def list_responses(self, query: reader.ListQuery) -> list[list[dict[str, Any]]]:
+        """The Response objects of a list (`reader.Reader.listed`), with everything that was
+        acknowledged before.
 
         Raises:
             reader.UnknownPlace, log.LogUnavailable
@@ -146,8 +147,8 @@ class Archived:
         self.require("lists")
         assert self._reader is not None
         try:
-            await self._wait_folded()
-            groups = await self._reader.listed(wanted)
+            await self._wait_until_folded()
+            groups = await self._reader.list_responses(query)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return [[await _response(each) for each in group] for group in groups]
@@ -155,7 +156,7 @@ class Archived:
     async def conversation(
         self, name: str, partition: int, *, contents: bool = False
     ) -> tuple[conversations.Conversation, int | None]:
-        """A conversation of anybody as the archive has it (`reader.Reader.conversation`)."""
+        """A conversation of any owner as the archive has it (`reader.Reader.conversation`)."""
         self.require("conversations")
         assert self._reader is not None
         try:
@@ -181,7 +182,7 @@ class Archived:
             raise _unavailable(error) from error
 
     async def search(
-        self, owner: records.Owner, asked: str, after: str | None, limit: int
+        self, owner: records.Owner, words: str, after: str | None, limit: int
     ) -> list[reader.Match]:
         """Conversations of an owner that have these words (`reader.Reader.search`), with all that
         was acknowledged before.
@@ -193,8 +194,8 @@ class Archived:
         assert self._reader is not None
         try:
             await self._wait_conversations(owner)
-            await self._wait_folded()
-            return await self._reader.search(owner.key, asked, after, limit)
+            await self._wait_until_folded()
+            return await self._reader.search(owner.key, words, after, limit)
         except reader.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
@@ -202,31 +203,31 @@ class Archived:
         """Until the archive has all acts on an owner's conversations that were acknowledged."""
         assert self._reader is not None
         ends = await self._offsets.ends(topics.CONVERSATIONS, [conversations.partition(owner)])
-        await self._reader.wait_folded(self._log, topics.CONVERSATIONS, ends)
+        await self._reader.wait_until_folded(self._log, topics.CONVERSATIONS, ends)
 
     async def stop(self) -> None:
         """Close the connections."""
         if self._reader is not None:
             await self._reader.stop()
 
-    async def _wait_folded(self, *partitions: int) -> None:
-        """Wait until the archive has what the topics hold now; with partitions, only those of
-        `llm.history`."""
+    async def _wait_until_folded(self, *partitions: int) -> None:
+        """Wait until the archive has folded the topics up to their present ends; with partitions,
+        only those of `llm.history`."""
         assert self._reader is not None
-        followed: Sequence[str] = (topics.HISTORY,) if partitions else fold.RESPONSES
-        for topic in followed:
-            all_of_them = partitions or range(topics.partitions_of(topic))
-            ends = await self._offsets.ends(topic, all_of_them)
-            await self._reader.wait_folded(self._log, topic, ends)
+        names: Sequence[str] = (topics.HISTORY,) if partitions else fold.RESPONSES
+        for topic in names:
+            numbers = partitions or range(topics.partitions_of(topic))
+            ends = await self._offsets.ends(topic, numbers)
+            await self._reader.wait_until_folded(self._log, topic, ends)
 
 
-async def _response(found: reader.Archived) -> dict[str, Any]:
+async def _response(row: reader.ArchivedResponse) -> dict[str, Any]:
     await asyncio.sleep(0)  # others have their turn in between
-    return response_of(found)
+    return build_response(row)
 
 
-def _no_archive(what: str) -> errors.ApiError:
-    return errors.unavailable(f"This deployment has no archive, which {what} need.")
+def _no_archive(feature: str) -> errors.ApiError:
+    return errors.unavailable(f"This deployment has no archive, which {feature} need.")
 
 
 def _unavailable(error: reader.ArchiveUnavailable) -> errors.ApiError:

@@ -1,4 +1,4 @@
-"""Which responses their owners deleted."""
+"""The responses that their owners have deleted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FORGET_EVERY_S: Final = 600.0
 
 
 class _Deleted(NamedTuple):
-    """A response's partition, the offset below which none of its records lie, digests of who
-    deleted it, and when this process learnt of it (seconds of its clock). Only its owner's deletion
-    counts, and who that is only the response tells."""
+    """A response's partition, its lower bound, digests of the principals who deleted it, and when
+    this process learnt of it (seconds of its clock). Only its owner's deletion counts, and only the
+    response names its owner."""
 
     partition: int
     offset: int
@@ -33,14 +33,14 @@ def _digest(owner: records.Owner) -> bytes:
 class Deletions:
     """Reads `llm.deletions` from its beginning on.
 
-    A deletion is remembered as long as the log may hold a record of its response. Afterwards the
-    answer is the same as for any response that retention took. Where there is an archive, which may
-    be behind, it is remembered at least as long as the topic holds it. The archive knows it then.
+    A deletion is stored while the log may hold a record of its response. Afterwards the answer is
+    the same as for any response that retention removed. With an archive, which may lag, it is
+    stored at least as long as the topic has it. By then the archive knows it.
 
     Attributes:
-        _deleted: deleted responses.
-        _keep_s: for how long one is remembered at least.
-        _forget_at: when to look again what the log no longer holds (seconds of `clock`).
+        _by_rid: deleted responses.
+        _min_age_s: for how long a deletion is stored at least.
+        _forget_at: when to drop the deletions of lost responses next (seconds of `clock`).
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class Deletions:
         offsets: interfaces.OffsetQueries,
         clock: Callable[[], float] = time.monotonic,
         *,
-        outlived: bool = False,
+        has_archive: bool = False,
     ) -> None:
-        """`outlived`: responses may be found after the log has lost them."""
-        self._topic = WholeTopic(topics.DELETIONS, reader, offsets, self._take)
+        """`has_archive`: responses may be found after the log has lost them."""
+        self._topic = WholeTopic(topics.DELETIONS, reader, offsets, self._apply)
         self._offsets = offsets
         self._clock = clock
-        self._deleted: dict[str, _Deleted] = {}
-        self._keep_s = topics.DELETION_MS / 1000 if outlived else 0.0
+        self._by_rid: dict[str, _Deleted] = {}
+        self._min_age_s = topics.DELETION_MS / 1000 if has_archive else 0.0
         self._forget_at = 0.0
 
-    def by(self, rid: str, owner: records.Owner) -> bool:
+    def deleted_by(self, rid: str, owner: records.Owner) -> bool:
         """Whether `owner` deleted the response."""
-        found = self._deleted.get(rid)
-        return found is not None and _digest(owner) in found.by
+        deletion = self._by_rid.get(rid)
+        return deletion is not None and _digest(owner) in deletion.by
 
     async def caught_up(self, rid: str) -> None:
         """Wait until every deletion of `rid` is known that the log holds now. Raises
@@ -70,7 +70,7 @@ class Deletions:
         await self._topic.caught_up([topics.partition_of(topics.DELETIONS, rid)])
 
     def __len__(self) -> int:
-        return len(self._deleted)
+        return len(self._by_rid)
 
     @property
     def ready(self) -> bool:
@@ -82,28 +82,29 @@ class Deletions:
         they read the record."""
         try:
             address = ids.parse(rid)
-        except ids.InvalidId:  # no client can ask for it
+        except ids.InvalidId:  # no client can request it
             return
-        before = self._deleted.get(rid)
+        before = self._by_rid.get(rid)
         by = (before.by if before else frozenset()) | {_digest(owner)}
-        self._deleted[rid] = _Deleted(address.partition, address.offset, by, self._clock())
+        self._by_rid[rid] = _Deleted(address.partition, address.offset, by, self._clock())
 
     async def run(self) -> None:
         """Read until cancelled."""
         await self._topic.run()
 
-    async def _take(self, batch: list[log.Record]) -> None:
+    async def _apply(self, batch: list[log.Record]) -> None:
         for record in batch:
-            decoded = records.deletion_of(record.key, record.value)
-            if decoded is not None:
-                self.add(decoded.rid, decoded.by)
+            deletion = records.deletion_of(record.key, record.value)
+            if deletion is not None:
+                self.add(deletion.rid, deletion.by)
             elif record.value is not None:
                 telemetry.IGNORED_RECORDS.labels(reason="garbage").inc()
         if self.ready and self._clock() >= self._forget_at:
             await self._forget()
 
     async def _forget(self) -> None:
-        """Forget what the token log no longer holds. Without an answer all of it is kept."""
+        """Drop the deletions of responses that the token log has lost. Without an answer of the log
+        all are retained."""
         now = self._clock()
         self._forget_at = now + FORGET_EVERY_S
         try:
@@ -111,9 +112,9 @@ class Deletions:
             begins = await self._offsets.beginnings(topics.TOKENS, range(count))
         except log.LogUnavailable:
             return
-        self._deleted = {
+        self._by_rid = {
             rid: each
-            for rid, each in self._deleted.items()
-            if now - each.known_since < self._keep_s
+            for rid, each in self._by_rid.items()
+            if now - each.known_since < self._min_age_s
             or (each.partition in begins and each.offset >= begins[each.partition])
         }

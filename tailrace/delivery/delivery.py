@@ -1,13 +1,14 @@
 """Delivery: from (response id, position) to exactly the events after it, on any instance.
 
-The gateway serves the sockets that asked with it, push every other one. Nothing here awaits a
-socket: the tail puts events where outboxes see them, and each subscriber reads at its own pace.
+The gateway uses it for the sockets that sent the request, push for all others. Nothing here awaits
+a socket: the tail appends events to lists that outboxes read, and each subscriber reads at its own
+pace.
 
     live           tail -> streams, while this instance has subscribers
     look_up        a response in the log, or in the archive -> its stream
     archived       the archive's rows -> streams and lists
-    deletions      which responses are deleted
-    queue_news     where responses stand that no worker has begun
+    deletions      the deleted responses
+    queue_news     queue places of responses that no worker has begun
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from tailrace import log, telemetry
 from tailrace.archive import reader
 from tailrace.delivery import archived, hub, kept_bytes
-from tailrace.delivery.archived import Kept
+from tailrace.delivery.archived import StoredResponse
 from tailrace.delivery.deletions import Deletions
 from tailrace.delivery.live import LiveTail
 from tailrace.delivery.log_clients import LogClients
 from tailrace.delivery.look_up import LookUp
 from tailrace.delivery.queue_news import QueueNews
-from tailrace.delivery.subscription import Found, NotFound, Subscription
+from tailrace.delivery.subscription import NotFound, Snapshot, Subscription
 from tailrace.delivery.token_tail import TokenTail
 from tailrace.log.health import Health
 from tailrace.log.identity import LogIdentity
@@ -42,8 +43,8 @@ class Delivery:
 
     Attributes:
         preferred: partitions on which this instance begins new conversations; fixed.
-        kept: the bytes of requests that this process keeps.
-        archived: what the archive has, also of responses that the log has no longer.
+        kept: bytes of the requests that this process holds in memory.
+        archived: queries the archive, also for responses that the log has lost.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Delivery:
         entropy: Callable[[int], bytes] = os.urandom,
         clock: Callable[[], float] = time.monotonic,
         sweep_s: float = SWEEP_S,
-        kept: kept_bytes.KeptBytes | None = None,
+        request_bytes: kept_bytes.KeptBytes | None = None,
         archive: reader.Reader | None = None,
         queues: Queues | None = None,
     ) -> None:
-        """`queues`: where requests stand that wait; without it subscribers are not told."""
-        self.kept = kept or kept_bytes.KeptBytes()
+        """`queues`: the places of queued requests; without it subscribers do not get them."""
+        self.kept = request_bytes or kept_bytes.KeptBytes()
         self.preferred = tuple(preferred)
         self._clients = clients
         self._layout = layout
@@ -78,9 +79,9 @@ class Delivery:
             clock=clock,
             sweep_s=sweep_s,
         )
-        self.archived = archived.Archived(archive, clients.offsets, layout.incarnation)
+        self.archived = archived.ArchiveQueries(archive, clients.offsets, layout.incarnation)
         self._deletions = Deletions(
-            clients.deletions, clients.offsets, outlived=archive is not None
+            clients.deletions, clients.offsets, has_archive=archive is not None
         )
         self._look_up = LookUp(
             self._live,
@@ -107,9 +108,9 @@ class Delivery:
 
     @property
     def answered(self) -> bool:
-        """Whether `ready`, the broker answered when it was last asked, and no reader is blind."""
-        heard = all(reader.answers for reader in self._clients.tails)
-        return self.ready and self._health.answers and heard
+        """Whether it is `ready`, the broker answered the last query, and no reader is blind."""
+        readers_answer = all(reader.answers for reader in self._clients.tails)
+        return self.ready and self._health.answers and readers_answer
 
     async def run(self) -> None:
         """Deliver until cancelled; stops the log clients at the end.
@@ -132,7 +133,7 @@ class Delivery:
                 *(self._live, clients.deletions, clients.replays, clients.offsets),
                 self.archived,
             ):
-                # An error while closing what is broken must not hide why the group ended.
+                # An error while closing a broken client must not hide why the group ended.
                 with contextlib.suppress(Exception):
                     await client.stop()
 
@@ -157,12 +158,12 @@ class Delivery:
         first record unseen. `value`: the request as it is appended.
 
         Raises:
-            errors.ApiError: 429, too much is kept for the owner.
+            errors.ApiError: 429, the owner's requests take too much memory.
         """
         address = ids.parse(request.rid)
         stream = hub.Stream(request.rid, address.partition, hidden=True, kept=self.kept)
         stream.identify(request.owner, request.echo)
-        stream.keep_request(value)
+        stream.store_request(value)
         stream.ttl_ms = request.ttl_ms
         self._streams.add(stream)
         # The sweep may have left the partition since the id was minted.
@@ -181,7 +182,7 @@ class Delivery:
         return stream is not None and not stream.hidden
 
     def discard(self, rid: str) -> None:
-        """The append failed. If the request is in the log all the same, a look-up finds it."""
+        """The append failed. If the request is in the log nevertheless, a look-up finds it."""
         self._streams.drop(rid)
 
     def deleted(self, rid: str, owner: records.Owner) -> None:
@@ -189,17 +190,16 @@ class Delivery:
         self._deletions.add(rid, owner)
 
     def known_deleted(self, rid: str, owner: records.Owner) -> bool:
-        """Whether this instance knows that the owner deleted the response. Later, where neither log
-        nor archive has it, it may have forgotten."""
-        return self._deletions.by(rid, owner)
+        """Whether this instance knows that the owner deleted the response. It may forget that when
+        neither log nor archive has the response."""
+        return self._deletions.deleted_by(rid, owner)
 
     def load(self, partition: int) -> int:
         """Number of streams that this instance has on `partition`."""
         return self._streams.load(partition)
 
     def unclaimed(self) -> list[hub.Stream]:
-        """Responses that this instance has whose request is in the log, and that no worker has
-        claimed."""
+        """Streams of this instance whose request is in the log and not claimed by a worker."""
         return self._streams.unclaimed()
 
     def watchers(self, rid: str) -> int:
@@ -228,16 +228,16 @@ class Delivery:
         async with self._stream(rid, owner, embeddings=embeddings) as stream:
             return Subscription(stream, starting_after, on_ready)
 
-    async def find(self, rid: str, owner: records.Owner, *, embeddings: bool = False) -> Found:
-        """The response as it stands in the log now; arguments and errors of `watch`. One that has
-        ended here costs no question to the log."""
+    async def find(self, rid: str, owner: records.Owner, *, embeddings: bool = False) -> Snapshot:
+        """The present state of the response in the log; arguments and errors of `watch`. One that
+        has ended here needs no query of the log."""
         async with self._stream(rid, owner, embeddings=embeddings) as stream:
-            # Its end may have been told elsewhere.
+            # Another instance may have sent its end already.
             await self._live.caught_up(stream, lambda: stream.done)
             if stream.series is None or stream.owner is None:  # a look-up identifies its stream
                 raise NotFound(rid)
             state = stream.state
-            return Found(
+            return Snapshot(
                 stream.series.snapshot(),
                 state.phase,
                 stream.series.base,
@@ -266,14 +266,14 @@ class Delivery:
             raise NotFound(rid) from error
         if address.incarnation != self._layout.tag:
             await self._identity.require_same()
-        if self._deletions.by(rid, owner):
+        if self._deletions.deleted_by(rid, owner):
             with contextlib.suppress(log.HistoryLost):
                 await self._look_up.miss(rid, address, owner)
             raise NotFound(rid)
         stream = await self._look_up.stream(rid, address, owner)
-        if self._deletions.by(rid, owner) or not (stream.shown or embeddings):
+        if self._deletions.deleted_by(rid, owner) or not (stream.shown or embeddings):
             raise NotFound(rid)
-        with stream.held_by(self._clock):
+        with stream.in_use(self._clock):
             yield stream
 
 
@@ -281,4 +281,4 @@ def _count_ignored(reason: str) -> None:
     telemetry.IGNORED_RECORDS.labels(reason=reason).inc()
 
 
-__all__ = ["Delivery", "Found", "Kept", "NotFound", "Subscription"]
+__all__ = ["Delivery", "NotFound", "Snapshot", "StoredResponse", "Subscription"]

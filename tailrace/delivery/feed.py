@@ -1,8 +1,8 @@
-"""Feeds: what an owner's devices must know to stay in step, live and from a position on.
+"""Feeds: events that keep an owner's devices in step, live and from a position on.
 
-One tail of each topic serves all feeds of a process. A feed that begins at a position reads ranges
-beside the tails until it has all that they returned, and is served by them from then on. What
-several feeds of one owner are told is encoded once, and kept once.
+One tail of each topic serves all feeds of a process. A feed that begins at a position first reads
+ranges of the log until it has caught up with the tails, and is served by them from then on. An
+event for several feeds of one owner is encoded once and stored once.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ READING: Final = 1  # feeds that catch up at once: replays of responses use the 
 STRETCH: Final = 20_000  # records until the next one in line has its turn
 FULL_BYTES: Final = 256 << 10  # a feed that catches up waits for its reader
 SLOW_BYTES: Final = 1 << 20
-REMEMBERED: Final = 500  # notices of a feed whose copies are told from new ones
-QUIET: Final = 1_000  # records of others behind which a feed tells how far it is
+MAX_NOTICES: Final = 500  # notices of a feed by which copies are recognised
+QUIET: Final = 1_000  # records of others after which a feed sends its position
 MOST: Final = 32  # feeds of one owner in this process
 RETRY_AFTER_S: Final = 1.0
 BATCH: Final = 200
 
 
-# What feeds at these offsets were told of one record, which has one owner.
-Made = dict[tuple[int, int], feed.Event]
+# By feed position, the event of one record, which has one owner.
+EventCache = dict[tuple[int, int], feed.Event]
 
 
 class Subscription:
@@ -46,11 +46,11 @@ class Subscription:
         owner: whose it is.
         partition: where the owner's records are.
         live: the tails serve it.
-        _at: the offset behind what it has of each topic, in the order of `feed.TOPICS`.
-        _events: what its reader has not taken; `_size` bytes. `_since`: since when it took nothing.
-        _told: the position of the last event.
-        _failed: what ended it, of itself.
-        _known: notices that it had, the last one last.
+        _at: its next offset in each topic, in the order of `feed.TOPICS`.
+        _events: events that its reader has not read; `_size` bytes. `_since`: of the last read.
+        _last_position: the position of the last event.
+        _failed: the error that ended it.
+        _notices: its notices, the newest last.
     """
 
     ended: Final = False
@@ -77,11 +77,11 @@ class Subscription:
         self._size = 0
         self._since = 0.0
         self._clock = clock
-        self._told = sum(at)
+        self._last_position = sum(at)
         self._failed: BaseException | None = None
-        self._known: collections.OrderedDict[tuple[type, str], None] = collections.OrderedDict()
+        self._notices: collections.OrderedDict[tuple[type, str], None] = collections.OrderedDict()
         self._woken = asyncio.Event()
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._keepalive_due = False
         self._slow = False
         self._closed = False
@@ -89,7 +89,7 @@ class Subscription:
 
     @property
     def position(self) -> feed.Position:
-        """Behind all that it has."""
+        """The position after its last record."""
         return feed.Position(self._log, (self._at[0], self._at[1]))
 
     @property
@@ -98,30 +98,30 @@ class Subscription:
         return bool(self._events) or self._slow or self._failed is not None
 
     def pending(self) -> list[feed.Event]:
-        """What has arrived, a bounded batch.
+        """The events that have arrived, a bounded batch.
 
         Raises:
-            outbox.Slow: its reader took nothing while too much arrived. It resumes by its position.
-            Exception: it could not go on.
+            outbox.Slow: its reader read nothing while too much arrived. It resumes by its position.
+            Exception: the feed failed.
         """
         if self._slow:
             raise outbox.Slow
         if self._failed is not None:
             raise self._failed
         self._since = self._clock()
-        found = [self._events.popleft() for _ in range(min(BATCH, len(self._events)))]
-        self._size -= sum(len(each.body) for each in found)
+        batch = [self._events.popleft() for _ in range(min(BATCH, len(self._events)))]
+        self._size -= sum(len(each.body) for each in batch)
         if self._size < FULL_BYTES:
-            self._room.set()
-        return found
+            self._space.set()
+        return batch
 
     async def next_events(self) -> list[feed.Event]:
         """Wait for events; empty when a keep-alive is due. Raises like `pending`."""
         while True:
-            found = self.pending()
-            if found or self._keepalive_due:
+            batch = self.pending()
+            if batch or self._keepalive_due:
                 self._keepalive_due = False
-                return found
+                return batch
             self._woken.clear()
             await self._woken.wait()
 
@@ -142,46 +142,46 @@ class Subscription:
 
     @property
     def full(self) -> bool:
-        """Whether its reader has to take something before more is read for it."""
+        """Whether its reader has to read before more records are read for it."""
         return self._size >= FULL_BYTES
 
-    async def room(self) -> None:
-        """Return when its reader has taken enough for more."""
+    async def wait_for_space(self) -> None:
+        """Return when its reader has read enough to make space."""
         while self.full:
-            self._room.clear()
-            await self._room.wait()
+            self._space.clear()
+            await self._space.wait()
 
-    def take(self, index: int, record: log.Record, made: Made | None = None) -> None:
+    def add(self, index: int, record: log.Record, cache: EventCache | None = None) -> None:
         """A record of the topic number `index`, of its partition."""
         if record.offset < self._at[index]:
             return
         self._at[index] = record.offset + 1
-        told = self._of(record)
-        if told is None:
+        typed_fields = self._of(record)
+        if typed_fields is None:
             return
-        kind, fields = told
+        kind, fields = typed_fields
         at = self.position
-        event = made.get(at.offsets) if made is not None else None
+        event = cache.get(at.offsets) if cache is not None else None
         if event is None:
             event = feed.event(kind, at, **fields)
-        if made is not None:
-            made[at.offsets] = event
+        if cache is not None:
+            cache[at.offsets] = event
         self._put(event)
 
-    def passed(self, index: int, offset: int) -> None:
-        """Below this offset it has all of the topic number `index`. A device that is told nothing
-        for long learns how far it is, so that it does not read all of that again."""
+    def advance(self, index: int, offset: int) -> None:
+        """Below this offset it has all of the topic number `index`. A device without events for
+        long gets its position, so that it does not read all of that again."""
         self._at[index] = max(self._at[index], offset)
-        if self.live and sum(self._at) - self._told >= QUIET:
+        if self.live and sum(self._at) - self._last_position >= QUIET:
             self._put(feed.event("feed.position", self.position))
 
     def fail(self, error: BaseException) -> None:
-        """It cannot go on: its reader is told."""
+        """End it with an error, which its reader gets."""
         self._failed = error
         self._wake()
 
     def begin(self, at: tuple[int, int], *, reset: bool = False) -> None:
-        """From now on the tails serve it. `reset`: what came before is not known any more."""
+        """From now on the tails serve it. `reset`: its former events are incomplete."""
         self._at = list(at)
         self.live = True
         self._put(feed.event("feed.reset" if reset else "feed.ready", self.position))
@@ -195,13 +195,13 @@ class Subscription:
         notice = activity.decode(record.key, record.value)
         if notice is None or notice.owner != self.owner:
             return None
-        known = type(notice), notice.rid
-        # A worker that stalled may say late that it has begun with what has ended.
-        if known in self._known or (activity.Ended, notice.rid) in self._known:
+        key = type(notice), notice.rid
+        # A worker that stalled may write STARTED after the response has ended.
+        if key in self._notices or (activity.Ended, notice.rid) in self._notices:
             return None
-        self._known[known] = None
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        self._notices[key] = None
+        if len(self._notices) > MAX_NOTICES:
+            self._notices.popitem(last=False)
         return feed.notice_event(notice)
 
     def _put(self, event: feed.Event) -> None:
@@ -210,7 +210,7 @@ class Subscription:
             self._since = now
         self._events.append(event)
         self._size += len(event.body)
-        self._told = sum(self._at)
+        self._last_position = sum(self._at)
         # One fetch can bring more than the bound, which says nothing about the reader.
         if self.live and self._size > SLOW_BYTES and now - self._since > outbox.SLOW_AFTER_S:
             self._slow = True
@@ -227,7 +227,7 @@ class Feeds:
 
     Attributes:
         _open: by partition.
-        _of: how many an owner has; one without any has no entry.
+        _of: the number of feeds by owner; an owner without one has no entry.
         _turns: turns at the replays, between principals.
     """
 
@@ -265,8 +265,8 @@ class Feeds:
         after: feed.Position | None,
         on_ready: Callable[[], None] | None = None,
     ) -> Subscription:
-        """A feed of the owner: all behind `after`, then what comes; without, what comes from now
-        on. The caller closes it.
+        """A feed of the owner: all events after `after`, then new ones; without `after`, only new
+        ones. The caller closes it.
 
         Raises:
             errors.ApiError: 429, the owner has too many here.
@@ -274,22 +274,22 @@ class Feeds:
         if self._of[owner] >= MOST:
             raise errors.too_many_feeds(MOST, RETRY_AFTER_S)
         at = after.offsets if after is not None else (0, 0)
-        made = Subscription(owner, self._tag, at, self._closed, on_ready)
-        self._open.setdefault(made.partition, set()).add(made)
+        subscription = Subscription(owner, self._tag, at, self._closed, on_ready)
+        self._open.setdefault(subscription.partition, set()).add(subscription)
         self._of[owner] += 1
         telemetry.FEEDS.inc()
-        made.task = asyncio.create_task(self._begin(made, after))
-        made.task.add_done_callback(functools.partial(_seen, made))
-        return made
+        subscription.task = asyncio.create_task(self._begin(subscription, after))
+        subscription.task.add_done_callback(functools.partial(_on_done, subscription))
+        return subscription
 
     def _closed(self, subscription: Subscription) -> None:
         telemetry.FEEDS.dec()
         self._of[subscription.owner] -= 1
         if not self._of[subscription.owner]:
             del self._of[subscription.owner]
-        mine = self._open.get(subscription.partition, set())
-        mine.discard(subscription)
-        if not mine:
+        subscriptions = self._open.get(subscription.partition, set())
+        subscriptions.discard(subscription)
+        if not subscriptions:
             self._open.pop(subscription.partition, None)
             self._leave(subscription.partition)
 
@@ -298,31 +298,33 @@ class Feeds:
             if reader.follows(partition):
                 reader.leave(partition)
 
-    async def _begin(self, made: Subscription, after: feed.Position | None) -> None:
-        now = await self._followed(made.partition)
+    async def _begin(self, subscription: Subscription, after: feed.Position | None) -> None:
+        now = await self._follow(subscription.partition)
         if after is None:
-            made.begin(now)
+            subscription.begin(now)
             return
-        if after.log != self._tag or await self._beyond(made.partition, after.offsets, now):
-            made.begin(await self._followed(made.partition), reset=True)
+        if after.log != self._tag or await self._past_end(
+            subscription.partition, after.offsets, now
+        ):
+            subscription.begin(await self._follow(subscription.partition), reset=True)
             return
         try:
-            await self._catch_up(made)
+            await self._catch_up(subscription)
         except log.HistoryLost:
-            made.begin(await self._followed(made.partition), reset=True)
+            subscription.begin(await self._follow(subscription.partition), reset=True)
         else:
-            # Nothing awaits between the last look at the tails and this.
-            made.begin(made.position.offsets)
+            # Nothing awaits between the last read of the tails' positions and this.
+            subscription.begin(subscription.position.offsets)
 
-    async def _beyond(self, partition: int, at: tuple[int, int], tails: tuple[int, int]) -> bool:
-        """Whether a position is behind the log's end. Another process may have told what the tails
-        of this one do not have yet."""
-        for index, mine in enumerate(at):
-            if mine > tails[index] and mine > await self._end(index, partition):
+    async def _past_end(self, partition: int, at: tuple[int, int], tails: tuple[int, int]) -> bool:
+        """Whether a position is after the log's end. Another process may have sent events that the
+        tails of this one do not have yet."""
+        for index, offset in enumerate(at):
+            if offset > tails[index] and offset > await self._end(index, partition):
                 return True
         return False
 
-    async def _followed(self, partition: int) -> tuple[int, int]:
+    async def _follow(self, partition: int) -> tuple[int, int]:
         """The positions of the tails in this partition, which they follow from now on."""
         while True:
             async with self._following:
@@ -339,35 +341,35 @@ class Feeds:
         ends = await persist(lambda: self._offsets.ends(topic, [partition]))
         return ends[partition]
 
-    async def _catch_up(self, made: Subscription) -> None:
-        """Read up to where the tails are. Raises log.HistoryLost."""
+    async def _catch_up(self, subscription: Subscription) -> None:
+        """Read up to the positions of the tails. Raises log.HistoryLost."""
         while True:
-            targets = await self._followed(made.partition)
-            behind = [i for i, at in enumerate(made.position.offsets) if at < targets[i]]
-            if not behind:
+            targets = await self._follow(subscription.partition)
+            lagging = [i for i, at in enumerate(subscription.position.offsets) if at < targets[i]]
+            if not lagging:
                 return
-            for index in behind:
-                start = made.position.offsets[index]
+            for index in lagging:
+                start = subscription.position.offsets[index]
                 stop = min(start + STRETCH, targets[index])
                 # Outside of the turn: a slow reader must not hold up the others.
-                await made.room()
-                async with self._turns.take(flow_of(made.owner), stop - start):
-                    read = functools.partial(self._read, made, index, start, stop)
-                    whole = await persist(read)
-                if whole:
-                    made.passed(index, stop)
+                await subscription.wait_for_space()
+                async with self._turns.acquire(flow_of(subscription.owner), stop - start):
+                    read = functools.partial(self._read, subscription, index, start, stop)
+                    complete = await persist(read)
+                if complete:
+                    subscription.advance(index, stop)
 
-    async def _read(self, made: Subscription, index: int, start: int, stop: int) -> bool:
+    async def _read(self, subscription: Subscription, index: int, start: int, stop: int) -> bool:
         """Read a stretch. Returns whether all of it was read; not where `made` is full."""
-        begin = max(start, made.position.offsets[index])
+        begin = max(start, subscription.position.offsets[index])
         async with contextlib.aclosing(
-            self._ranges.read(feed.TOPICS[index], made.partition, begin, stop)
+            self._ranges.read(feed.TOPICS[index], subscription.partition, begin, stop)
         ) as batches:
             async for batch in batches:
                 telemetry.REPLAYED_RECORDS.inc(len(batch))
                 for record in batch:
-                    made.take(index, record)
-                    if made.full:
+                    subscription.add(index, record)
+                    if subscription.full:
                         return False
         return True
 
@@ -380,21 +382,21 @@ class Feeds:
                 await self._begin_anew(index)
                 continue
             for record in batch:
-                made: Made = {}
+                made: EventCache = {}
                 for each in self._open.get(record.partition, ()):
                     if each.live:
-                        each.take(index, record, made)
+                        each.add(index, record, made)
             for partition, mine in self._open.items():
                 if reader.follows(partition):
                     for each in mine:
                         if each.live:
-                            each.passed(index, reader.next_offset(partition))
+                            each.advance(index, reader.next_offset(partition))
 
     async def _begin_anew(self, index: int) -> None:
         """The topic was cut above a position."""
         for partition in list(self._open):
             self._readers[index].follow(partition, await self._end(index, partition))
-            now = await self._followed(partition)
+            now = await self._follow(partition)
             if partition not in self._open:  # the last was closed meanwhile
                 self._leave(partition)
             for each in self._open.get(partition, ()):
@@ -402,7 +404,7 @@ class Feeds:
                     each.begin(now, reset=True)
 
 
-def _seen(made: Subscription, task: asyncio.Task[None]) -> None:
+def _on_done(subscription: Subscription, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         telemetry.log(telemetry.Action.TASK_FAILED, exc_info=error)
-        made.fail(error)
+        subscription.fail(error)

@@ -1,4 +1,4 @@
-"""The streams of one instance: who watches which response, and how records become events (pure).
+"""The streams of one instance: watchers by response, and records turned into events (pure).
 
 A stream begins in one of two ways. The gateway that minted its id *opens* it before the request is
 appended, so the tail alone is enough. Every other instance *looks it up*: it registers the stream
@@ -31,22 +31,20 @@ class Stream:
         hidden: `response.created` waits for the broker's acknowledgement; events pile up unseen
             until then.
         boxes: subscribers.
-        request: the request record as it lies in the log, where it was needed (opened here, or
-            found in the request topic). A response that has ended here keeps none.
-        ttl_ms: how long the request may wait for a worker; 0 where it is not known here.
+        request: the request record of the log, if it was needed (opened here, or found in the
+            request topic). A response that has ended here has none.
+        ttl_ms: how long the request may wait for a worker; 0 if it is not known here.
         kept: counts the bytes of `request`.
-        replayed: what is counted for the stream among what its owner has read again; None where
-            nothing is (opened here).
+        replayed: counts the stream's bytes among its owner's replays; None if it was opened here.
         holders: calls that use the stream right now; it is not dropped while > 0.
         idle_since: when the last subscriber left (monotonic seconds of the caller); 0 while
             watched.
         archived: it comes from the archive, and so does its request.
-        moment: the newest event that says where the response stands in the queue; None once it has
-            begun.
+        moment: the newest event with its place in the queue; None once it has begun.
         lost: why the log cannot serve it any more; None normally.
-        cancel: a CANCEL before anything said whose response it is; None normally.
-        now: monotonic seconds of the last dispatch, by which outboxes tell a burst from a slow
-            subscriber.
+        cancel: a CANCEL that was read before the owner was known; None normally.
+        now: monotonic seconds of the last dispatch. With it outboxes distinguish a burst from a
+            slow subscriber.
     """
 
     rid: str
@@ -90,24 +88,24 @@ class Stream:
 
     @property
     def model(self) -> str:
-        """The model that was asked for; empty while the echo is not known."""
+        """The requested model; empty while the echo is not known."""
         return str(self.series.base["model"]) if self.series is not None else ""
 
     @property
     def unused(self) -> bool:
-        """Whether it has no watcher and gets none at this moment."""
+        """Whether it has no watcher and none is being added."""
         return not self.boxes and not self.holders and self.held is None and not self.hidden
 
     @property
     def memory(self) -> int:
-        """What it takes, in bytes, by estimate."""
+        """Its estimated bytes."""
         logprobs = self.series.logprob_bytes if self.series is not None else 0
         vectors = sum(map(len, self.vectors))
         return STREAM_BYTES + EVENT_BYTES * len(self.emitted) + self.size + logprobs + vectors
 
     @property
     def vectors(self) -> tuple[bytes, ...]:
-        """Those of an embeddings request that has ended; else none."""
+        """The vectors of an embeddings request that has ended; else none."""
         return self.state.ended.vectors if self.state.ended is not None else ()
 
     @property
@@ -126,40 +124,40 @@ class Stream:
                 self._emit(self.series.apply(self.state.ended))
 
     def identify_by_cancel(self) -> None:
-        """Nothing but a CANCEL says whose response it is. It has neither a claim nor a request, so
-        nothing else of it can be shown."""
+        """Only a CANCEL names the owner. The response has neither a claim nor a request, so nothing
+        else of it can be shown."""
         if self.cancel is not None:
             self.identify(self.cancel.by, self.cancel.echo)
 
-    def keep_request(self, value: bytes) -> None:
-        """Keep the request record. The owner is known.
+    def store_request(self, value: bytes) -> None:
+        """Store the request record. The owner is known.
 
         Raises:
-            errors.ApiError: 429, too much is kept for the owner.
+            errors.ApiError: 429, the owner's requests take too much memory.
         """
         if self.owner is not None and self.kept is not None and self.request is None:
             self.kept.take(self.owner.key, len(value))
         self.request = value
 
     def forget_request(self) -> None:
-        """Keep the request record no more; idempotent. The log has it."""
+        """Drop the request record; idempotent. The log has it."""
         if self.owner is not None and self.kept is not None and self.request is not None:
             self.kept.give_back(self.owner.key, len(self.request))
         self.request = None
 
-    def count_replayed(self, kept: kept_bytes.KeptBytes) -> None:
-        """Count what it takes, until it is dropped. The owner is known.
+    def charge_replay(self, budget: kept_bytes.KeptBytes) -> None:
+        """Count its bytes, until it is dropped. The owner is known.
 
         Raises:
-            errors.ApiError: 429, the owner has too much of it.
+            errors.ApiError: 429, the owner's replays take too much memory.
         """
         assert self.owner is not None
-        account = kept.account(self.owner.key)
+        account = budget.account(self.owner.key)
         account.take(self.memory)
         self.replayed = account
 
     def forget(self) -> None:
-        """It is dropped: what was counted for it is counted no more."""
+        """It is dropped: its bytes are not counted any more."""
         self.forget_request()
         if self.replayed is not None:
             self.replayed.give_back(self.replayed.size)
@@ -172,18 +170,18 @@ class Stream:
         return self.apply(record, offset, timestamp)
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome:
-        """Fold one record and emit what follows from it."""
+        """Fold one record and emit the events that follow from it."""
         outcome = self.state.apply(record, offset, timestamp)
         if isinstance(outcome, fold.Ignored):
             return outcome
-        lost = isinstance(outcome, fold.Ended) and outcome.reason == fold.HISTORY_LOST
-        if lost and not self.archived:
-            # What is in memory here is nowhere else: all readers are to be told the same.
+        history_lost = isinstance(outcome, fold.Ended) and outcome.reason == fold.HISTORY_LOST
+        if history_lost and not self.archived:
+            # Only this instance has it in memory, and all readers must get the same answer.
             self.fail(log_words.HistoryLost(f"the log no longer holds all of {self.rid}"))
             return outcome
         if isinstance(record, records.Claim):
             if self.owner is not None and record.owner != self.owner:
-                # Who forges a CANCEL or a request must not see the answer to another's.
+                # A principal who forges a CANCEL or a request must not see another's answer.
                 self.fail(log_words.HistoryLost(f"{self.rid} is another principal's"))
                 return outcome
             self.identify(record.owner, record.echo)
@@ -198,30 +196,30 @@ class Stream:
         return outcome
 
     def release(self) -> None:
-        """The replay reached the position where the live records begin."""
+        """The replay has reached the position at which the live records begin."""
         held, self.held = self.held or [], None
         for record, offset, timestamp in held:
             self.apply(record, offset, timestamp)
 
     def show(self) -> None:
-        """The broker acknowledged the request: what was hidden may be seen."""
+        """The broker acknowledged the request: hidden events become visible."""
         if self.hidden:
             self.hidden = False
             self._announce(self._unseen)
             self._unseen = 0
 
-    def tell(self, place: queue_place.Place) -> None:
-        """Tell every subscriber where the response stands; it `waits`."""
+    def publish(self, place: queue_place.Place) -> None:
+        """Send every subscriber the response's place in the queue; it `waits`."""
         assert self.series is not None
         self.moment = self.series.waiting(place)
         for box in self.boxes:
-            box.tell(self.moment)
+            box.publish(self.moment)
 
     def fail(self, error: Exception) -> None:
-        """The log cannot serve this response any more; tells every subscriber."""
+        """The log cannot serve this response any more; wakes every subscriber."""
         self.lost = error
         for box in self.boxes:
-            box.arrived(0, self.now)
+            box.on_arrival(0, self.now)
 
     def subscribe(self, after: int, wake: Callable[[], None]) -> outbox.Outbox:
         """Add a subscriber that has seen everything up to `after` (-1: nothing)."""
@@ -229,13 +227,13 @@ class Stream:
         self.boxes.add(box)
         self.idle_since = 0.0
         if self.done and not self.hidden:
-            box.finished(len(self.emitted) - 1)
+            box.finish(len(self.emitted) - 1)
         if self.moment is not None:
-            box.tell(self.moment)
+            box.publish(self.moment)
         return box
 
     @contextlib.contextmanager
-    def held_by(self, clock: Callable[[], float]) -> Iterator[None]:
+    def in_use(self, clock: Callable[[], float]) -> Iterator[None]:
         """It is not dropped inside. `clock`: monotonic seconds."""
         self.holders += 1
         try:
@@ -270,14 +268,14 @@ class Stream:
         last = len(self.emitted) - 1
         ended = bool(self.emitted) and self.emitted[-1].terminal
         for box in self.boxes:
-            box.arrived(size, self.now)
+            box.on_arrival(size, self.now)
             if ended:
-                box.finished(last)
+                box.finish(last)
 
 
 UNWATCHED_S = 30.0  # how long a stream without subscribers stays
 UNWATCHED_BYTES = 64 << 20
-# Measured: what a stream and an event take beside the bodies.
+# Measured: bytes of a stream and of an event, without the bodies.
 STREAM_BYTES = 8_000
 EVENT_BYTES = 226
 
@@ -319,7 +317,7 @@ class Hub:
         return [s for s in self._streams.values() if s.waits]
 
     def unclaimed(self) -> list[Stream]:
-        """Streams of requests that are in the log and that no worker has claimed."""
+        """Streams of requests that are in the log and not claimed by a worker."""
         return [
             s
             for s in self._streams.values()
@@ -343,13 +341,13 @@ class Hub:
         stream = self._streams.get(record.key or b"")
         if stream is None:
             return
-        decoded = records.token_of(record.key, record.value)
-        # Offsets of another partition would make the fold take its next records for seen.
-        if decoded is None or record.partition != stream.partition:
+        token_record = records.token_of(record.key, record.value)
+        # With offsets of another partition the fold would ignore its next records as seen.
+        if token_record is None or record.partition != stream.partition:
             self._on_ignored("garbage")
             return
         stream.now = now
-        outcome = stream.live(decoded, record.offset, record.timestamp)
+        outcome = stream.live(token_record, record.offset, record.timestamp)
         if stream.lost is not None:
             self.drop(stream.rid)
         if isinstance(outcome, fold.Ignored):
@@ -357,7 +355,7 @@ class Hub:
 
     def drop_unused(self, owner: records.Owner, before: float) -> None:
         """Drop the streams of `owner` without a watcher since `before` (monotonic seconds).
-        One that was made a moment ago is about to be watched."""
+        A new one is about to be watched."""
         idle = [s for s in self._streams.values() if s.owner == owner and s.unused]
         for s in idle:
             if 0 < s.idle_since < before:

@@ -1,7 +1,7 @@
-"""How many bytes of its clients' requests a process keeps, by principal (pure).
+"""Bytes of its clients' requests that a process holds in memory, by principal (pure).
 
-Counted is what outlives the call that brought it, in the form in which it is kept: requests that
-are being received, that wait on a socket or that run, and what sockets remember.
+Data that outlives its call is counted, in the form in which it is held: requests that are being
+received, that wait on a socket or that run, and the state of sockets.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final, Self
 
 from tailrace.protocol import errors
 
-MOST: Final = 64 << 20  # bytes of one principal, where nothing else is said
+MOST: Final = 64 << 20  # bytes of one principal, by default
 RETRY_AFTER_S: Final = 1.0
 
 
 class KeptBytes:
-    """Counts, and refuses what is too much.
+    """Counts bytes, and refuses more than the bound.
 
     Attributes:
         _by_principal: bytes by principal key; one without any has no entry.
@@ -33,7 +33,7 @@ class KeptBytes:
         return self._most
 
     def of(self, principal: str) -> int:
-        """The bytes that are kept for a principal."""
+        """The bytes that are held for a principal."""
         return self._by_principal[principal]
 
     def fits(self, principal: str, size: int) -> bool:
@@ -44,7 +44,7 @@ class KeptBytes:
         """Count `size` more bytes.
 
         Raises:
-            errors.ApiError: 429, it is too much. Nothing is counted.
+            errors.ApiError: 429, over the bound. Nothing is counted.
         """
         if not self.fits(principal, size):
             raise errors.too_much_memory(RETRY_AFTER_S)
@@ -57,13 +57,13 @@ class KeptBytes:
             del self._by_principal[principal]
 
     def account(self, principal: str) -> Account:
-        """What one connection or request of the principal keeps."""
+        """The account of one connection or request of the principal."""
         return Account(self, principal)
 
 
 class Account:
-    """A context manager whose end gives back everything that it took. What a task does with it
-    afterwards, such as a submission that its connection did not wait for, counts nowhere."""
+    """A context manager whose end releases all its bytes. What a task adds afterwards, such as a
+    submission that its connection did not wait for, is not counted."""
 
     __slots__ = ("_kept", "_principal", "size")
 

@@ -56,7 +56,7 @@ class LiveTail:
         """
         ends = await persist(lambda: self._offsets.ends(topics.TOKENS, self._preferred))
         for partition, offset in ends.items():
-            # A client may have come already. Its stream stands where the tail began for it.
+            # A client may already have connected. Its stream begins where the tail began for it.
             if not self._tail.follows(partition):
                 self._tail.follow(partition, offset)
         self.ready = True
@@ -95,12 +95,12 @@ class LiveTail:
         return (await self._catch_up.ends([partition]))[partition]
 
     async def caught_up(self, stream: hub.Stream, enough: Callable[[], bool]) -> None:
-        """Wait until all that the log holds of a registered stream now was dispatched, until
-        `enough`, or until the log has lost it.
+        """Wait until all present records of a registered stream were dispatched, until `enough`, or
+        until the log has lost it.
 
         Raises:
             log.HistoryLost
-            log.LogUnavailable: also where the tail is behind for too long.
+            log.LogUnavailable: also if the tail lags for too long.
         """
         if not enough():
             await self._catch_up.wait(
@@ -131,7 +131,7 @@ class LiveTail:
                 self.streams.dispatch(record, now)
             if batch:
                 _PUSH_SECONDS.observe(self._clock() - now)
-            self._catch_up.moved()
+            self._catch_up.on_move()
 
     async def _lost(self, reader: interfaces.TailReader) -> None:
         """A position is not in the log: retention passed it after a stall of hours, or this is

@@ -12,7 +12,7 @@ from tailrace.protocol import feed, topics
 
 LONG_POLL_WAIT_MS: Final = 500
 ON_DEMAND_WAIT_MS: Final = 50
-# Topics that are followed whole and seldom have a record: no client waits for the end of a fetch.
+# Topics that are read whole and seldom get a record: no client waits for the end of a fetch.
 WHOLE_TOPIC_WAIT_MS: Final = 2_500
 # A feed that begins may wait for the end of a fetch.
 FEED_WAIT_MS: Final = 250
@@ -20,7 +20,8 @@ FEED_WAIT_MS: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class LogClients:
-    """What a `Delivery` reads the log with. It stops them when its `run` ends, unless said here.
+    """The log clients of a `Delivery`. It stops them when its `run` ends, with the exceptions
+    below.
 
     Attributes:
         long_polled: tails the preferred partitions of `llm.tokens`.
@@ -30,7 +31,7 @@ class LogClients:
         revocations: tails `llm.revocations`; `Revocations` stops it.
         feeds: tail the topics of feeds, by topic; `Feeds` stops them.
         replays: reads ranges of `llm.tokens` and of the request topics.
-        offsets: answers questions about offsets.
+        offsets: queries offsets.
         read_layout: reads which log this is.
     """
 
@@ -46,8 +47,8 @@ class LogClients:
     @property
     def tails(self) -> tuple[interfaces.TailReader, ...]:
         """All tail readers."""
-        named = (self.long_polled, self.on_demand, self.deletions, self.revocations)
-        return (*named, *self.feeds.values())
+        token_tails = (self.long_polled, self.on_demand, self.deletions, self.revocations)
+        return (*token_tails, *self.feeds.values())
 
 
 def over_kafka(bootstrap: str, client_id: str = "tailrace") -> LogClients:

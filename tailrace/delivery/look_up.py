@@ -23,14 +23,14 @@ from tailrace.protocol import commits, errors, ids, records, topics
 
 DEADLINE_S = 20.0
 STRETCH = 50_000  # records of one replay before the next one in line has its turn
-# Per principal: a made-up id may cost reading all that the log holds of a partition.
+# Per principal: an invented id may cost reading a whole partition.
 AT_ONCE = 2
 # Of all principals: as many as there are connections for replays (`tailrace.log.Replays`).
 READING = 2
-# Per principal, waiting ones included: two sockets that come back with all that they watch.
+# Per principal, waiting ones included: two sockets that reconnect with everything they watch.
 IN_ALL = 128
 RETRY_AFTER_S = 1.0
-# Streams that were used within this time stay while room is made: their callers may come back.
+# Streams that were used within this time are not dropped for space: their callers may reconnect.
 UNUSED_S = 1.0
 
 
@@ -51,15 +51,15 @@ class _Share:
 
 
 class LookUp:
-    """Makes streams of responses that this instance has none of.
+    """Builds streams of responses that this instance does not have.
 
     Attributes:
-        _secret: makes the ids that stand for responses of others.
-        _loads: look-ups under way by rid. Two watchers of one response share a replay.
+        _secret: for the ids that stand in for responses of others.
+        _loads: running look-ups by rid. Two watchers of one response share a replay.
         _turns: turns at the replays, between principals.
         _shares: look-ups by principal; a principal without any has no entry.
-        _replayed: what the streams that were made here take, by principal. A client that reads
-            slowly would otherwise have this process keep all that it has ever asked for.
+        _replay_bytes: bytes of the streams that were built here, by principal. Without it a slow
+            client could fill the memory of this process.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class LookUp:
         replays: interfaces.RangeReader,
         offsets: interfaces.OffsetQueries,
         pools: Callable[[], Sequence[str]],
-        kept: kept_bytes.KeptBytes,
-        archive: archived.Archived,
+        request_bytes: kept_bytes.KeptBytes,
+        archive: archived.ArchiveQueries,
         tag: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,39 +79,39 @@ class LookUp:
         self._replays = replays
         self._offsets = offsets
         self._pools = pools
-        self._kept = kept
+        self._request_bytes = request_bytes
         self._archive = archive
         self._tag = tag
         self._clock = clock
         self._secret = os.urandom(16)
         self._loads: dict[str, asyncio.Task[hub.Stream]] = {}
         self._shares: dict[str, _Share] = {}
-        self._replayed = kept_bytes.KeptBytes(kept.most)
+        self._replay_bytes = kept_bytes.KeptBytes(request_bytes.most)
         self._turns = Turns(READING)
 
     async def stream(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
         """The stream of `rid`, complete up to now, for its owner.
 
-        Another principal's response costs the look-ups of one that does not exist, so that the time
-        of the refusal does not tell which it was.
+        Another principal's response costs as much as one that does not exist, so that the time of
+        the refusal does not reveal which it was.
 
         Raises:
             NotFound: also when it is not `owner`'s.
             log.HistoryLost, log.LogUnavailable
-            errors.ApiError: 429, `owner` has too many look-ups under way, or watches too much.
+            errors.ApiError: 429, `owner` has too many running look-ups, or watches too much.
         """
         stream = self._live.streams.get(rid)
         if stream is None or rid in self._loads:
-            mine = rid not in self._loads
+            starts_load = rid not in self._loads
             stream = await self._loaded_stream(rid, address, owner)
-            if mine and stream.owner != owner:
+            if starts_load and stream.owner != owner:
                 raise NotFound(rid)  # the look-up went as far as that of an unknown id
         if stream.owner != owner:
             await self.miss(rid, address, owner)
         return stream
 
     async def miss(self, rid: str, address: ids.Address, owner: records.Owner) -> NoReturn:
-        """Look for a response that does not exist, in the place of `rid`. Raises like `stream`."""
+        """Look up a response that does not exist instead of `rid`. Raises like `stream`."""
         entropy = hashlib.blake2b(rid.encode(), key=self._secret, digest_size=ids.RANDOM_BYTES)
         await self._loaded_stream(ids.mint(address, entropy.digest()), address, owner)
         raise NotFound(rid)
@@ -127,13 +127,13 @@ class LookUp:
             share.count += 1
             task = asyncio.create_task(self._load(rid, address, owner, share))
             self._loads[rid] = task
-            task.add_done_callback(lambda t: self._loaded(rid, owner, t))
+            task.add_done_callback(lambda t: self._on_loaded(rid, owner, t))
         # One watcher that goes away must not end the look-up of the others.
         return await asyncio.shield(task)
 
     async def request_of(self, stream: hub.Stream) -> records.Request:
-        """The request record of a stream. Requests go before answers: the archive may have one
-        whose answer the log still holds.
+        """The request record of a stream. The log loses requests before answers, so the archive may
+        have a request whose answer the log still has.
 
         Raises:
             log.HistoryLost: neither log nor archive has it.
@@ -142,8 +142,8 @@ class LookUp:
         """
         request = None if stream.archived else await self._logged_request(stream)
         if request is None and stream.owner is not None:
-            found = await self._archive.find(stream.rid, stream.owner)
-            request = found.request if found is not None else None
+            row = await self._archive.find(stream.rid, stream.owner)
+            request = row.request if row is not None else None
         if request is None:
             raise log.HistoryLost(f"the request of {stream.rid} is not there any more")
         return request
@@ -155,11 +155,11 @@ class LookUp:
         return records.decode_request(value)
 
     def cancel(self) -> None:
-        """Cancel the look-ups under way."""
+        """Cancel the running look-ups."""
         for task in list(self._loads.values()):
             task.cancel()
 
-    def _loaded(self, rid: str, owner: records.Owner, task: asyncio.Task[hub.Stream]) -> None:
+    def _on_loaded(self, rid: str, owner: records.Owner, task: asyncio.Task[hub.Stream]) -> None:
         self._loads.pop(rid, None)
         self._shares[owner.key].count -= 1
         if not self._shares[owner.key].count:
@@ -170,64 +170,64 @@ class LookUp:
     async def _load(
         self, rid: str, address: ids.Address, owner: records.Owner, share: _Share
     ) -> hub.Stream:
-        started = self._clock()
+        start = self._clock()
         try:
             async with asyncio.timeout(DEADLINE_S), share.turns:
-                stream = await self._found(rid, address, owner)
+                stream = await self._find(rid, address, owner)
                 if stream.owner == owner:  # who may have deleted it at another instance
                     await self._deletions.caught_up(rid)
         except TimeoutError as error:
             raise log.LogUnavailable(f"no answer in {DEADLINE_S:.0f} s") from error
-        telemetry.REPLAY_SECONDS.observe(self._clock() - started)
+        telemetry.REPLAY_SECONDS.observe(self._clock() - start)
         if stream.owner == owner:
             self._count(stream, owner)
         return stream
 
-    async def _found(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
-        """The stream from the log or, where the log has it no longer, from the archive. Of a log
-        that was rolled back the archive may have more, under an id that looks unknown."""
+    async def _find(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
+        """The stream from the log or, if the log has lost it, from the archive. If the log was
+        rolled back, the archive may have responses that are unknown to the log."""
         try:
             if address.incarnation != self._tag:
                 raise log.HistoryLost(f"{rid} belongs to another log")
             return await self._replay(rid, address, owner)
         except log.HistoryLost:
-            found = await self._archive.find(rid, owner)
-            if found is None:
+            row = await self._archive.find(rid, owner)
+            if row is None:
                 raise
         except NotFound:
-            found = await self._archive.held(rid, owner)
-            if found is None:
+            row = await self._archive.find_if_available(rid, owner)
+            if row is None:
                 raise
-        self._live.streams.drop(rid)  # what was begun
-        stream = archived.stream_of(found, self._kept)
+        self._live.streams.drop(rid)  # the unfinished stream
+        stream = archived.build_stream(row, self._request_bytes)
         self._live.streams.add(stream)
         return stream
 
     def _count(self, stream: hub.Stream, owner: records.Owner) -> None:
-        fits = self._replayed.fits(owner.key, stream.memory)
+        fits = self._replay_bytes.fits(owner.key, stream.memory)
         if not fits:
             self._live.streams.drop_unused(owner, self._clock() - UNUSED_S)
         # One response alone may be read, however long it is.
-        if fits or self._replayed.of(owner.key):
-            stream.count_replayed(self._replayed)
+        if fits or self._replay_bytes.of(owner.key):
+            stream.charge_replay(self._replay_bytes)
 
     async def _replay(self, rid: str, address: ids.Address, owner: records.Owner) -> hub.Stream:
-        """Find all that the log has of `rid`. What is not `owner`'s is searched for to the end, as
-        if it were not there."""
+        """Find all records of `rid`. Another principal's response is searched for to the end, as if
+        it did not exist."""
         await self._live.follow(address.partition)
         # Up to `add` nothing awaits: the tail cannot dispatch between the reading of its position
         # and the registration of the stream.
-        stream = hub.Stream(rid, address.partition, held=[], kept=self._kept)
+        stream = hub.Stream(rid, address.partition, held=[], kept=self._request_bytes)
         live_from = self._live.next_offset(address.partition)
         self._live.streams.add(stream)
         if address.offset > live_from and address.offset > await self._live.end(address.partition):
             # This log has not reached the end that a gateway saw: it was rolled back. The tail may
-            # well be behind that gateway's.
+            # lag behind that gateway's.
             raise log.HistoryLost(f"the log ends before {rid}")
         start = address.offset
         while start < live_from and not (stream.done and stream.owner == owner):
             stop = min(start + STRETCH, live_from)
-            async with self._turns.take(flow_of(owner), stop - start):
+            async with self._turns.acquire(flow_of(owner), stop - start):
                 await self._replay_stretch(stream, start, stop, owner)
             start = stop
             # Another look-up that waits for the free connection has it before the next stretch.
@@ -238,8 +238,8 @@ class LookUp:
         if stream.owner != owner:
             await self._scan_requests(stream, owner)
         if stream.owner != owner:
-            # The response may have been finished and committed while the tail was behind. What a
-            # commit speaks of lies below the end now.
+            # The response may have been finished and committed while the tail lagged. Its records
+            # lie below the present end.
             await self._live.caught_up(stream, lambda: stream.owner == owner)
         stream.identify_by_cancel()
         if stream.series is None:
@@ -256,11 +256,11 @@ class LookUp:
             async for batch in batches:
                 telemetry.REPLAYED_RECORDS.inc(len(batch))
                 for record in batch:
-                    decoded = (
+                    token_record = (
                         records.token_of(record.key, record.value) if record.key == key else None
                     )
-                    if decoded is not None:
-                        stream.apply(decoded, record.offset, record.timestamp)
+                    if token_record is not None:
+                        stream.apply(token_record, record.offset, record.timestamp)
                 if stream.done and stream.owner == owner:
                     return
 
@@ -270,20 +270,20 @@ class LookUp:
         """Find the request in its pool's topics, and identify the stream by it. An unfinished one
         lies at or above the group's committed offset (log rule §10)."""
         for pool in self._pools():
-            committed = {} if from_beginning else await self._offsets.committed(topics.group(pool))
+            offsets = {} if from_beginning else await self._offsets.committed(topics.group(pool))
             for priority in topics.CLASSES:
                 topic, partition = topics.requests(pool, priority), stream.partition
                 begin = (await self._offsets.beginnings(topic, [partition]))[partition]
                 end = (await self._offsets.ends(topic, [partition]))[partition]
-                start = max(begin, commits.finished_below(committed.get((topic, partition))))
+                start = max(begin, commits.finished_below(offsets.get((topic, partition))))
                 value = await self._request_in(topic, partition, start, end, stream.rid, owner)
                 request = records.decode_request(value)
                 if value is not None and request is not None:
                     stream.identify(request.owner, request.echo)
                     if request.owner == owner:
                         stream.ttl_ms = request.ttl_ms
-                        if self._kept.fits(owner.key, len(value)):
-                            stream.keep_request(value)
+                        if self._request_bytes.fits(owner.key, len(value)):
+                            stream.store_request(value)
                         return value
         return None
 
@@ -302,7 +302,7 @@ class LookUp:
         self, topic: str, partition: int, start: int, end: int, rid: str, owner: records.Owner
     ) -> bytes | None:
         """The request record of `rid`. The search ends early only for its owner."""
-        found: bytes | None = None
+        value: bytes | None = None
         async with contextlib.aclosing(self._replays.read(topic, partition, start, end)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -314,7 +314,7 @@ class LookUp:
                         and request.rid == rid
                         and not request.late(record.timestamp)
                     ):
-                        found = record.value
+                        value = record.value
                         if request.owner == owner:
-                            return found
-        return found
+                            return value
+        return value

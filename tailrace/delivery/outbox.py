@@ -1,8 +1,8 @@
-"""One subscriber's place in a response's event series, and the verdict on a slow one (pure).
+"""One subscriber's position in a response's event series, and the verdict on a slow one (pure).
 
 The events of a response are encoded once and kept in one list. An outbox is a cursor into it: a
-thousand subscribers share one copy, and a slow one costs no memory of its own. Merging means that
-one batch holds everything that has piled up.
+thousand subscribers share one copy, and a slow one needs no memory of its own. Merging means that
+one batch has everything that has accumulated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Slow(Exception):
 
 
 class Outbox:
-    """A cursor with a bound on what may pile up.
+    """A cursor with a bound on the bytes that may accumulate.
 
     Attributes:
         _events: the response's events, index = sequence_number; owned by the stream, which only
@@ -35,7 +35,7 @@ class Outbox:
         _undelivered_bytes: bytes that arrived since the last `dequeue`; 0 after each. A
             subscriber that reads is never slow, however long its replay.
         _since: when the first of them arrived. One fetch can bring more than the bound at once,
-            which says nothing about the subscriber.
+            even if the subscriber is fast.
         _last: sequence_number of the terminal event; None until it is known.
         _moment: the newest event that is in no series, if the subscriber has not got it; None
             otherwise.
@@ -71,7 +71,7 @@ class Outbox:
         self._moment: events.Event | None = None
         self.slow = False
 
-    def arrived(self, size: int, now: float) -> None:
+    def on_arrival(self, size: int, now: float) -> None:
         """`size` more bytes are in the series; `now` in monotonic seconds."""
         if not self._undelivered_bytes:
             self._since = now
@@ -80,20 +80,20 @@ class Outbox:
             self.slow = True
         self._wake()
 
-    def tell(self, moment: events.Event) -> None:
-        """An event that is in no series and repeats the number of the last one that is. It is of
-        use only to a subscriber that has all events up to that number and none behind it. A newer
-        one replaces it."""
+    def publish(self, moment: events.Event) -> None:
+        """Offer an event that is not in the series and repeats the number of the last one. Only a
+        subscriber that has exactly the events up to that number gets it. A newer one replaces
+        it."""
         if self._next <= moment.sequence_number + 1:
             self._moment = moment
             self._wake()
 
     def close(self) -> None:
-        """Wake no reader any more. The one to be woken refers to this outbox: together they would
-        keep the response's events until the garbage collector comes."""
+        """Wake the reader no more. The callback refers to this outbox: the cycle would hold the
+        response's events until the garbage collector runs."""
         self._wake = _nobody
 
-    def finished(self, last: int) -> None:
+    def finish(self, last: int) -> None:
         """Nothing follows sequence_number `last`."""
         self._last = last
         self._wake()
@@ -109,7 +109,7 @@ class Outbox:
         return self.slow or self.ended or self._next < len(self._events) or self._moment is not None
 
     def dequeue(self, limit: int = BATCH_BYTES) -> list[events.Event]:
-        """What is there, up to about `limit` bytes; empty if nothing is.
+        """The pending events, up to about `limit` bytes.
 
         Raises:
             Slow: the bound was passed.
@@ -117,15 +117,15 @@ class Outbox:
         if self.slow:
             raise Slow
         start = stop = self._next
-        size, there = 0, len(self._events)
-        while stop < there and size < limit:
+        size, count = 0, len(self._events)
+        while stop < count and size < limit:
             size += len(self._events[stop].body)
             stop += 1
         self._next = stop
         self._undelivered_bytes = 0
-        found = self._events[start:stop]
-        if self._moment is not None and stop == there:
+        batch = self._events[start:stop]
+        if self._moment is not None and stop == count:
             if self._moment.sequence_number == stop - 1:
-                found.append(self._moment)
+                batch.append(self._moment)
             self._moment = None
-        return found
+        return batch

@@ -1,4 +1,4 @@
-"""Questions that a service cannot start or go on without."""
+"""Queries that a service cannot run without."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tailrace.retry import retry_until
 T = TypeVar("T")
 
 
-async def persist(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until the log answers."""
-    return await retry_until(ask, on=log.LogUnavailable, pause_s=log.RETRY_S)
+async def persist(query: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a query until the log answers."""
+    return await retry_until(query, on=log.LogUnavailable, pause_s=log.RETRY_S)

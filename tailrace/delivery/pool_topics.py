@@ -1,4 +1,4 @@
-"""Whether the topics of pools are there."""
+"""Whether the topics of pools exist."""
 
 from __future__ import annotations
 

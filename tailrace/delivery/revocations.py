@@ -1,4 +1,4 @@
-"""Which credentials are revoked, as this instance knows it from the log."""
+"""The revoked credentials, as this instance has read them from the log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FORGET_S: Final = 60.0
 
 
 class Revocations:
-    """Folds `llm.revocations`. What was read holds while the broker is away.
+    """Folds `llm.revocations`. The revocations read so far hold while the broker is away.
 
     Attributes:
         known: the revocations.
         on_revoked: called after each batch of records that refuses more than before.
-        _forget_at: when revocations that are over are dropped next (seconds, by the clock).
+        _forget_at: when expired revocations are dropped next (seconds, by the clock).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Revocations:
         """`clock` gives seconds since the epoch."""
         self._reader = reader
         self._clock = clock
-        self._topic = WholeTopic(topics.REVOCATIONS, reader, offsets, self._take)
+        self._topic = WholeTopic(topics.REVOCATIONS, reader, offsets, self._apply)
         self.known = RevocationList()
         self.on_revoked: Callable[[], None] = lambda: None
         self._forget_at = 0.0
@@ -49,8 +49,8 @@ class Revocations:
         return self.known.refuses(principal)
 
     async def caught_up(self) -> None:
-        """Wait until everything is known that the log holds now. Raises log.LogUnavailable. Not for
-        what is asked on each request: `refuses` answers from what was read."""
+        """Wait until everything is known that the log holds now. Raises log.LogUnavailable. Too
+        slow for each request: `refuses` answers from what was read."""
         await self._topic.caught_up()
 
     async def run(self) -> None:
@@ -60,13 +60,13 @@ class Revocations:
         finally:
             await self._reader.stop()
 
-    async def _take(self, batch: list[log.Record]) -> None:
+    async def _apply(self, batch: list[log.Record]) -> None:
         now, more = self._clock(), False
         for record in batch:
-            decoded = records.revocation_of(record.key, record.value)
-            if decoded is not None:
-                more |= self.known.apply(decoded, now)
-            elif record.value is not None:  # compaction's own marks have none
+            revocation = records.revocation_of(record.key, record.value)
+            if revocation is not None:
+                more |= self.known.apply(revocation, now)
+            elif record.value is not None:  # tombstones have none
                 telemetry.IGNORED_RECORDS.labels(reason="garbage_revocation").inc()
         if more:
             self.on_revoked()

@@ -1,4 +1,4 @@
-"""One subscriber of one response, and a response as it stands."""
+"""One subscriber of one response, and a snapshot of a response."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class NotFound(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A response as it stands.
+class Snapshot:
+    """A response in its present state.
 
     Attributes:
         response: the Response object.
-        phase: where the fold stands.
+        phase: the phase of the fold.
         echo: the static part of the Response object, as the request record holds it.
         claim: the first accepted claim; None before there is one.
         owner: the principal whose response it is.
         withdrawn: the gateway that wrote its request has withdrawn it.
-        tokens: how many were accepted.
-        archived: the log has it no longer.
+        tokens: the number of accepted tokens.
+        archived: the log has lost it.
     """
 
     response: dict[str, Any]
@@ -77,7 +77,7 @@ class Subscription:
 
     @property
     def status(self) -> str:
-        """Status of the response as it stands."""
+        """The present status of the response."""
         series = self._stream.series
         return str(series.snapshot()["status"]) if series is not None else "queued"
 
@@ -93,42 +93,43 @@ class Subscription:
 
     @property
     def state(self) -> fold.Fold:
-        """The response under the reader rule, as far as this instance has read."""
+        """The response under the reader rule, by the records that this instance has read."""
         return self._stream.state
 
     @property
     def vectors(self) -> tuple[bytes, ...]:
-        """Those of an embeddings request that has ended; else none."""
+        """The vectors of an embeddings request that has ended; else none."""
         return self._stream.vectors
 
     @property
     def response(self) -> dict[str, Any]:
-        """The Response object as it stands."""
+        """The present Response object."""
         return self._series.snapshot()
 
     def pending(self) -> list[events.Event]:
-        """What has arrived, without waiting; empty when nothing has or the end was returned.
+        """The events that have arrived, without waiting; empty if there are none or the end was
+        returned.
 
         Raises:
-            outbox.Slow: this subscriber fell too far behind.
+            outbox.Slow: this subscriber lags too much.
             log.HistoryLost: the log lost the response.
         """
-        arrived = [] if self._stream.hidden else self._box.dequeue()
-        if not arrived and self._stream.lost is not None:
+        batch = [] if self._stream.hidden else self._box.dequeue()
+        if not batch and self._stream.lost is not None:
             raise self._stream.lost
-        return arrived
+        return batch
 
     async def next_events(self) -> list[events.Event]:
         """Wait for events and return all that are pending (a bounded batch).
 
-        An empty list says that the terminal event was returned before, or that a keep-alive is due.
-        Safe to cancel: an event is removed only when it is returned. Raises like `pending`.
+        An empty list means that the terminal event was returned before, or that a keep-alive is
+        due. Safe to cancel: an event is removed only when it is returned. Raises like `pending`.
         """
         while True:
-            arrived = self.pending()
-            if arrived or self._box.ended or self._keepalive_due:
+            batch = self.pending()
+            if batch or self._box.ended or self._keepalive_due:
                 self._keepalive_due = False
-                return arrived
+                return batch
             self._event.clear()
             await self._event.wait()
 

@@ -44,25 +44,25 @@ class TokenTail:
 
     def follow(self, partition: int, offset: int) -> None:
         """Read `partition` from `offset` on."""
-        self._of(partition).follow(partition, offset)
+        self._reader(partition).follow(partition, offset)
 
     def leave(self, partition: int) -> None:
         """Stop reading `partition`."""
-        self._of(partition).leave(partition)
+        self._reader(partition).leave(partition)
 
     def follows(self, partition: int) -> bool:
         """Whether `partition` is, or is about to be, followed."""
-        return self._of(partition).follows(partition)
+        return self._reader(partition).follows(partition)
 
     def next_offset(self, partition: int) -> int:
         """Next offset of a followed partition: everything below it was returned, or lies before the
         start."""
-        return self._of(partition).next_offset(partition)
+        return self._reader(partition).next_offset(partition)
 
     async def stop(self) -> None:
         """Close the connections; positions stay."""
         for reader in self.readers:
             await reader.stop()
 
-    def _of(self, partition: int) -> interfaces.TailReader:
+    def _reader(self, partition: int) -> interfaces.TailReader:
         return self._long_polled if partition in self._preferred else self._on_demand

@@ -1,4 +1,4 @@
-"""Turns at something of which few may use it at once, fair between principals."""
+"""Turns at a resource that only a few may use at once, fair between principals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tailrace.fair_queue import FairQueue, Flow
 
 
 class Turns:
-    """A number of places.
+    """A number of slots.
 
     Attributes:
-        _free: places that are not taken.
-        _waiting: those who wait for one.
+        _free: free slots.
+        _waiting: callers that wait for one.
     """
 
     def __init__(self, places: int) -> None:
@@ -22,16 +22,16 @@ class Turns:
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
 
     @contextlib.asynccontextmanager
-    async def take(self, flow: Flow, cost: float) -> AsyncIterator[None]:
-        """Wait for a place and have it while the block runs. `cost` is what it will take, in any
+    async def acquire(self, flow: Flow, cost: float) -> AsyncIterator[None]:
+        """Wait for a slot and hold it while the block runs. `cost` is the work of the block, in any
         unit."""
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.push(flow, granted, cost)
+        grant: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.push(flow, grant, cost)
         self._grant()
         try:
-            await granted
+            await grant
         except asyncio.CancelledError:
-            if not self._waiting.remove(flow, granted):
+            if not self._waiting.remove(flow, grant):
                 self._give_back()
             raise
         try:
@@ -44,7 +44,7 @@ class Turns:
         self._grant()
 
     def _grant(self) -> None:
-        while self._free and (taken := self._waiting.pop()) is not None:
+        while self._free and (entry := self._waiting.pop()) is not None:
             self._free -= 1
-            if not taken[1].done():
-                taken[1].set_result(None)
+            if not entry[1].done():
+                entry[1].set_result(None)

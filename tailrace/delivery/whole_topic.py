@@ -11,7 +11,7 @@ from tailrace.delivery.persist import persist
 from tailrace.log import interfaces
 from tailrace.log.identity import require_not_rolled_back
 
-# Longer than for a tail: who changed something is to read the change, not a refusal.
+# Longer than for a tail: a caller that changed something must read the change, not a refusal.
 CAUGHT_UP_S: Final = 5.0
 
 
@@ -20,7 +20,7 @@ class WholeTopic:
 
     Attributes:
         ready: everything was read that the topic held at the start of `run`.
-        _taken: for each partition, the offset below which `take` has returned.
+        _applied: for each partition, the offset below which `apply` has returned.
     """
 
     def __init__(
@@ -28,21 +28,21 @@ class WholeTopic:
         topic: str,
         reader: interfaces.TailReader,
         offsets: interfaces.OffsetQueries,
-        take: Callable[[list[log.Record]], Awaitable[None]],
+        apply: Callable[[list[log.Record]], Awaitable[None]],
     ) -> None:
-        """`take` gets the records of each poll, also when there are none."""
+        """`apply` gets the records of each poll, also when there are none."""
         self._topic = topic
         self._reader = reader
         self._offsets = offsets
-        self._take = take
+        self._apply = apply
         self.ready = False
-        self._taken: dict[int, int] = {}
-        self._catch_up = CatchUp(topic, offsets, lambda p: self._taken.get(p, -1))
+        self._applied: dict[int, int] = {}
+        self._catch_up = CatchUp(topic, offsets, lambda p: self._applied.get(p, -1))
 
     async def caught_up(
         self, partitions: Iterable[int] = (0,), within_s: float | None = None
     ) -> None:
-        """Wait until everything was taken that these partitions hold now. `within_s`: None is
+        """Wait until the present records of these partitions were applied. `within_s`: None is
         `CAUGHT_UP_S`.
 
         Raises:
@@ -53,8 +53,8 @@ class WholeTopic:
         )
 
     async def run(self, start: Mapping[int, int] | None = None) -> None:
-        """Read until cancelled. `start`: offsets below which everything is known already; one above
-        the end is of a log that was rolled back, and its partition is read from its beginning.
+        """Read until cancelled. `start`: offsets below which everything is known already. If one is
+        above the end, the log was rolled back, and its partition is read from its beginning.
 
         Raises:
             log.LogChanged: the log was rolled back.
@@ -63,8 +63,10 @@ class WholeTopic:
         begins = await self._beginnings(count)
         ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
         for partition, offset in begins.items():
-            known = (start or {}).get(partition, 0)
-            begins[partition] = max(offset, known) if known <= ends[partition] else offset
+            start_offset = (start or {}).get(partition, 0)
+            begins[partition] = (
+                max(offset, start_offset) if start_offset <= ends[partition] else offset
+            )
             self._reader.follow(partition, begins[partition])
         while True:
             self.ready = self.ready or all(
@@ -77,15 +79,15 @@ class WholeTopic:
                 positions = dict(self._reader.positions)
                 ends = await persist(lambda: self._offsets.ends(self._topic, range(count)))
                 require_not_rolled_back(self._topic, positions, ends)
-                # Compaction removed the record at the position. Its successors say the same.
+                # Compaction removed the record at the position. Its successors replace it.
                 for partition, offset in (await self._beginnings(count)).items():
                     position = self._reader.positions.get(partition, 0)
                     self._reader.follow(partition, max(offset, position))
                 continue
-            await self._take(batch)
-            # Only now: the reader's own positions are those of what it handed over.
-            self._taken = dict(self._reader.positions)
-            self._catch_up.moved()
+            await self._apply(batch)
+            # Only now: the reader's own positions are those of the records that it has returned.
+            self._applied = dict(self._reader.positions)
+            self._catch_up.on_move()
 
     async def _beginnings(self, count: int) -> dict[int, int]:
         return await persist(lambda: self._offsets.beginnings(self._topic, range(count)))

@@ -49,7 +49,7 @@ async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
     folded = await Fold(engine).all(log_.history(whole))
     assert (folded.rows, folded.garbage) == (1, 0)
     found = await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key)
-    assert found == reader.Archived(whole, {"a": "b"})
+    assert found == reader.ArchivedResponse(whole, {"a": "b"})
     assert await sql_reader.SqlReader(engine).find(whole.rid, BOB.key) is None
     assert await sql_reader.SqlReader(engine).find(rid(2), ALICE.key) is None
 
@@ -138,10 +138,10 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
     assert await reading.metadata([early.rid, others.rid], ALICE.key) == {
         early.rid: {"now": "early"}
     }
-    wanted = reader.Wanted(ALICE.key, fold.RESPONSE, metadata={"now": "late"})
-    assert [g[0].history.rid for g in await reading.listed(wanted)] == [late.rid]
-    wanted = reader.Wanted(ALICE.key, fold.RESPONSE, metadata={"was": "so"})
-    assert [g[0].history.rid for g in await reading.listed(wanted)] == [others.rid]
+    wanted = reader.ListQuery(ALICE.key, fold.RESPONSE, metadata={"now": "late"})
+    assert [g[0].history.rid for g in await reading.list_responses(wanted)] == [late.rid]
+    wanted = reader.ListQuery(ALICE.key, fold.RESPONSE, metadata={"was": "so"})
+    assert [g[0].history.rid for g in await reading.list_responses(wanted)] == [others.rid]
 
 
 async def test_pieces_of_files_are_kept_until_their_tombstone(engine: AsyncEngine) -> None:
@@ -200,7 +200,7 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     rids = [[h.rid for h in c] for c in chats]
 
     async def listed(**wanted: Any) -> list[list[str]]:
-        found = await reading.listed(reader.Wanted(ALICE.key, fold.CHAT, **wanted))
+        found = await reading.list_responses(reader.ListQuery(ALICE.key, fold.CHAT, **wanted))
         return [[each.history.rid for each in group] for group in found]
 
     assert await listed() == rids
@@ -211,7 +211,7 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     assert await listed(model="b") == rids[1::2]
     with pytest.raises(reader.UnknownPlace):
         await listed(after=others[0].rid)
-    found = await reading.listed(reader.Wanted(ALICE.key, fold.RESPONSE))
+    found = await reading.list_responses(reader.ListQuery(ALICE.key, fold.RESPONSE))
     assert [g[0].history.rid for g in found] == [rid(500), rid(501)]
 
 
@@ -308,13 +308,13 @@ async def test_dropped_under_its_process_it_is_built_again_without_new_records(
 ) -> None:
     """Symptom: the process went on where it stood, and only partitions with new records were built
     again, when they came."""
-    monkeypatch.setattr(follower, "LOOK_S", 0.05)
+    monkeypatch.setattr(follower, "CHECK_S", 0.05)
     broker = memory_log.MemoryLog(INCARNATION)
     for whole in (history_of(1), history_of(2, partition=1)):
         for key, value in history.parts(whole):
             partition = history.partition(whole.rid, PARTITIONS)
             broker.put(topics.HISTORY, partition, key.encode(), value)
-    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
+    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.TOPICS}
     running = follower.Follower(
         engine, INCARNATION, readers, broker.offsets(), broker.replays(), broker.writer()
     )
@@ -449,7 +449,7 @@ async def test_one_that_is_behind_says_so(
 ) -> None:
     log_ = Topics()
     await Fold(engine).all(log_.history(history_of(1)))
-    await sql_reader.SqlReader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
-    monkeypatch.setattr(sql_reader, "BEHIND_S", 0.2)
+    await sql_reader.SqlReader(engine).wait_until_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
+    monkeypatch.setattr(sql_reader, "FOLD_WAIT_S", 0.2)
     with pytest.raises(reader.ArchiveUnavailable, match="behind"):
-        await sql_reader.SqlReader(engine).wait_folded(INCARNATION, topics.HISTORY, {0: 2})
+        await sql_reader.SqlReader(engine).wait_until_folded(INCARNATION, topics.HISTORY, {0: 2})

@@ -28,7 +28,7 @@ async def test_the_command_takes_them_up_again_from_the_log(
 
     monkeypatch.setattr(fold, "columns", defective)
     engine = database.engine(url, create=True)
-    readers = {topic: log.Reader(bare, topic) for topic in fold.FOLLOWED}
+    readers = {topic: log.Reader(bare, topic) for topic in fold.TOPICS}
     offsets, replays, writer = log.Offsets(bare), log.Replays(bare, size=1), log.Writer(bare)
     running = follower.Follower(engine, layout.incarnation, readers, offsets, replays, writer)
     tasks = [asyncio.create_task(running.run()), asyncio.create_task(writer.run())]

@@ -23,7 +23,7 @@ TALK = rid(1).replace("resp_", conversations.PREFIX)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a follower does now and then, it does all the time; a log in memory restarts at once."""
-    monkeypatch.setattr(follower, "LOOK_S", 0.02)
+    monkeypatch.setattr(follower, "CHECK_S", 0.02)
     monkeypatch.setattr(follower, "RESTART_S", 0.0)
 
 
@@ -37,7 +37,7 @@ def broker() -> memory_log.MemoryLog:
 async def following(
     engine: AsyncEngine, broker: memory_log.MemoryLog
 ) -> AsyncIterator[follower.Follower]:
-    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
+    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.TOPICS}
     clients = broker.offsets(), broker.replays(), broker.writer()
     running = follower.Follower(engine, INCARNATION, readers, *clients)
     task = asyncio.create_task(running.run())
@@ -64,11 +64,11 @@ def say(broker: memory_log.MemoryLog, *acts: conversations.Act) -> None:
 
 
 async def until_listed(engine: AsyncEngine, *numbers: int) -> None:
-    read, wanted = sql_reader.SqlReader(engine), reader.Wanted(ALICE.key, fold.RESPONSE)
+    read, wanted = sql_reader.SqlReader(engine), reader.ListQuery(ALICE.key, fold.RESPONSE)
 
     async def listed() -> bool:
         with contextlib.suppress(reader.ArchiveUnavailable):
-            found = await read.listed(wanted)
+            found = await read.list_responses(wanted)
             return [group[0].history.rid for group in found] == [rid(n) for n in numbers]
         return False
 
@@ -111,7 +111,7 @@ async def test_it_says_that_the_log_was_rolled_back_and_is_ready_again(
         await waiting.eventually(lambda: "log_rolled_back" in caplog.text, "a log line")
         await waiting.eventually(lambda: running.ready, "it is ready")
         ends = {0: 1}
-        await sql_reader.SqlReader(engine).wait_folded(INCARNATION, topics.HISTORY, ends)
+        await sql_reader.SqlReader(engine).wait_until_folded(INCARNATION, topics.HISTORY, ends)
 
 
 async def test_what_was_deleted_stays_deleted_though_the_log_has_forgotten_that(

@@ -128,9 +128,13 @@ async def judge(engine: AsyncEngine, seed: int, count: int) -> None:
         for each in whole:
             with case(each.rid):
                 said = changes.get(each.rid, each.request.echo["metadata"])
-                assert await read.find(each.rid, each.owner.key) == reader.Archived(each, said)
-                wanted = reader.Wanted(each.owner.key, fold.RESPONSE, each.model, said, limit=count)
-                groups = await read.listed(wanted)
+                assert await read.find(each.rid, each.owner.key) == reader.ArchivedResponse(
+                    each, said
+                )
+                wanted = reader.ListQuery(
+                    each.owner.key, fold.RESPONSE, each.model, said, limit=count
+                )
+                groups = await read.list_responses(wanted)
                 assert each.rid in [group[0].history.rid for group in groups]
         for name, talk in talks.items():
             with case(name):

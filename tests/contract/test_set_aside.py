@@ -78,7 +78,9 @@ async def retried(
 
 
 async def listed(engine: AsyncEngine) -> list[str]:
-    groups = await sql_reader.SqlReader(engine).listed(reader.Wanted(ALICE.key, fold.RESPONSE))
+    groups = await sql_reader.SqlReader(engine).list_responses(
+        reader.ListQuery(ALICE.key, fold.RESPONSE)
+    )
     return [group[0].history.rid for group in groups]
 
 
@@ -210,7 +212,7 @@ async def test_what_the_log_has_no_longer_is_named_and_forgotten(engine: AsyncEn
 async def test_a_follower_goes_on_and_says_what_it_set_aside(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follower, "LOOK_S", 0.05)
+    monkeypatch.setattr(follower, "CHECK_S", 0.05)
     broker = memory_log.MemoryLog(INCARNATION)
     put_history(broker, history_of(1, created_at=TOO_LARGE))
     put(broker, topics.HISTORY, 0, "garbage\0\ud7ff", b"\xff" * 100)
@@ -218,7 +220,7 @@ async def test_a_follower_goes_on_and_says_what_it_set_aside(
     put(broker, topics.CONVERSATIONS, 1, "conv_\0", b"{}")
     put(broker, fold.DELETIONS, 1, "\0", b"{}")
     put_history(broker, history_of(2))
-    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.FOLLOWED}
+    readers = {topic: broker.reader(topic, wait_ms=20) for topic in fold.TOPICS}
     running = follower.Follower(
         engine, INCARNATION, readers, broker.offsets(), broker.replays(), broker.writer()
     )
@@ -246,7 +248,7 @@ async def test_a_follower_goes_on_and_says_what_it_set_aside(
     ],
 )
 def test_a_database_that_is_away_is_no_fault_of_a_record(error: Exception) -> None:
-    assert not database.refused(error)
+    assert not database.is_data_error(error)
 
 
 async def test_a_database_without_its_tables_is_no_fault_of_a_record(engine: AsyncEngine) -> None:

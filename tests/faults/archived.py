@@ -73,14 +73,14 @@ async def compare(d: drill.Drill) -> tuple[int, list[str]]:
 async def folded(on: stage.Stage) -> None:
     """Wait until the archive has all that the topics hold."""
     layout, offsets = await log.layout(on.kafka.bootstrap), log.Offsets(on.kafka.bootstrap)
-    made = reader.of(on.archive_url)
+    made = reader.open_reader(on.archive_url)
     assert made is not None
 
     async def there() -> bool:
-        for topic in fold.FOLLOWED:
+        for topic in fold.TOPICS:
             ends = await offsets.ends(topic, range(await offsets.partitions(topic)))
             try:
-                await made.wait_folded(layout.incarnation, topic, ends)
+                await made.wait_until_folded(layout.incarnation, topic, ends)
             except reader.ArchiveUnavailable:
                 return False
         return True

@@ -263,7 +263,7 @@ def positions_before_rows() -> None:
 
     fold = folding.Folding._fold
 
-    async def losing(self: Any, connection: Any, new: Any) -> folding.Folded:
+    async def losing(self: Any, connection: Any, new: Any) -> folding.FoldResult:
         return await fold(self, connection, new[:-1] if len(new) > 1 else new)
 
     folding.Folding._fold = losing  # type: ignore[method-assign]

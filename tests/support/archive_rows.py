@@ -73,7 +73,7 @@ class Fold(folding.Folding):
             if self._into is not None:
                 self._into.put(each.topic, each.partition, each.key, None)
 
-    async def all(self, batch: Sequence[log.Record]) -> folding.Folded:
+    async def all(self, batch: Sequence[log.Record]) -> folding.FoldResult:
         return await self.apply(batch, await self.starts(batch))
 
     async def starts(self, batch: Sequence[log.Record]) -> dict[tuple[str, int], int]:

@@ -45,7 +45,7 @@ def over(
         pools=lambda: ["default"],
         preferred=preferred,
         clock=clock,
-        kept=kept,
+        request_bytes=kept,
         archive=archive,
     )
 

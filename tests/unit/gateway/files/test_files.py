@@ -113,7 +113,7 @@ async def test_a_file_that_is_half_a_day_old_is_written_again_where_it_is_named(
 
 
 def files_at(
-    parts: gateway_parts.Parts, now_ms: float, archive: archived.Archived | None = None
+    parts: gateway_parts.Parts, now_ms: float, archive: archived.ArchiveQueries | None = None
 ) -> gateway_files.Files:
     """As another gateway has them, at this time."""
     return gateway_files.Files(
@@ -129,7 +129,7 @@ def files_at(
 async def archive(tmp_path: Path) -> AsyncIterator[tuple[str, reader.Reader]]:
     """An archive that nobody has folded anything into: its URL, and a reader."""
     url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-    made = reader.of(url)
+    made = reader.open_reader(url)
     assert made is not None
     yield url, made
     await made.stop()
@@ -156,7 +156,7 @@ async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
         await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         log_name = parts.broker.layout.incarnation
-        kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
+        kept = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
         moved = files_at(parts, place.ms, kept)  # by its age it could be named again
         (part,) = images.parts(await moved.whole(first.owner, first.messages))
         assert base64.b64decode(part["data"]) == LARGE
@@ -181,7 +181,7 @@ async def test_a_file_in_the_archive_that_is_another_is_lost(
         await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         log_name = parts.broker.layout.incarnation
-        kept = archived.Archived(archive[1], parts.broker.offsets(), log_name)
+        kept = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
         with pytest.raises(log.HistoryLost):
             await files_at(parts, place.ms, kept).whole(first.owner, first.messages)
 

@@ -44,7 +44,7 @@ class Place:
                 writer,
                 self.broker.replays(),
                 self.broker.offsets(),
-                archived.Archived(None, self.broker.offsets(), ""),
+                archived.ArchiveQueries(None, self.broker.offsets(), ""),
                 lambda: self.now,
             ),
             lambda: self.now,

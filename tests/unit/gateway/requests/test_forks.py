@@ -144,7 +144,7 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
     for cut in (False, True):
         if cut:
             broker.delete_below(topics.TOKENS, 0, len(written))
-        async with gateway_parts.running(broker, archive=reader.of(url)) as parts:
+        async with gateway_parts.running(broker, archive=reader.open_reader(url)) as parts:
             parts.answer(await fork(parts, rid, of={"replace": "x"}))
             made = parts.requests()[-1]
             assert made.messages == source.messages
@@ -160,7 +160,7 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
             assert parts.requests()[-1].fork == records.Fork(
                 rid, 1, source=records.ForkSource("rev", "tok", [0])
             )
-    async with gateway_parts.running(broker, archive=reader.of(url)) as parts:
+    async with gateway_parts.running(broker, archive=reader.open_reader(url)) as parts:
         await parts.operations.delete(rid, source.owner)
         assert (await refused(parts, rid)).code == "previous_response_not_found"
 

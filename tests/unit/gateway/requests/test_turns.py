@@ -30,7 +30,7 @@ async def archive(tmp_path: Path) -> AsyncIterator[reader.Reader]:
     engine = database.engine(url, create=True)
     await migration.migrate(engine)
     await engine.dispose()
-    made = reader.of(url)
+    made = reader.open_reader(url)
     assert made is not None
     yield made
     await made.stop()

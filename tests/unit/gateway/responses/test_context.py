@@ -178,11 +178,11 @@ class Log:
         self.shown, self.phase = shown, phase
         self.asked = 0
 
-    async def find(self, rid: str, owner: records.Owner) -> delivery.Found:
+    async def find(self, rid: str, owner: records.Owner) -> delivery.Snapshot:
         self.asked += 1
         if rid != RID or owner != ALICE:
             raise delivery.NotFound(rid)
-        return delivery.Found(self.shown, self.phase, self.shown, None, ALICE)
+        return delivery.Snapshot(self.shown, self.phase, self.shown, None, ALICE)
 
     async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
         return records.Request(

@@ -77,7 +77,7 @@ class Gateway:
             self.writer,
             broker.replays(),
             broker.offsets(),
-            archived.Archived(None, broker.offsets(), ""),
+            archived.ArchiveQueries(None, broker.offsets(), ""),
         )
         self.uploads = uploads.Uploads(
             broker.layout.tag,

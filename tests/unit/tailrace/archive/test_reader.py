@@ -16,8 +16,8 @@ def test_a_service_without_an_archive_loads_no_database_library(service: str) ->
 
 
 async def test_an_url_is_an_archive_and_none_is_none() -> None:
-    assert reader.of("") is None
-    made = reader.of("sqlite:////nowhere/archive.sqlite3")
+    assert reader.open_reader("") is None
+    made = reader.open_reader("sqlite:////nowhere/archive.sqlite3")
     assert isinstance(made, sql_reader.SqlReader)
     with pytest.raises(reader.ArchiveUnavailable):
         await made.find("resp_x", "owner")

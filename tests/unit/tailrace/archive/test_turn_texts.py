@@ -27,14 +27,14 @@ def test_answers_are_the_messages_of_the_response(
         echo = {**request.echo, file_search.MEMBER: search}
         request = msgspec.structs.replace(request, echo=echo)
     whole = history.from_records(request, accepted, ENDED_MS)
-    series = archived.stream_of(whole).series
+    series = archived.build_stream(whole).series
     assert series is not None
     shown = [
-        (item["id"], turn_texts.text_of(item))
+        (item["id"], turn_texts.item_text(item))
         for item in series.snapshot()["output"]
-        if item["type"] == "message" and turn_texts.text_of(item)
+        if item["type"] == "message" and turn_texts.item_text(item)
     ]
-    assert [each for each in turn_texts.answered(whole) if each.text] == shown
+    assert [each for each in turn_texts.answer_texts(whole) if each.text] == shown
 
 
 def with_input(*items: dict[str, Any], **more: Any) -> history.History:
@@ -55,9 +55,9 @@ def test_what_is_left_out_is_not_there() -> None:
         ],
     }
     whole = with_input(first, second)
-    assert turn_texts.of_turn(whole, ()) == "one\ntwo\nthe answer "
+    assert turn_texts.turn_text(whole, ()) == "one\ntwo\nthe answer "
     left_out = {ids.item_id(whole.rid, "msg_1_"), ids.item_id(whole.rid)}
-    assert turn_texts.of_turn(whole, left_out) == "one"
+    assert turn_texts.turn_text(whole, left_out) == "one"
 
 
 @cases.each(
@@ -72,16 +72,16 @@ def test_what_is_left_out_is_not_there() -> None:
     ],
 )
 def test_other_items_have_no_text(item: dict[str, Any]) -> None:
-    assert turn_texts.text_of(item) == ""
-    assert turn_texts.of_turn(with_input(item), ()) == "the answer "
+    assert turn_texts.item_text(item) == ""
+    assert turn_texts.turn_text(with_input(item), ()) == "the answer "
 
 
 @pytest.mark.parametrize("reason", ["failed", "expired"])
 def test_a_turn_that_failed_has_none(reason: str) -> None:
-    assert turn_texts.of_turn(with_input(reason=reason), ()) == ""
+    assert turn_texts.turn_text(with_input(reason=reason), ()) == ""
 
 
 def test_a_long_question_leaves_room_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "MAX_CHARACTERS", 5)
     long = {"role": "user", "content": "q" * 99}
-    assert turn_texts.of_turn(with_input(long), ()) == "qqqqq\nthe a"
+    assert turn_texts.turn_text(with_input(long), ()) == "qqqqq\nthe a"

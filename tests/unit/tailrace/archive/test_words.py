@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tailrace.archive import words
 from tests.support import cases
 
-parsed = words.Question.parsed
+parsed = words.Question.parse
 
 
 @cases.each(
@@ -27,11 +27,11 @@ parsed = words.Question.parsed
     ],
 )
 def test_words_of_a_text(text: str, expected: list[str]) -> None:
-    assert words.of(text) == expected
+    assert words.words_in(text) == expected
 
 
 def test_an_index_has_the_words_of_each_owner_apart() -> None:
-    mine, others = (words.indexed("a b", owner) for owner in ("alice", "bob"))
+    mine, others = (words.index_words("a b", owner) for owner in ("alice", "bob"))
     assert not {*mine} & {*others}
     assert [word[8:] for word in mine] == ["a", "b"]
     terms = parsed("b a").terms("alice")
@@ -41,8 +41,8 @@ def test_an_index_has_the_words_of_each_owner_apart() -> None:
 
 def test_an_index_takes_only_so_much_of_a_text() -> None:
     text = "".join(map(chr, range(0x20000, 0x2A000))) * 3
-    assert sum(len(word.encode()) for word in words.indexed(text, "o")) <= words.MAX_WORDS_BYTES
-    [word] = words.indexed("x" * 5_000, "o")
+    assert sum(len(word.encode()) for word in words.index_words(text, "o")) <= words.MAX_WORDS_BYTES
+    [word] = words.index_words("x" * 5_000, "o")
     assert len(word) == 8 + words.MAX_WORD
 
 
@@ -91,7 +91,7 @@ def test_each_word_of_a_text_is_found_and_shown(text: str, data: st.DataObject |
     question = parsed(asked)
     found = question.snippet(text)
     assert (found is not None) == bool(question.runs)
-    indexed = words.indexed(text, "o")
+    indexed = words.index_words(text, "o")
     for term in question.terms("o"):
         assert any(w.startswith(term.word) if term.prefix else w == term.word for w in indexed)
     if found is not None:

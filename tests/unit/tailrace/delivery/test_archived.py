@@ -46,7 +46,7 @@ async def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def deliver(url: str, broker: memory_log.MemoryLog) -> AsyncIterator[delivery.Delivery]:
-    made = memory_delivery.over(broker, archive=reader.of(url))
+    made = memory_delivery.over(broker, archive=reader.open_reader(url))
     async with memory_delivery.running(made):
         yield made
 
@@ -65,7 +65,7 @@ async def test_events_and_request_come_from_the_archive(
 ) -> None:
     whole = _named(_old(broker))
     await archive_rows.build(url, broker, whole)
-    wanted = [event.body for event in archived.stream_of(whole).emitted]
+    wanted = [event.body for event in archived.build_stream(whole).emitted]
     assert len(wanted) > 5
     assert await _all(deliver, whole.rid) == wanted
     assert await _all(deliver, whole.rid, 2) == wanted[3:]
@@ -160,7 +160,7 @@ async def test_an_archive_that_is_behind_is_no_proof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await archive_rows.build(url, broker)
-    monkeypatch.setattr(sql_reader, "BEHIND_S", 0.2)
+    monkeypatch.setattr(sql_reader, "FOLD_WAIT_S", 0.2)
     rid = _old(broker)
     partition = history.partition(rid, topics.partitions_of(topics.HISTORY))
     broker.put(topics.HISTORY, partition, rid.encode(), b"{}")

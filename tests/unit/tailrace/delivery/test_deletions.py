@@ -121,13 +121,15 @@ async def test_a_deletion_is_forgotten_when_retention_took_its_response_and_no_s
     task = asyncio.create_task(made.run())
     try:
         await eventually(lambda: made.ready and len(made) == 2, "both are known", within_s=5)
-        assert made.by(old, OWNER)
-        assert made.by(young, OWNER)
+        assert made.deleted_by(old, OWNER)
+        assert made.deleted_by(young, OWNER)
         broker.skip_to(topics.TOKENS, 0, 5)
         broker.delete_below(topics.TOKENS, 0, 5)
         now += deletions.FORGET_EVERY_S
-        await eventually(lambda: not made.by(old, OWNER), "the old one is forgotten", within_s=5)
-        assert made.by(young, OWNER)
+        await eventually(
+            lambda: not made.deleted_by(old, OWNER), "the old one is forgotten", within_s=5
+        )
+        assert made.deleted_by(young, OWNER)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -140,7 +142,7 @@ async def test_where_responses_outlive_the_log_a_deletion_is_known_for_as_long_a
     """The archive may be behind. The record itself is gone after that time, from the topic too."""
     now = 0.0
     reader = broker.reader(topics.DELETIONS, wait_ms=5)
-    made = deletions.Deletions(reader, broker.offsets(), lambda: now, outlived=True)
+    made = deletions.Deletions(reader, broker.offsets(), lambda: now, has_archive=True)
     rid = put_request(broker, 0)
     broker.put_record(topics.DELETIONS, 0, records.Deleted(rid, OWNER), rid)
     broker.skip_to(topics.TOKENS, 0, 5)
@@ -151,12 +153,12 @@ async def test_where_responses_outlive_the_log_a_deletion_is_known_for_as_long_a
         now = topics.DELETION_MS / 1000 - 1
         later = put_request(broker, 1)
         broker.put_record(topics.DELETIONS, 0, records.Deleted(later, OWNER), later)
-        await eventually(lambda: made.by(later, OWNER), "the next one is known", within_s=5)
+        await eventually(lambda: made.deleted_by(later, OWNER), "the next one is known", within_s=5)
         await asyncio.sleep(0.05)  # some polls, each of which looks
-        assert made.by(rid, OWNER)
+        assert made.deleted_by(rid, OWNER)
         now += deletions.FORGET_EVERY_S
-        await eventually(lambda: not made.by(rid, OWNER), "it is forgotten", within_s=5)
-        assert made.by(later, OWNER)
+        await eventually(lambda: not made.deleted_by(rid, OWNER), "it is forgotten", within_s=5)
+        assert made.deleted_by(later, OWNER)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -80,7 +80,7 @@ async def test_a_request_is_found_although_the_group_s_offset_was_moved_past_it(
 
 def test_the_archive_shows_a_lost_response_as_failed(broker: memory_log.MemoryLog) -> None:
     asked = ask(broker)
-    series = archived.stream_of(history.from_records(asked, [lost(asked)], 5)).series
+    series = archived.build_stream(history.from_records(asked, [lost(asked)], 5)).series
     assert series is not None
     response = series.snapshot()
     assert (response["status"], response["error"]["code"]) == ("failed", "history_lost")

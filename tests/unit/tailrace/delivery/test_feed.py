@@ -97,12 +97,12 @@ async def test_copies_of_a_notice_are_told_once(world: World) -> None:
 
 
 def test_so_many_notices_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "REMEMBERED", 3)
+    monkeypatch.setattr(feed, "MAX_NOTICES", 3)
     of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None)
     of.begin((0, 0))
     for offset, rid in enumerate(("r1", "r2", "r3", "r1", "r4", "r2", "r1")):
         notice = activity.encode(activity.Ended(rid, ALICE, "m", "completed"))
-        of.take(1, log.Record(topics.ACTIVITY, P, offset, 0, rid.encode(), notice, ()))
+        of.add(1, log.Record(topics.ACTIVITY, P, offset, 0, rid.encode(), notice, ()))
     told = [json.loads(e.body).get("response_id") for e in of.pending()]
     assert told == [None, "r1", "r2", "r3", "r4", "r1"], "r1 was forgotten for r4"
 
@@ -219,13 +219,13 @@ def test_who_is_slow_is_so_for_a_time(after_s: float, slow: bool) -> None:
     of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None, lambda: now[0])
     of.begin((0, 0))
     for n in range(3_000):
-        of.take(0, titled(n, "x" * 500))
+        of.add(0, titled(n, "x" * 500))
     assert len(of.pending()) == feed.BATCH
     now[0] = outbox.SLOW_AFTER_S
-    of.take(0, titled(3_000))
+    of.add(0, titled(3_000))
     of.pending()
     now[0] += after_s  # since it took something
-    of.take(0, titled(3_001))
+    of.add(0, titled(3_001))
     with pytest.raises(outbox.Slow) if slow else contextlib.nullcontext():
         of.pending()
 
@@ -372,11 +372,11 @@ def test_forged_records_and_records_of_nobody_are_passed_over() -> None:
     of = feed.Subscription(ALICE, bytes(4), (0, 0), lambda _: None, None)
     of.begin((0, 0))
     of.pending()
-    of.take(0, titled(0)._replace(forgery="unsigned"))
-    of.take(0, titled(1)._replace(value=None))
-    of.take(0, titled(2)._replace(value=b"{"))
+    of.add(0, titled(0)._replace(forgery="unsigned"))
+    of.add(0, titled(1)._replace(value=None))
+    of.add(0, titled(2)._replace(value=b"{"))
     assert not of.ready
-    of.take(0, titled(3))
-    of.take(0, titled(3))
-    of.take(0, titled(2))
+    of.add(0, titled(3))
+    of.add(0, titled(3))
+    of.add(0, titled(2))
     assert [json.loads(e.body)["position"] for e in of.pending()] == ["00000000-4-0"]

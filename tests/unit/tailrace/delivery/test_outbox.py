@@ -23,7 +23,7 @@ def test_takes_everything_that_piled_up_in_one_batch_and_nothing_twice() -> None
     assert [e.sequence_number for e in b.dequeue()] == [0, 1, 2, 3, 4]
     assert b.dequeue() == []
     series.append(event(5))
-    b.arrived(10, 0.0)
+    b.on_arrival(10, 0.0)
     assert [e.sequence_number for e in b.dequeue()] == [5]
 
 
@@ -38,7 +38,7 @@ def test_a_position_ahead_of_the_series_waits_for_it() -> None:
     assert not b.ready
     assert b.dequeue() == []
     series += [event(1), event(2)]
-    b.arrived(20, 0.0)
+    b.on_arrival(20, 0.0)
     assert [e.sequence_number for e in b.dequeue()] == [2]
 
 
@@ -61,7 +61,7 @@ def test_a_subscriber_that_stops_taking_is_slow_above_the_bound_and_stays_so() -
     b, wakes = box(series, bound=100)
     for i in range(11):
         series.append(event(i))
-        b.arrived(10, float(i))
+        b.on_arrival(10, float(i))
     assert b.slow
     assert b.ready
     assert len(wakes) == 11
@@ -72,8 +72,8 @@ def test_a_subscriber_that_stops_taking_is_slow_above_the_bound_and_stays_so() -
 def test_exactly_the_bound_is_not_slow() -> None:
     series = [event(0, size=100)]
     b, _ = box(series, bound=100)
-    b.arrived(100, 0.0)
-    b.arrived(0, 100.0)
+    b.on_arrival(100, 0.0)
+    b.on_arrival(0, 100.0)
     assert not b.slow
 
 
@@ -83,7 +83,7 @@ def test_a_burst_within_one_moment_is_not_slow() -> None:
     series = [event(i, size=1000) for i in range(10)]
     b, _ = box(series, bound=1500)
     for _ in series:
-        b.arrived(1000, 5.0)
+        b.on_arrival(1000, 5.0)
     assert not b.slow
     assert len(b.dequeue()) == 10
 
@@ -95,14 +95,14 @@ def test_a_long_replay_is_not_slow_while_it_is_being_taken() -> None:
     while taken < 100:
         taken += len(b.dequeue(limit=1000))
         series.append(event(len(series), size=1000))
-        b.arrived(1000, float(len(series)))
+        b.on_arrival(1000, float(len(series)))
     assert not b.slow
 
 
 def test_ended_only_after_the_last_event_was_taken() -> None:
     series = [event(0), event(1, kind="response.completed")]
     b, wakes = box(series)
-    b.finished(1)
+    b.finish(1)
     assert wakes
     assert not b.ended
     b.dequeue(limit=1)
@@ -116,8 +116,8 @@ def test_an_event_of_the_moment_comes_behind_all_others_once_and_the_newest_coun
     series = [event(0), event(1)]
     b, wakes = box(series)
     old, new = event(1, size=1), event(1, size=2)
-    b.tell(old)
-    b.tell(new)
+    b.publish(old)
+    b.publish(new)
     assert (b.ready, len(wakes)) == (True, 2)
     assert b.dequeue(limit=1) == [series[0]]
     assert b.dequeue() == [series[1], new]
@@ -128,14 +128,14 @@ def test_an_event_of_the_moment_comes_behind_all_others_once_and_the_newest_coun
 def test_an_event_of_the_moment_is_dropped_when_the_series_went_on() -> None:
     series = [event(0)]
     b, _ = box(series)
-    b.tell(event(0, size=1))
+    b.publish(event(0, size=1))
     series.append(event(1))
-    b.arrived(10, 0.0)
+    b.on_arrival(10, 0.0)
     assert b.dequeue() == series
     assert not b.ready
 
 
 def test_who_asked_for_later_events_is_not_told_of_the_moment() -> None:
     b, wakes = box([event(0)], start=2)
-    b.tell(event(0, size=1))
+    b.publish(event(0, size=1))
     assert (b.ready, wakes, b.dequeue()) == (False, [], [])

@@ -34,11 +34,11 @@ class World:
 
     async def say(self, place: Place, rid: str = RID, pool: str = "other") -> None:
         await self.queues.tell(pool, {rid: place}, ())
-        await self.news.look()
+        await self.news.poll()
 
     async def long_ago(self) -> None:
         for _ in range(queue_news.QUIET):
-            await self.news.look()
+            await self.news.poll()
 
 
 def queued(found: list[events.Event]) -> list[dict[str, Any]]:
@@ -99,12 +99,12 @@ async def test_redis_is_asked_only_about_what_is_watched_and_has_waited_for_a_wh
 
     world.queues.read = read  # type: ignore[assignment, method-assign]
     await world.long_ago()
-    await world.news.look()
+    await world.news.poll()
     assert asked == []
     world.watch()
     await world.long_ago()
     assert asked == []
-    await world.news.look()
+    await world.news.poll()
     assert asked == [(RID, rest("m"))] * 2  # of each pool
 
 
@@ -118,7 +118,7 @@ async def test_only_the_pool_whose_workers_told_of_a_response_is_asked_again() -
     assert queued(watcher.pending()) == [{"n": 0, "position": 10}]
     await world.queues.tell("other", {}, [RID])
     for _ in range(2):
-        await world.news.look()
+        await world.news.poll()
     assert queued(watcher.pending()) == [{"n": 0, "position": 20}]
 
 
@@ -127,7 +127,7 @@ async def test_while_redis_is_away_nothing_is_told_and_nothing_breaks() -> None:
     watcher = world.watch()
     await world.long_ago()
     world.redis.away = True
-    await world.news.look()
+    await world.news.poll()
     assert queued(watcher.pending()) == []
     world.redis.away = False
     await world.say(Place(2, 1.0))

@@ -16,7 +16,7 @@ async def test_a_newcomer_is_not_behind_a_crowd() -> None:
     turns, order, go = Turns(1), list[str](), asyncio.Event()
 
     async def one(flow: Flow) -> None:
-        async with turns.take(flow, 10):
+        async with turns.acquire(flow, 10):
             order.append(flow.tenant)
             await go.wait()
 
@@ -37,10 +37,10 @@ async def test_one_that_gives_up_leaves_its_place_to_the_next(granted: bool) -> 
     turns = Turns(1)
 
     async def one() -> None:
-        async with turns.take(ALICE, 1):
+        async with turns.acquire(ALICE, 1):
             pass
 
-    async with turns.take(ALICE, 1):
+    async with turns.acquire(ALICE, 1):
         gone = asyncio.create_task(one())
         await asyncio.sleep(0)
         if not granted:
@@ -48,7 +48,7 @@ async def test_one_that_gives_up_leaves_its_place_to_the_next(granted: bool) -> 
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    async with asyncio.timeout(1), turns.take(CROWD, 1):
+    async with asyncio.timeout(1), turns.acquire(CROWD, 1):
         pass
 
 
@@ -56,10 +56,10 @@ async def test_one_that_gives_up_while_it_waits_frees_no_place() -> None:
     turns, inside = Turns(1), asyncio.Event()
 
     async def one() -> None:
-        async with turns.take(CROWD, 1):
+        async with turns.acquire(CROWD, 1):
             inside.set()
 
-    async with turns.take(ALICE, 1):
+    async with turns.acquire(ALICE, 1):
         gone, waiting = asyncio.create_task(one()), asyncio.create_task(one())
         await asyncio.sleep(0)
         gone.cancel()
@@ -75,10 +75,10 @@ async def test_what_was_taken_counts_by_its_cost() -> None:
     turns, order = Turns(1), list[str]()
 
     async def one(flow: Flow, cost: float) -> None:
-        async with turns.take(flow, cost):
+        async with turns.acquire(flow, cost):
             order.append(flow.tenant)
 
-    async with asyncio.TaskGroup() as tasks, turns.take(Flow("other", "other|1"), 1):
+    async with asyncio.TaskGroup() as tasks, turns.acquire(Flow("other", "other|1"), 1):
         for _ in range(3):
             tasks.create_task(one(CROWD, 100))
         for _ in range(3):
