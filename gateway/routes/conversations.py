@@ -19,7 +19,7 @@ from gateway.responses import log_answers, references
 from gateway.routes import request_body
 from gateway.routes.responses import limit_of
 from tailrace import log
-from tailrace.archive import reader
+from tailrace.archive import archived
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import kept_bytes
 from tailrace.protocol import conversations as tree
@@ -80,7 +80,7 @@ class ConversationRoutes:
         after = request.query_params.get("after")
         try:
             page = await log_answers.read(self._conversations.list_page(owner, after, limit))
-        except reader.UnknownPlace as error:
+        except archived.UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
         rows = [as_json(each) for each in page]
         return encoded_json.EncodedJSON(_page(rows[:limit], has_more=len(rows) > limit))

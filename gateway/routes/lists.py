@@ -15,7 +15,8 @@ from gateway.routes import completions as completion_routes
 from gateway.routes import request_body
 from gateway.routes.responses import limit_of
 from tailrace import log, telemetry
-from tailrace.archive import fold, reader
+from tailrace.archive import fold
+from tailrace.archive.archived import ListQuery, UnknownPlace
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import archived
 from tailrace.log import interfaces
@@ -91,7 +92,7 @@ class ListRoutes:
         self._gate.check_origin(request)
         owner = access.owner_of(await self._gate.principal(request, CredentialScope.READ))
         query = request.query_params
-        listing = reader.ListQuery(
+        listing = ListQuery(
             owner.key,
             kind,
             model=query.get("model"),
@@ -102,7 +103,7 @@ class ListRoutes:
         )
         try:
             groups = await self._archive.list_responses(listing)
-        except reader.UnknownPlace as error:
+        except UnknownPlace as error:
             raise errors.invalid_value("after", "Invalid 'after': no such item.") from error
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(None, error) from error

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway.load import rate_limits
 from gateway.routes import conversations as conversation_routes
 from gateway.routes.responses import limit_of
-from tailrace.archive import reader
+from tailrace.archive.archived import Match, UnknownPlace
 from tailrace.auth.principal import CredentialScope
 from tailrace.delivery import archived
 from tailrace.protocol import conversations, errors, ids
@@ -40,7 +40,7 @@ class SearchRoutes:
         await self._rates.charge_request(owner.key)  # it costs more than other look-ups
         try:
             matches = await self._archive.search(owner, words, after, limit)
-        except reader.UnknownPlace as error:
+        except UnknownPlace as error:
             raise _no_such_place() from error
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(None, error) from error
@@ -75,7 +75,7 @@ def _no_such_place() -> errors.ApiError:
     return errors.invalid_value("after", "Invalid 'after': no such conversation.")
 
 
-def _as_json(match: reader.Match) -> dict[str, Any]:
+def _as_json(match: Match) -> dict[str, Any]:
     return {
         "object": "conversation.match",
         "conversation": conversation_routes.as_json(match.conversation),

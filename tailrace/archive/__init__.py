@@ -11,7 +11,8 @@ repeats nothing and loses nothing.
     fold           one record -> its change to one response; pure
     folding        a batch of records -> one transaction
     follower       the topics -> batches, and tombstones of erased records -> the topic
-    reader         the queries of gateway and push; needs no database library
+    archived       the types of its answers; need no database library
+    reader         the queries of gateway and push; opens a `sql_reader`
     words, turn_texts, text_rows, text_search, text_upkeep
                    the search over conversations (docs/design/history.md)
     sql_reader     rows -> histories and lists: the answers

@@ -1,137 +1,82 @@
-"""What services that answer clients ask of an archive, and the words of it.
+"""Opens an archive, and the queries that services make of it.
 
-Nothing here imports the database library: that takes a quarter of a gateway's start, and services
-without an archive do not need it.
+The database library is imported only when an archive is opened: the import takes a quarter of a
+gateway's start, and services without an archive do not need it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from tailrace.protocol import conversations, history
-
-
-class ArchiveUnavailable(Exception):
-    """The archive does not answer, or has no tables yet. The text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedResponse:
-    """A response as the archive has it. `metadata` is what its owner gave it last."""
-
-    history: history.History
-    metadata: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ListQuery:
-    """What a list is to hold.
-
-    Attributes:
-        owner: the key of the principal whose responses they are.
-        kind: `RESPONSE` or `CHAT`.
-        model: only of this one; None: of any.
-        metadata: only those that have all of these.
-        newest_first: the order, by the time they were made.
-        after: the id of the response behind which the list begins; None: at its beginning. Of a
-            chat completion it is that of the first choice.
-        limit: how many at most.
-    """
-
-    owner: str
-    kind: str
-    model: str | None = None
-    metadata: Mapping[str, str] | None = None
-    newest_first: bool = False
-    after: str | None = None
-    limit: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A conversation that a search found, without its nodes.
-
-    Attributes:
-        response: the turn that matches; None: its title does, or items that were added.
-        snippet: a part of what matches; plain text in one line.
-        ranges: characters of the snippet, from and to, that are words of the search.
-    """
-
-    conversation: conversations.Conversation
-    response: str | None
-    snippet: str
-    ranges: list[tuple[int, int]]
-
-
-class UnknownPlace(Exception):
-    """`after` names nothing of this list."""
+from tailrace.archive.archived import ArchivedResponse, ListQuery, Match
+from tailrace.protocol import conversations
 
 
 class Reader(Protocol):
-    """Reads one archive. Every question raises ArchiveUnavailable without an answer."""
+    """Reads one archive. Every query raises ArchiveUnavailable without an answer."""
 
     async def stop(self) -> None:
         """Close the connections."""
 
     async def find(self, rid: str, owner: str) -> ArchivedResponse | None:
-        """The response with this id, if it is that of the owner with this key. What others have is
+        """The response with this id, if it belongs to the owner with this key. Rows of others are
         not even read."""
 
     async def several(self, rids: Sequence[str], owner: str) -> dict[str, ArchivedResponse]:
-        """Those of these responses that are of the owner with this key and there, by id."""
+        """Those of these responses that exist and belong to the owner with this key, by id."""
 
     async def present(self, rids: Sequence[str], owner: str) -> set[str]:
-        """The ids of those that `several` would answer."""
+        """The ids of the responses that `several` would return."""
 
     async def metadata(self, rids: Sequence[str], owner: str) -> dict[str, dict[str, str]]:
-        """What the owner changed the metadata of these responses to, of those that were changed."""
+        """The metadata that the owner gave these responses later; without unchanged ones."""
 
     async def conversation(
         self, name: str, log: str, partition: int, *, contents: bool = False
     ) -> tuple[conversations.Conversation, int | None]:
-        """A conversation as the records below an offset of its partition make it, and that offset;
-        None: nothing of the partition was folded. Of one that is not there, nothing is set.
-        `contents`: with those of items that were added."""
+        """A conversation, folded from the records below an offset of its partition, and that
+        offset;
+        None: nothing of the partition was folded. A missing conversation has no attributes.
+        `contents`: include those of items that were added."""
 
     async def conversations(
         self, owner: str, after: str | None, limit: int
     ) -> list[conversations.Conversation]:
-        """The owner's conversations, without their nodes; that in which something happened last
-        comes first. One more than `limit`, if there is one more.
-
-        Raises:
-            UnknownPlace
-        """
-
-    async def search(self, owner: str, query: str, after: str | None, limit: int) -> list[Match]:
-        """The owner's conversations of which a turn, items that were added together or the title
-        has all words that are asked for, the last one perhaps as a beginning. Each is here once,
-        with the newest of what matches; that in which something happened last comes first. One
+        """The owner's conversations, without their nodes, the one with the latest change first. One
         more than `limit`, if there is one more.
 
         Raises:
             UnknownPlace
         """
 
+    async def search(self, owner: str, query: str, after: str | None, limit: int) -> list[Match]:
+        """The owner's conversations in which a turn, items that were added together or the title
+        has all words of the query. The last word may be the beginning of a word. Each conversation
+        appears once, with its newest match, the one with the latest change first. One more than
+        `limit`, if there is one more.
+
+        Raises:
+            UnknownPlace
+        """
+
     async def file(self, key: str) -> bytes | None:
-        """A piece of a file, by its key in the topic."""
+        """A chunk of a file, by its key in the topic."""
 
     async def list_responses(self, query: ListQuery) -> list[list[ArchivedResponse]]:
-        """Responses in order; of a chat completion all choices together, as one, and none that
-        failed. One more than `limit`, if there is one more.
+        """Responses in order; all choices of a chat completion count as one, without completions
+        that have a failed choice. One more than `limit`, if there is one more.
 
         Raises:
             UnknownPlace
         """
 
     async def wait_until_folded(self, log: str, topic: str, ends: Mapping[int, int]) -> None:
-        """Wait until everything below `ends` (by partition) was folded, so that what was
-        acknowledged before is seen.
+        """Wait until everything below `ends` (by partition) was folded, so that a read sees
+        everything that was acknowledged before.
 
         Raises:
-            ArchiveUnavailable: it was not, within some seconds.
+            ArchiveUnavailable: not within some seconds.
         """
 
 

@@ -20,14 +20,14 @@ from tailrace.archive import (
     text_rows,
     text_search,
 )
-from tailrace.archive.fold import CHAT
-from tailrace.archive.reader import (
+from tailrace.archive.archived import (
     ArchivedResponse,
     ArchiveUnavailable,
     ListQuery,
     Match,
     UnknownPlace,
 )
+from tailrace.archive.fold import CHAT
 from tailrace.protocol import conversations, topics
 
 T = TypeVar("T")

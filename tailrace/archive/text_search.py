@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.archive import conversation_rows, tables, text_rows, words
-from tailrace.archive.reader import ArchiveUnavailable, Match, UnknownPlace
+from tailrace.archive.archived import ArchiveUnavailable, Match, UnknownPlace
 from tailrace.protocol import conversations
 
 # Texts that have the words and are listed together: at least all of one conversation.

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from tailrace.archive import fold, reader
+from tailrace.archive import archived, fold, reader
 from tailrace.delivery import hub, kept_bytes
 from tailrace.log import interfaces
 from tailrace.protocol import conversations, errors, files, history, ids, records, topics
@@ -26,7 +26,7 @@ def build_stream(whole: history.History, memory: kept_bytes.KeptBytes | None = N
     return stream
 
 
-def build_response(row: reader.ArchivedResponse) -> dict[str, Any]:
+def build_response(row: archived.ArchivedResponse) -> dict[str, Any]:
     """The Response object, with the metadata that its owner gave it last."""
     series = build_stream(row.history).series
     assert series is not None  # the request identifies it
@@ -74,7 +74,7 @@ class ArchiveQueries:
             if row is None:
                 await self._wait_until_folded(history.partition(rid, _PARTITIONS))
                 row = await self._reader.find(rid, owner.key)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return row.history if row is not None else None
 
@@ -82,7 +82,7 @@ class ArchiveQueries:
         """A response of `owner` that the archive has now. None if it does not answer."""
         if self._reader is None:
             return None
-        with contextlib.suppress(reader.ArchiveUnavailable):
+        with contextlib.suppress(archived.ArchiveUnavailable):
             row = await self._reader.find(rid, owner.key)
             return row.history if row is not None else None
         return None
@@ -94,7 +94,7 @@ class ArchiveQueries:
             return {}
         try:
             rows = await self._reader.several(rids, owner.key)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return {
             rid: StoredResponse(each.history.request, await _response(each))
@@ -107,7 +107,7 @@ class ArchiveQueries:
             return set()
         try:
             return await self._reader.present(rids, owner.key)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def metadata(self, rid: str, owner: records.Owner) -> dict[str, str] | None:
@@ -118,7 +118,7 @@ class ArchiveQueries:
         try:
             await self._wait_until_folded(history.partition(rid, _PARTITIONS))
             return (await self._reader.metadata([rid], owner.key)).get(rid)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def file(self, scope: str, sha256: str, chunks: int) -> bytes | None:
@@ -132,24 +132,24 @@ class ArchiveQueries:
             if None in pieces:
                 await self._wait_until_folded(files.partition(sha256, _PARTITIONS))
                 pieces = [await self._reader.file(key) for key in keys]
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         present = [chunk for chunk in pieces if chunk is not None]
         return b"".join(present) if len(present) == chunks else None
 
-    async def list_responses(self, query: reader.ListQuery) -> list[list[dict[str, Any]]]:
+    async def list_responses(self, query: archived.ListQuery) -> list[list[dict[str, Any]]]:
         """The Response objects of a list (`reader.Reader.listed`), with everything that was
         acknowledged before.
 
         Raises:
-            reader.UnknownPlace, log.LogUnavailable
+            archived.UnknownPlace, log.LogUnavailable
         """
         self.require("lists")
         assert self._reader is not None
         try:
             await self._wait_until_folded()
             groups = await self._reader.list_responses(query)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
         return [[await _response(each) for each in group] for group in groups]
 
@@ -161,7 +161,7 @@ class ArchiveQueries:
         assert self._reader is not None
         try:
             return await self._reader.conversation(name, self._log, partition, contents=contents)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def conversations(
@@ -171,24 +171,24 @@ class ArchiveQueries:
         before.
 
         Raises:
-            reader.UnknownPlace, log.LogUnavailable
+            archived.UnknownPlace, log.LogUnavailable
         """
         self.require("conversations")
         assert self._reader is not None
         try:
             await self._wait_conversations(owner)
             return await self._reader.conversations(owner.key, after, limit)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def search(
         self, owner: records.Owner, words: str, after: str | None, limit: int
-    ) -> list[reader.Match]:
+    ) -> list[archived.Match]:
         """Conversations of an owner that have these words (`reader.Reader.search`), with all that
         was acknowledged before.
 
         Raises:
-            reader.UnknownPlace, log.LogUnavailable
+            archived.UnknownPlace, log.LogUnavailable
         """
         self.require("conversations")
         assert self._reader is not None
@@ -196,7 +196,7 @@ class ArchiveQueries:
             await self._wait_conversations(owner)
             await self._wait_until_folded()
             return await self._reader.search(owner.key, words, after, limit)
-        except reader.ArchiveUnavailable as error:
+        except archived.ArchiveUnavailable as error:
             raise _unavailable(error) from error
 
     async def _wait_conversations(self, owner: records.Owner) -> None:
@@ -221,7 +221,7 @@ class ArchiveQueries:
             await self._reader.wait_until_folded(self._log, topic, ends)
 
 
-async def _response(row: reader.ArchivedResponse) -> dict[str, Any]:
+async def _response(row: archived.ArchivedResponse) -> dict[str, Any]:
     await asyncio.sleep(0)  # others have their turn in between
     return build_response(row)
 
@@ -230,7 +230,7 @@ def _no_archive(feature: str) -> errors.ApiError:
     return errors.unavailable(f"This deployment has no archive, which {feature} need.")
 
 
-def _unavailable(error: reader.ArchiveUnavailable) -> errors.ApiError:
+def _unavailable(error: archived.ArchiveUnavailable) -> errors.ApiError:
     return errors.unavailable(
         f"The archive, which has what the log has no longer, does not answer: {error}. "
         "What the log still holds is served.",

@@ -20,13 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
 from tailrace.archive import (
+    archived,
     conversation_rows,
     database,
     fold,
     folding,
     follower,
     migration,
-    reader,
     sql_reader,
     tables,
 )
@@ -49,7 +49,7 @@ async def test_a_history_is_read_as_it_was_written(engine: AsyncEngine) -> None:
     folded = await Fold(engine).all(log_.history(whole))
     assert (folded.rows, folded.garbage) == (1, 0)
     found = await sql_reader.SqlReader(engine).find(whole.rid, ALICE.key)
-    assert found == reader.ArchivedResponse(whole, {"a": "b"})
+    assert found == archived.ArchivedResponse(whole, {"a": "b"})
     assert await sql_reader.SqlReader(engine).find(whole.rid, BOB.key) is None
     assert await sql_reader.SqlReader(engine).find(rid(2), ALICE.key) is None
 
@@ -138,9 +138,9 @@ async def test_metadata_is_its_owners_and_comes_before_or_after(engine: AsyncEng
     assert await reading.metadata([early.rid, others.rid], ALICE.key) == {
         early.rid: {"now": "early"}
     }
-    wanted = reader.ListQuery(ALICE.key, fold.RESPONSE, metadata={"now": "late"})
+    wanted = archived.ListQuery(ALICE.key, fold.RESPONSE, metadata={"now": "late"})
     assert [g[0].history.rid for g in await reading.list_responses(wanted)] == [late.rid]
-    wanted = reader.ListQuery(ALICE.key, fold.RESPONSE, metadata={"was": "so"})
+    wanted = archived.ListQuery(ALICE.key, fold.RESPONSE, metadata={"was": "so"})
     assert [g[0].history.rid for g in await reading.list_responses(wanted)] == [others.rid]
 
 
@@ -200,7 +200,7 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     rids = [[h.rid for h in c] for c in chats]
 
     async def listed(**wanted: Any) -> list[list[str]]:
-        found = await reading.list_responses(reader.ListQuery(ALICE.key, fold.CHAT, **wanted))
+        found = await reading.list_responses(archived.ListQuery(ALICE.key, fold.CHAT, **wanted))
         return [[each.history.rid for each in group] for group in found]
 
     assert await listed() == rids
@@ -209,9 +209,9 @@ async def test_lists_are_pages_in_order_of_whole_completions(engine: AsyncEngine
     assert await listed(after=rids[2][0]) == rids[3:]
     assert await listed(after=rids[2][0], newest_first=True) == rids[1::-1]
     assert await listed(model="b") == rids[1::2]
-    with pytest.raises(reader.UnknownPlace):
+    with pytest.raises(archived.UnknownPlace):
         await listed(after=others[0].rid)
-    found = await reading.list_responses(reader.ListQuery(ALICE.key, fold.RESPONSE))
+    found = await reading.list_responses(archived.ListQuery(ALICE.key, fold.RESPONSE))
     assert [g[0].history.rid for g in found] == [rid(500), rid(501)]
 
 
@@ -323,7 +323,7 @@ async def test_dropped_under_its_process_it_is_built_again_without_new_records(
     async def there() -> bool:
         try:
             found = [await made.find(name, ALICE.key) for name in wanted]
-        except reader.ArchiveUnavailable:
+        except archived.ArchiveUnavailable:
             return False
         return None not in found
 
@@ -438,7 +438,7 @@ async def test_migrations_make_the_tables_and_unmake_them(engine: AsyncEngine) -
 async def test_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
     for url in (f"sqlite:///{tmp_path / 'none.sqlite3'}", "postgresql://a@127.0.0.1:1/none"):
         made = database.engine(url)
-        with pytest.raises(reader.ArchiveUnavailable):
+        with pytest.raises(archived.ArchiveUnavailable):
             await sql_reader.SqlReader(made).find(rid(1), ALICE.key)
         await made.dispose()
     assert not (tmp_path / "none.sqlite3").exists()
@@ -451,5 +451,5 @@ async def test_one_that_is_behind_says_so(
     await Fold(engine).all(log_.history(history_of(1)))
     await sql_reader.SqlReader(engine).wait_until_folded(INCARNATION, topics.HISTORY, {0: 1, 1: 0})
     monkeypatch.setattr(sql_reader, "FOLD_WAIT_S", 0.2)
-    with pytest.raises(reader.ArchiveUnavailable, match="behind"):
+    with pytest.raises(archived.ArchiveUnavailable, match="behind"):
         await sql_reader.SqlReader(engine).wait_until_folded(INCARNATION, topics.HISTORY, {0: 2})

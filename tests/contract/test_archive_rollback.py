@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tailrace.archive import fold, follower, reader, sql_reader
+from tailrace.archive import archived, fold, follower, sql_reader
 from tailrace.protocol import conversations, history, records, topics
 from tests.support import memory_log, waiting
 from tests.support.histories import ALICE, INCARNATION, PARTITIONS, history_of, rid
@@ -64,10 +64,10 @@ def say(broker: memory_log.MemoryLog, *acts: conversations.Act) -> None:
 
 
 async def until_listed(engine: AsyncEngine, *numbers: int) -> None:
-    read, wanted = sql_reader.SqlReader(engine), reader.ListQuery(ALICE.key, fold.RESPONSE)
+    read, wanted = sql_reader.SqlReader(engine), archived.ListQuery(ALICE.key, fold.RESPONSE)
 
     async def listed() -> bool:
-        with contextlib.suppress(reader.ArchiveUnavailable):
+        with contextlib.suppress(archived.ArchiveUnavailable):
             found = await read.list_responses(wanted)
             return [group[0].history.rid for group in found] == [rid(n) for n in numbers]
         return False

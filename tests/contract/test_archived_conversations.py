@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
-from tailrace.archive import migration, reader, sql_reader
+from tailrace.archive import archived, migration, sql_reader
 from tailrace.protocol import conversations, ids, topics
 from tests.support.archive_rows import Fold, dump
 from tests.support.histories import ALICE, BOB, INCARNATION, Topics
@@ -109,7 +109,7 @@ async def test_lists_are_those_of_an_owner_the_last_active_first(engine: AsyncEn
     rows = await read.conversations(ALICE.key, name(4), 3)
     assert [each.id for each in rows] == [name(3), name(1)]
     for unknown in (name(9), "x"):
-        with pytest.raises(reader.UnknownPlace):
+        with pytest.raises(archived.UnknownPlace):
             await read.conversations(ALICE.key, unknown, 3)
 
 

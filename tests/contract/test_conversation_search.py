@@ -14,10 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
 from tailrace.archive import (
+    archived,
     database,
     fold,
     migration,
-    reader,
     sql_reader,
     text_rows,
     text_search,
@@ -52,7 +52,7 @@ def item(n: int, id_: str, text: str, role: str = "user") -> conversations.Item:
 
 async def search(
     engine: AsyncEngine, words: str, owner: records.Owner = ALICE, **more: Any
-) -> list[reader.Match]:
+) -> list[archived.Match]:
     after, limit = more.get("after"), more.get("limit", 20)
     return await sql_reader.SqlReader(engine).search(owner.key, words, after, limit)
 
@@ -165,7 +165,7 @@ async def test_pages_follow_one_another(some: AsyncEngine, monkeypatch: pytest.M
         assert await found(some, "t", limit=1) == [name(3), name(2)]  # one more: there is more
         assert await found(some, "t", limit=2, after=name(3)) == [name(2), name(1)]
         assert await found(some, "t", limit=2, after=name(2)) == [name(1)]
-    with pytest.raises(reader.UnknownPlace):
+    with pytest.raises(archived.UnknownPlace):
         await found(some, "t", BOB, after=name(1))
 
 
@@ -332,7 +332,7 @@ async def test_what_was_archived_before_is_made_searchable(
     await Fold(engine).all(into.records[:cut])
     await _as_before_texts(engine)
     await migration.migrate(engine)
-    with pytest.raises(reader.ArchiveUnavailable, match="searchable"):
+    with pytest.raises(archived.ArchiveUnavailable, match="searchable"):
         await found(engine, "plain")
     assert await found(engine, "plain", BOB) == []
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.parsing import conversations_api, json_body, shared_fields
-from tailrace.archive import fold, reader, sql_reader
+from tailrace.archive import archived, fold, sql_reader
 from tailrace.auth.verification import MAX_NAME_CHARS
 from tailrace.protocol import conversations, errors, history, records, topics
 from tests.support import cases
@@ -128,10 +128,10 @@ async def judge(engine: AsyncEngine, seed: int, count: int) -> None:
         for each in whole:
             with case(each.rid):
                 said = changes.get(each.rid, each.request.echo["metadata"])
-                assert await read.find(each.rid, each.owner.key) == reader.ArchivedResponse(
+                assert await read.find(each.rid, each.owner.key) == archived.ArchivedResponse(
                     each, said
                 )
-                wanted = reader.ListQuery(
+                wanted = archived.ListQuery(
                     each.owner.key, fold.RESPONSE, each.model, said, limit=count
                 )
                 groups = await read.list_responses(wanted)

@@ -12,11 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tailrace import log
 from tailrace.archive import (
+    archived,
     conversation_rows,
     database,
     fold,
     follower,
-    reader,
     retry,
     set_aside,
     sql_reader,
@@ -79,7 +79,7 @@ async def retried(
 
 async def listed(engine: AsyncEngine) -> list[str]:
     groups = await sql_reader.SqlReader(engine).list_responses(
-        reader.ListQuery(ALICE.key, fold.RESPONSE)
+        archived.ListQuery(ALICE.key, fold.RESPONSE)
     )
     return [group[0].history.rid for group in groups]
 

@@ -11,7 +11,7 @@ from typing import Final
 import httpx
 
 from tailrace import log
-from tailrace.archive import fold, reader
+from tailrace.archive import archived, fold, reader
 from tests.faults import drill, stage
 from tests.support import archive_parts, waiting
 
@@ -81,7 +81,7 @@ async def folded(on: stage.Stage) -> None:
             ends = await offsets.ends(topic, range(await offsets.partitions(topic)))
             try:
                 await made.wait_until_folded(layout.incarnation, topic, ends)
-            except reader.ArchiveUnavailable:
+            except archived.ArchiveUnavailable:
                 return False
         return True
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tailrace.archive import reader, sql_reader
+from tailrace.archive import archived, reader, sql_reader
 
 
 @pytest.mark.parametrize("service", ["gateway", "push"])
@@ -19,6 +19,6 @@ async def test_an_url_is_an_archive_and_none_is_none() -> None:
     assert reader.open_reader("") is None
     made = reader.open_reader("sqlite:////nowhere/archive.sqlite3")
     assert isinstance(made, sql_reader.SqlReader)
-    with pytest.raises(reader.ArchiveUnavailable):
+    with pytest.raises(archived.ArchiveUnavailable):
         await made.find("resp_x", "owner")
     await made.stop()
