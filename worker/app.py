@@ -30,16 +30,16 @@ from worker.heartbeat.status import State, Status
 from worker.log.connections import Connections, connect
 from worker.log.tail import Tail
 from worker.prefixes.held_prefixes import HeldPrefixes
-from worker.prefixes.prefix_teller import PrefixTeller
-from worker.queue.offers import Offer
-from worker.queue.queue_teller import QueueTeller
+from worker.prefixes.prefix_publisher import PrefixPublisher
+from worker.queue.offer_selection import Offer
+from worker.queue.queue_publisher import QueuePublisher
 from worker.queue.slots import Slots
 from worker.serving.activity_writer import ActivityWriter
 from worker.serving.cached_answers import CachedAnswers
 from worker.serving.fork_sources import ForkSources
 from worker.serving.history_writer import HistoryWriter
 from worker.serving.metering import Metering
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.stall_detector import StallDetector
 from worker.serving.worker_context import WorkerContext
 from worker.sharing.handing_over import HandingOver, Handover
@@ -85,7 +85,7 @@ class App:
         _began: when the worker was made (monotonic).
         _refused: the engine does not take the pool's `engine_args`.
         _engine_started: set once its start, with the trials of its fields, has succeeded or failed.
-        _context, _servings, _consumer: None until the engine is ready.
+        _context, _responses, _consumer: None until the engine is ready.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class App:
         self._engine_started = asyncio.Event()
         self._began = time.monotonic()
         self._context: WorkerContext | None = None
-        self._servings: Servings | None = None
+        self._responses: RunningResponses | None = None
         self._consumer: RequestConsumer | None = None
 
     def _pools_changed(self, catalog: settings.Catalog) -> None:
@@ -219,19 +219,19 @@ class App:
         background.append(tasks.create_task(context.tail.run(), name="tail"))
         health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
         background.append(tasks.create_task(health.run(), name="health"))
-        teller = QueueTeller(
+        teller = QueuePublisher(
             Queues(self._connections.redis),
             self._settings.pool,
             self._settings.models,
             context.engine_slots,
             self._heartbeat.workload,
             consumer.set_aside,
-            consumer.unserved,
+            consumer.overflow,
         )
         background.append(tasks.create_task(teller.run(), name="queue-teller"))
-        prefixes = PrefixTeller(
+        prefixes = PrefixPublisher(
             Prefixes(self._connections.redis_cache),
-            context.held,
+            context.prefixes,
             pool=self._settings.pool,
             incarnation=self._incarnation,
         )
@@ -246,9 +246,9 @@ class App:
         )
         self.status.features = self._engine.features
         self.status.parsers = self._engine.parsers
-        assert self._servings is not None
+        assert self._responses is not None
         foreign = ForeignRequests(
-            *(context, self._servings, consumer, self._connections.offsets),
+            *(context, self._responses, consumer, self._connections.offsets),
             partitions=layout.partitions,
         )
         handing = self._handing_over(context, foreign)
@@ -310,7 +310,7 @@ class App:
             telemetry.Action.ENGINE_TRIED,
             seconds=round(time.monotonic() - began, 3),
             not_offered=[f"{name}: {why.value}" for name, why in trials.not_offered.items()],
-            untried=trials.untried,
+            undecided=trials.undecided,
         )
         return frozenset(trials.not_offered)
 
@@ -364,70 +364,70 @@ class App:
             forks=ForkSources(connections.replays, connections.offsets, identity),
             pause_s=s.pause_s,
             answers=self._answers,
-            held=HeldPrefixes(self._engine.cached_blocks),
+            prefixes=HeldPrefixes(self._engine.cached_blocks),
         )
-        servings = Servings(context, tasks)
+        responses = RunningResponses(context, tasks)
         consumer = RequestConsumer(
             connections.group_consumer,
             connections.offsets,
             connections.replays,
             context,
-            servings,
+            responses,
             tasks,
             pool=s.pool,
             partitions=layout.partitions,
         )
-        self._context, self._servings, self._consumer = context, servings, consumer
+        self._context, self._responses, self._consumer = context, responses, consumer
         context.living = lambda: self._heartbeat.living
         context.strangers = lambda: self._heartbeat.strangers
         context.others = lambda: self._heartbeat.models
         self._heartbeat.context = context
         self._heartbeat.partitions = lambda: consumer.partitions
-        self._heartbeat.unserved = consumer.unserved
+        self._heartbeat.overflow = consumer.overflow
         return context, consumer
 
     def _stealing(
         self, context: WorkerContext, consumer: RequestConsumer, foreign: ForeignRequests
     ) -> Stealing:
         s, workload = self._settings, self._heartbeat.workload
-        assert self._servings is not None
+        assert self._responses is not None
         consumer.starts_per_s = lambda: workload.starts_per_s
         return Stealing(
             Offers(self._connections.redis, Offer),
             context,
-            self._servings,
+            self._responses,
             consumer,
             foreign,
             workload,
             pool=s.pool,
             name=s.name,
             after_s=s.steal_after_s,
-            well=lambda: not self.status.trouble(),
+            engine_ok=lambda: not self.status.trouble(),
         )
 
     def _handing_over(self, context: WorkerContext, foreign: ForeignRequests) -> HandingOver:
-        assert self._servings is not None
+        assert self._responses is not None
         return HandingOver(
             Offers(self._connections.redis, Handover, "handover"),
             context,
-            self._servings,
+            self._responses,
             foreign,
             pool=self._settings.pool,
             name=self._settings.name,
-            well=lambda: not self.status.trouble(),
+            engine_ok=lambda: not self.status.trouble(),
         )
 
     def _hedging(self, consumer: RequestConsumer, foreign: ForeignRequests) -> Hedging:
-        assert self._servings is not None
+        assert self._responses is not None
         remote = isinstance(self._engine, base.Remote)
         return Hedging(
             Offers(self._connections.redis, Late, "hedges"),
-            self._servings,
+            self._responses,
             consumer,
             foreign,
             pool=self._settings.pool,
-            wanted=lambda: self._hedges() and not remote,
-            well=lambda: not self.status.trouble(),
+            enabled=lambda: self._hedges() and not remote,
+            engine_ok=lambda: not self.status.trouble(),
         )
 
     def _hedges(self) -> bool:
@@ -443,16 +443,16 @@ class App:
         if not self.status.failed:
             self.status.change(State.DRAINING, "leaving")
         telemetry.log(
-            telemetry.Action.DRAIN_STARTED, responses=len(self._servings) if self._servings else 0
+            telemetry.Action.DRAIN_STARTED, responses=len(self._responses) if self._responses else 0
         )
-        if self._context is None or self._servings is None or self._consumer is None:
+        if self._context is None or self._responses is None or self._consumer is None:
             return
         self._context.draining = True
         drain_s = 0.0 if self.status.failed else self._settings.drain_s
         end = time.monotonic() + drain_s
-        self._heartbeat.tell_now()  # gateways place nothing here any more
+        self._heartbeat.publish_now()  # gateways place nothing here any more
         await self._consumer.leave()
-        await self._servings.hand_over(max(0.0, end - time.monotonic()))
+        await self._responses.hand_over(max(0.0, end - time.monotonic()))
 
     async def _shut_down(self) -> None:
         for stop in (

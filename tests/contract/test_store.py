@@ -26,7 +26,7 @@ from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import HEARTBEAT_TTL_S, Workers
 from tests.support import waiting
-from worker.queue import offers
+from worker.queue import offer_selection
 
 LEAST_TICKET_S = 1.0  # the shortest life of a ticket, kept by Redis
 BOUNDED_S = 10.0  # a call without a bound of its own would not return
@@ -435,10 +435,13 @@ async def test_a_garbage_heartbeat_is_skipped(
 async def test_offers_are_listed_until_they_run_out_or_are_withdrawn(
     store: RedisStore, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    kept = Offers(store, offers.Offer)
-    places = [offers.Place(0, 3, 17, 0, 2.5, 60.0), offers.Place(1, 3, 18, 1, 1e9, 0.0)]
-    offer = offers.Offer("like", 8_192, 20.0, places)
-    await kept.publish(name, "a", offers.Offer("like", 8_192, 0.0, []))
+    kept = Offers(store, offer_selection.Offer)
+    places = [
+        offer_selection.Place(0, 3, 17, 0, 2.5, 60.0),
+        offer_selection.Place(1, 3, 18, 1, 1e9, 0.0),
+    ]
+    offer = offer_selection.Offer("like", 8_192, 20.0, places)
+    await kept.publish(name, "a", offer_selection.Offer("like", 8_192, 0.0, []))
     await kept.publish(name, "a", offer)
     await kept.publish(name, "b", offer, ttl_s=0.05)
     await raw.hset(f"offers:{{{name}}}", "bad", "99999999999999 {}")

@@ -80,7 +80,7 @@ async def done(worker: memory_worker.Worker, request: records.Request) -> memory
 
 async def length(engine: vllm.VLLM, request: records.Request, dropped: int) -> int:
     try:
-        return len(await engine.encode(worker_truncation.shortened(request, dropped)))
+        return len(await engine.encode(worker_truncation.without_dropped(request, dropped)))
     except base.Refused:
         return LENGTH
 

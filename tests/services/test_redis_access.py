@@ -28,7 +28,7 @@ from tailrace.store.sessions import Sessions
 from tailrace.store.tickets import Tickets
 from tailrace.store.workers import Workers
 from tests.support import waiting
-from worker.queue.offers import Offer
+from worker.queue.offer_selection import Offer
 from worker.sharing.handing_over import Handover, Orphan
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import POOL, REQUESTS, Time, answer, new_request
 from tests.support.waiting import eventually
 from worker.group.request_consumer import RequestConsumer
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 
 GROUP = topics.group(POOL)
@@ -26,7 +26,7 @@ class Member:
 
     memory: MemoryLog
     context: WorkerContext
-    servings: Servings
+    responses: RunningResponses
     consumer: RequestConsumer
 
     @property
@@ -54,13 +54,13 @@ async def member(
 ) -> AsyncIterator[Member]:
     context = memory_worker.make_context(memory, time, name=name, capacity=capacity)
     async with asyncio.TaskGroup() as tasks:
-        servings = Servings(context, tasks)
+        responses = RunningResponses(context, tasks)
         consumer = RequestConsumer(
             memory.group_consumer,
             memory.offsets(),
             memory.replays(),
             context,
-            servings,
+            responses,
             tasks,
             pool=POOL,
             partitions=memory.layout.partitions,
@@ -68,10 +68,10 @@ async def member(
         tail = tasks.create_task(context.tail.run())
         running = tasks.create_task(consumer.run())
         try:
-            yield Member(memory, context, servings, consumer)
+            yield Member(memory, context, responses, consumer)
         finally:
             context.draining = True
             await consumer.leave()
-            await servings.hand_over(0)
+            await responses.hand_over(0)
             tail.cancel()
             running.cancel()

@@ -11,17 +11,17 @@ import pytest
 
 from tailrace.store.redis_store import StoreUnavailable
 from worker.group import membership
-from worker.serving import serving
+from worker.serving import response_task
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members and servings look again after a few milliseconds."""
+    """Members and responses look again after a few milliseconds."""
     for name in ("COMMIT_S", "RETRY_S"):
         monkeypatch.setattr(membership, name, 0.005)
     monkeypatch.setattr(membership, "POLL_MS", 5)
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
+    monkeypatch.setattr(response_task, "RECHECK_S", 0.005)
 
 
 class MemoryOffers(Generic[T]):

@@ -31,7 +31,7 @@ from worker.serving.fork_sources import ForkSources
 from worker.serving.history_writer import HistoryWriter
 from worker.serving.metering import Metering
 from worker.serving.outcome import Outcome
-from worker.serving.serving import Serving
+from worker.serving.response_task import ResponseTask
 from worker.serving.stall_detector import StallDetector
 from worker.serving.worker_context import WorkerContext
 from worker.text.flush_scheduler import FlushScheduler
@@ -196,7 +196,7 @@ class Foreign:
 class Served:
     """One response that a worker serves."""
 
-    serving: Serving
+    serving: ResponseTask
     delivery: Delivery
     task: asyncio.Task[Outcome]
 
@@ -224,7 +224,7 @@ class Worker:
         tracker = tracker or Tracker()
         tracker.begin(offset)
         self.context.clock.observe(timestamp, self.time.now)
-        return Delivery(topic, partition, offset, timestamp, tracker, (), asked_ms=timestamp)
+        return Delivery(topic, partition, offset, timestamp, tracker, (), request_ms=timestamp)
 
     async def caught_up(self) -> None:
         """Return when the tail has read everything that partition 0 holds."""
@@ -237,7 +237,7 @@ class Worker:
     def serve(self, request: records.Request, delivery: Delivery | None = None) -> Served:
         """Serve the request in a task of its own."""
         delivery = delivery or self.deliver(request)
-        serving = Serving(self.context, request, delivery)
+        serving = ResponseTask(self.context, request, delivery)
         task = asyncio.create_task(serving.run())
         self.tasks.append(task)
         return Served(serving, delivery, task)
@@ -277,7 +277,7 @@ def make_context(
         stall_detector=StallDetector(stall_s),
         ranges=memory.replays(),
         forks=ForkSources(memory.replays(), memory.offsets(), identity),
-        held=HeldPrefixes(engine.cached_blocks),
+        prefixes=HeldPrefixes(engine.cached_blocks),
         monotonic=time,
     )
 

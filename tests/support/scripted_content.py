@@ -169,7 +169,7 @@ class Made:
             self.marks.append(Begun(len(self.text), count, piece.kind, piece.name, call_id))
         if piece.kind == "m":
             self.text += self._stops.push(piece.text)
-            self.stopped = self._stops.found
+            self.stopped = self._stops.complete
         else:
             self.text += piece.text
 

@@ -34,10 +34,10 @@ class Assignment:
         _revoked: the group took it back; set once.
     """
 
-    def __init__(self, assigned: Iterable[interfaces.TopicPartition] = ()) -> None:
+    def __init__(self, partitions: Iterable[interfaces.TopicPartition] = ()) -> None:
         self.moved: dict[interfaces.TopicPartition, int] = {}
         self._revoked = False
-        self._partitions = {tp: AssignedPartition() for tp in assigned}
+        self._partitions = {tp: AssignedPartition() for tp in partitions}
 
     def __iter__(self) -> Iterator[tuple[interfaces.TopicPartition, AssignedPartition]]:
         return iter(self._partitions.items())
@@ -83,7 +83,7 @@ class Assignment:
         Raises:
             LogUnavailable: no answer; the next commit says the same and more.
         """
-        due: dict[
+        pending: dict[
             interfaces.TopicPartition, tuple[commit_tracker.Tracker, commit_tracker.Commit]
         ] = {}
         for tp, each in self._partitions.items():
@@ -91,11 +91,11 @@ class Assignment:
                 continue
             commit = each.tracker.next_commit(position(tp[1]))
             if commit is not None:
-                due[tp] = each.tracker, commit
-        offsets = {tp: (commit.offset, commit.metadata) for tp, (_, commit) in due.items()}
-        if due and await member.commit(offsets):
-            for tracker, commit in due.values():
-                tracker.acknowledged(commit)
+                pending[tp] = each.tracker, commit
+        offsets = {tp: (commit.offset, commit.metadata) for tp, (_, commit) in pending.items()}
+        if pending and await member.commit(offsets):
+            for tracker, commit in pending.values():
+                tracker.note_commit(commit)
 
     async def unread(self, offsets: interfaces.OffsetQueries, name: str) -> int:
         """How many records the assigned partitions of a topic hold that were not read.
@@ -137,11 +137,11 @@ async def find_fold_starts(
     assignment.set_starts(committed, request_beginnings)
     starts = {}
     for p in partitions:
-        named = []
+        candidates = []
         for name in names:
             commit = committed.get((name, p))
             at = commits.token_offset(commit[1]) if commit is not None else None
             if at is not None or request_ends[name].get(p, 0) > request_beginnings[name, p]:
-                named.append(at or 0)
-        starts[p] = max(beginnings.get(p, 0), min(named, default=token_ends[p]))
+                candidates.append(at or 0)
+        starts[p] = max(beginnings.get(p, 0), min(candidates, default=token_ends[p]))
     return starts

@@ -13,14 +13,14 @@ from tailrace.protocol import ids, records, topics
 from worker.engines import base
 from worker.group.request_consumer import (
     RequestConsumer,
-    asked_at,
     broker_time,
     continues,
     read_request,
+    request_time_bound,
 )
 from worker.queue.commit_tracker import Tracker
 from worker.queue.delivery import Delivery
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 
 MAX_SPAN: Final = 500  # offsets that one read covers
@@ -32,14 +32,14 @@ class ForeignRequests:
     def __init__(
         self,
         context: WorkerContext,
-        servings: Servings,
+        responses: RunningResponses,
         consumer: RequestConsumer,
         offsets: interfaces.OffsetQueries,
         *,
         partitions: int,
     ) -> None:
         self._context = context
-        self._servings = servings
+        self._responses = responses
         self._consumer = consumer
         self._offsets = offsets
         self._partition_count = partitions
@@ -50,13 +50,13 @@ class ForeignRequests:
         slots = self._context.engine_slots
         if self._context.leaving or slots.queued or not self._consumer.idle:
             return 0
-        return max(0, slots.bound - max(slots.running, self._servings.wanting_slots))
+        return max(0, slots.bound - max(slots.running, self._responses.slot_demand))
 
     async def serve(
         self,
         topic: str,
         partition: int,
-        wanted: Sequence[int],
+        offsets: Sequence[int],
         free: Callable[[], int],
         *,
         handed_over: bool = False,
@@ -70,28 +70,32 @@ class ForeignRequests:
         """
         if partition >= self._partition_count or partition in self._consumer.partitions:
             return
-        read = [r for r in await self._read(topic, partition, sorted(wanted)) if self._request(r)]
-        if not read:
+        candidates = [
+            r for r in await self._read(topic, partition, sorted(offsets)) if self._request(r)
+        ]
+        if not candidates:
             return
         ends = await self._offsets.ends(topics.TOKENS, [partition])
         beginnings = await self._offsets.beginnings(topics.TOKENS, [partition])
         # From here on nothing waits: a partition that is followed for no response is left again.
         tail, room = self._context.tail, free()
-        chosen = [(r, request) for r in read[:room] if (request := self._request(r)) is not None]
-        if not chosen or partition in self._consumer.partitions:
+        selection = [
+            (r, request) for r in candidates[:room] if (request := self._request(r)) is not None
+        ]
+        if not selection or partition in self._consumer.partitions:
             return
         start = end = ends[partition]
-        if partition not in tail.followed:
-            bounds = (ids.parse(request.rid).offset for _, request in chosen)
+        if partition not in tail.partitions:
+            bounds = (ids.parse(request.rid).offset for _, request in selection)
             start = min(end, max(beginnings[partition], min(bounds)))
         tail.follow(partition, start, end)
-        for r, request in chosen:
+        for r, request in selection:
             self._context.clock.observe(r.timestamp, self._context.monotonic())
             delivery = Delivery(
                 topic,
                 partition,
                 r.offset,
-                asked_at(r),
+                request_time_bound(r),
                 Tracker(valid=False),
                 r.headers,
                 len(r.value or b""),
@@ -99,21 +103,21 @@ class ForeignRequests:
                 handed_over=handed_over,
                 continues=continues(r),
                 hedged=hedged,
-                asked_ms=broker_time(r),
+                request_ms=broker_time(r),
             )
-            self._servings.deliver(request, delivery)
+            self._responses.deliver(request, delivery)
 
-    async def _read(self, topic: str, partition: int, wanted: list[int]) -> list[log.Record]:
+    async def _read(self, topic: str, partition: int, offsets: list[int]) -> list[log.Record]:
         """The records at these offsets, which are in order."""
-        found: list[log.Record] = []
-        while wanted:
-            span = [offset for offset in wanted if offset < wanted[0] + MAX_SPAN]
-            wanted = wanted[len(span) :]
+        matches: list[log.Record] = []
+        while offsets:
+            span = [offset for offset in offsets if offset < offsets[0] + MAX_SPAN]
+            offsets = offsets[len(span) :]
             reading = self._context.ranges.read(topic, partition, span[0], span[-1] + 1)
             async with contextlib.aclosing(reading) as batches:
                 async for batch in batches:
-                    found += [r for r in batch if r.offset in span]
-        return found
+                    matches += [r for r in batch if r.offset in span]
+        return matches
 
     def _request(self, r: log.Record) -> records.Request | None:
         """The request in a record, if this worker could serve it and does not."""
@@ -122,7 +126,7 @@ class ForeignRequests:
             request is None
             or request.model not in self._context.models | self._context.stands_in_for
             or ids.parse(request.rid).incarnation != self._context.identity.tag
-            or self._servings.serves(request.rid)
+            or self._responses.serves(request.rid)
         ):
             return None
         context = self._context

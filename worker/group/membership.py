@@ -12,7 +12,7 @@ from tailrace.protocol import topics
 from tailrace.retry import retry_until
 from worker.group.assignment import AssignedPartition, Assignment, find_fold_starts
 from worker.log.connections import MakeGroupConsumer
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 
 COMMIT_S = 1.0
@@ -47,7 +47,7 @@ class Membership:
         group_consumer: MakeGroupConsumer,
         offsets: interfaces.OffsetQueries,
         context: WorkerContext,
-        servings: Servings,
+        responses: RunningResponses,
         tasks: asyncio.TaskGroup,
         accept: Accept,
         *,
@@ -57,7 +57,7 @@ class Membership:
         self._offsets = offsets
         self._tail = context.tail
         self._monotonic = context.monotonic
-        self._servings = servings
+        self._responses = responses
         self._tasks = tasks
         self._accept = accept
         self._group = topics.group(pool)
@@ -92,13 +92,13 @@ class Membership:
         """The next records of partitions that are not paused; empty while the log is away."""
         try:
             self._seek()
-            polled = await self._member.poll(max_records=max_records, timeout_ms=POLL_MS)
+            batch = await self._member.poll(max_records=max_records, timeout_ms=POLL_MS)
         except log.LogUnavailable:
             await asyncio.sleep(RETRY_S)
             return []
-        if polled or self._paused:
+        if batch or self._paused:
             self._last_record_s = self._monotonic()
-        return polled
+        return batch
 
     def _seek(self) -> None:
         """Raises LogUnavailable."""
@@ -106,9 +106,9 @@ class Membership:
             return
         self._member.seek(self._to_seek)
         for tp in self._to_seek:
-            if (assigned := self.assignment.get(tp)) is not None:
-                assigned.early.clear()
-                assigned.opened = True
+            if (partition := self.assignment.get(tp)) is not None:
+                partition.early.clear()
+                partition.opened = True
         self._to_seek = {}
 
     @property
@@ -121,17 +121,17 @@ class Membership:
         """Whether anything is paused."""
         return bool(self._paused)
 
-    def pause(self, paused: set[interfaces.TopicPartition]) -> None:
+    def pause(self, partitions: set[interfaces.TopicPartition]) -> None:
         """Pause exactly these of the assigned partitions, and resume the others."""
-        resumed = {tp for tp in self._paused - paused if self.assignment.get(tp) is not None}
+        to_resume = {tp for tp in self._paused - partitions if self.assignment.get(tp) is not None}
         try:
-            if more := paused - self._paused:
+            if more := partitions - self._paused:
                 self._member.pause(more)
-            if resumed:
-                self._member.resume(resumed)
+            if to_resume:
+                self._member.resume(to_resume)
         except log.LogUnavailable:
             return
-        self._paused = paused
+        self._paused = partitions
 
     # ---- rebalances ------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Membership:
         telemetry.log(
             telemetry.Action.PARTITIONS_REVOKED,
             partitions=sorted({p for _, p in revoked}),
-            responses=len(self._servings),
+            responses=len(self._responses),
         )
         self._unfollow_idle()
 
@@ -213,8 +213,8 @@ class Membership:
     def _unfollow_idle(self) -> None:
         """A revoked partition stays in the tail until the last response served here is over
         (P5)."""
-        needed = self._servings.partitions | set(self.assignment.numbers)
-        for partition in self._tail.followed:
+        needed = self._responses.partitions | set(self.assignment.numbers)
+        for partition in self._tail.partitions:
             if partition not in needed:
                 self._tail.leave(partition)
 

@@ -21,8 +21,8 @@ from worker.queue import read_ahead
 from worker.queue.commit_tracker import Tracker
 from worker.queue.delivery import Delivery
 from worker.serving.repeated_keys import Place, RepeatedKeys
-from worker.serving.served_response import asked
-from worker.serving.servings import Servings
+from worker.serving.response_state import request_cost
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 
 # Of a partition; above it nothing more is taken from it. It bounds what a successor reads again.
@@ -57,35 +57,35 @@ class RequestConsumer:
         offsets: interfaces.OffsetQueries,
         replays: interfaces.RangeReader,
         context: WorkerContext,
-        servings: Servings,
+        responses: RunningResponses,
         tasks: asyncio.TaskGroup,
         *,
         pool: str,
         partitions: int,
     ) -> None:
         self._context = context
-        self._servings = servings
+        self._responses = responses
         self._replays = replays
         self._offsets = offsets
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._partition_count = partitions
         self._membership = Membership(
-            group_consumer, offsets, context, servings, tasks, self._accept, pool=pool
+            group_consumer, offsets, context, responses, tasks, self._accept, pool=pool
         )
         self.starts_per_s: Callable[[], float] = lambda: 0.0
         self._room = self._room_now()
         self._aside = read_ahead.SetAside()
-        self._again: asyncio.Task[None] | None = None
-        self._being_read: read_ahead.Key | None = None
+        self._reread: asyncio.Task[None] | None = None
+        self._reread_key: read_ahead.Key | None = None
         self._assignment: Assignment | None = None
         self._unread = dict.fromkeys(self._topics, 0)
         self._keys = RepeatedKeys()
-        self._left = False
+        self._leaving = False
 
-    def unserved(self, rank: int) -> read_ahead.Unserved:
+    def overflow(self, rank: int) -> read_ahead.Overflow:
         """The requests of a class that lie in the assigned partitions and were not taken."""
         topic = self._topics[rank]
-        return read_ahead.Unserved(self._aside.asked(topic), self._unread[topic])
+        return read_ahead.Overflow(self._aside.costs(topic), self._unread[topic])
 
     def set_aside(self, rank: int) -> dict[str, Iterator[tuple[str, float]]]:
         """Ids of the requests of a class that were set aside and what they ask for, by
@@ -95,7 +95,7 @@ class RequestConsumer:
     @property
     def idle(self) -> bool:
         """Whether it takes requests, and everything that was assigned was read and is served."""
-        return not (self._left or self._aside or any(self._unread.values()))
+        return not (self._leaving or self._aside or any(self._unread.values()))
 
     @property
     def answers(self) -> bool:
@@ -105,7 +105,7 @@ class RequestConsumer:
     @property
     def partitions(self) -> list[int]:
         """Partition numbers whose requests are taken here now."""
-        return [] if self._left else self._membership.assignment.numbers
+        return [] if self._leaving else self._membership.assignment.numbers
 
     async def run(self) -> None:
         """Join the group and poll until `leave`."""
@@ -113,37 +113,37 @@ class RequestConsumer:
         async with asyncio.TaskGroup() as tasks:
             maintaining = tasks.create_task(self._membership.maintain())
             counting = tasks.create_task(self._count_unread())
-            while not self._left:
+            while not self._leaving:
                 await self._poll()
-                self._read_again(tasks)
+                self._start_reread(tasks)
             maintaining.cancel()
             counting.cancel()
-            if self._again is not None:
-                self._again.cancel()
+            if self._reread is not None:
+                self._reread.cancel()
 
     async def leave(self) -> None:
         """Take no more requests, commit what is finished, and leave the group. What runs here goes
         on; the partitions' next owners wait for it (log rule P5)."""
-        self._left = True
+        self._leaving = True
         await self._membership.leave()
 
     async def _poll(self) -> None:
         self._membership.pause(self._to_pause())
-        polled = await self._membership.poll(POLL_RECORDS)
-        if self._left:
+        batch = await self._membership.poll(POLL_RECORDS)
+        if self._leaving:
             return  # not begun, so not committed: the present owner receives it
         self._room = self._room_now()
         if self._assignment is not self._membership.assignment:
             self._assignment = self._membership.assignment
             self._aside.drop_revoked()
-        for r in sorted(polled, key=lambda r: self._topics.index(r.topic)):  # interactive first
-            assigned = self._membership.assignment.get((r.topic, r.partition))
-            if assigned is None:
+        for r in sorted(batch, key=lambda r: self._topics.index(r.topic)):  # interactive first
+            partition = self._membership.assignment.get((r.topic, r.partition))
+            if partition is None:
                 continue  # revoked since; the present owner receives it
-            if assigned.opened:
-                self._accept(r, assigned)
+            if partition.opened:
+                self._accept(r, partition)
             else:
-                assigned.early.append(r)
+                partition.early.append(r)
         telemetry.REQUESTS_SET_ASIDE.set(len(self._aside))
 
     def _room_now(self) -> read_ahead.Room:
@@ -151,7 +151,7 @@ class RequestConsumer:
         starts in STEAL_AHEAD_S."""
         capacity = self._context.engine_slots.capacity
         each = capacity + max(capacity, math.ceil(STEAL_AHEAD_S * self.starts_per_s()))
-        return read_ahead.Room.of(each, self._servings.kept)
+        return read_ahead.Room.after(each, self._responses.footprints)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:
         """Partitions to take nothing from now."""
@@ -159,34 +159,34 @@ class RequestConsumer:
         batch_full = len(self._aside) >= read_ahead.MAX_BATCH_ASIDE
         return {
             tp
-            for tp, assigned in self._membership.assignment
+            for tp, partition in self._membership.assignment
             if full
             or (batch_full and tp[0] != self._topics[0])
-            or assigned.early
-            or assigned.tracker.in_flight_span >= MAX_IN_FLIGHT_SPAN
-            or assigned.tracker.in_flight >= MAX_IN_FLIGHT_SPAN
+            or partition.early
+            or partition.tracker.in_flight_span >= MAX_IN_FLIGHT_SPAN
+            or partition.tracker.in_flight >= MAX_IN_FLIGHT_SPAN
         }
 
-    def _accept(self, r: log.Record, assigned: AssignedPartition) -> None:
+    def _accept(self, r: log.Record, partition: AssignedPartition) -> None:
         """Have the request served, or set it aside."""
-        request = self._request_in(r, assigned.tracker)
+        request = self._request_in(r, partition.tracker)
         if request is None:
             return
         if _reroute(r) is None:  # the key of a reroute counts where its request lies
             self._keys.note(Place(r.topic, r.partition, r.offset), request)
-        assigned.tracker.begin(r.offset)
+        partition.tracker.begin(r.offset)
         key, size = read_ahead.Key(r.topic, request.owner.key), len(r.value or b"")
-        if not self._servings.serves(request.rid):
-            behind = key in self._aside or key == self._being_read
-            if behind or not self._room.admits(key, size):
+        if not self._responses.serves(request.rid):
+            after_others = key in self._aside or key == self._reread_key
+            if after_others or not self._room.admits(key, size):
                 place = read_ahead.Aside(
                     *(request.rid, r.partition, r.offset, size),
-                    *(asked(request), assigned.tracker),
+                    *(request_cost(request), partition.tracker),
                 )
                 self._aside.add(key, place)
                 return
-            self._room.take(key, size)
-        self._serve(r, request, assigned.tracker)
+            self._room.add(key, size)
+        self._serve(r, request, partition.tracker)
 
     def _request_in(self, r: log.Record, tracker: Tracker) -> records.Request | None:
         request, problem = read_request(r, self._partition_count)
@@ -204,83 +204,83 @@ class RequestConsumer:
     def _serve(self, r: log.Record, request: records.Request, tracker: Tracker) -> None:
         self._context.clock.observe(r.timestamp, self._context.monotonic())
         delivery = Delivery(
-            *(r.topic, r.partition, r.offset, asked_at(r), tracker, r.headers),
+            *(r.topic, r.partition, r.offset, request_time_bound(r), tracker, r.headers),
             size=len(r.value or b""),
             continues=continues(r),
-            asked_ms=broker_time(r),
-            repeats=self._keys.ahead(Place(r.topic, r.partition, r.offset), request),
+            request_ms=broker_time(r),
+            repeats=self._keys.earlier(Place(r.topic, r.partition, r.offset), request),
         )
-        self._servings.deliver(request, delivery)
+        self._responses.deliver(request, delivery)
 
     async def _count_unread(self) -> None:
         """Count while something is paused; everything else is read at once."""
         while True:
             for topic in self._topics:
-                counted = 0
+                count = 0
                 if self._membership.pauses:
                     try:
-                        counted = await self._membership.assignment.unread(self._offsets, topic)
+                        count = await self._membership.assignment.unread(self._offsets, topic)
                     except log.LogUnavailable:
                         continue
-                self._unread[topic] = counted
+                self._unread[topic] = count
             await asyncio.sleep(COUNT_S)
 
     # ---- what was set aside ----------------------------------------------------------------------
 
-    def _read_again(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_reread(self, tasks: asyncio.TaskGroup) -> None:
         """Start to read what is due, unless that is under way."""
-        if self._aside and not self._left and (self._again is None or self._again.done()):
-            due = self._aside.due(self._room)
-            if due is not None:
-                self._again = tasks.create_task(self._serve_again(due))
+        if self._aside and not self._leaving and (self._reread is None or self._reread.done()):
+            reread = self._aside.next_reread(self._room)
+            if reread is not None:
+                self._reread = tasks.create_task(self._run_reread(reread))
 
-    async def _serve_again(self, due: read_ahead.Due | None) -> None:
-        while due is not None:
-            self._being_read = due.key
+    async def _run_reread(self, reread: read_ahead.Reread | None) -> None:
+        while reread is not None:
+            self._reread_key = reread.key
             try:
-                found = await self._read(due)
+                by_offset = await self._read(reread)
             except log.LogUnavailable:
-                self._aside.put_back(due.key, due.requests)
+                self._aside.put_back(reread.key, reread.requests)
                 await asyncio.sleep(AGAIN_RETRY_S)
                 return
             except log.HistoryLost:  # of the first; of the others, the next read will tell
-                self._lost(due.key, due.requests[0])
-                self._aside.put_back(due.key, due.requests[1:])
+                self._report_lost(reread.key, reread.requests[0])
+                self._aside.put_back(reread.key, reread.requests[1:])
                 return
             finally:
-                self._being_read = None
-            self._take(due, found)
+                self._reread_key = None
+            self._serve_reread(reread, by_offset)
             self._room = self._room_now()
-            due = None if self._left else self._aside.due(self._room)
+            reread = None if self._leaving else self._aside.next_reread(self._room)
 
-    async def _read(self, due: read_ahead.Due) -> dict[int, log.Record]:
+    async def _read(self, reread: read_ahead.Reread) -> dict[int, log.Record]:
         """The records by offset.
 
         Raises:
             LogUnavailable, HistoryLost
         """
-        wanted = {place.offset for place in due.requests}
-        start, end = due.requests[0].offset, due.requests[-1].offset + 1
-        found: dict[int, log.Record] = {}
-        reading = self._replays.read(due.key.topic, due.partition, start, end)
+        offsets = {place.offset for place in reread.requests}
+        start, end = reread.requests[0].offset, reread.requests[-1].offset + 1
+        by_offset: dict[int, log.Record] = {}
+        reading = self._replays.read(reread.key.topic, reread.partition, start, end)
         async with contextlib.aclosing(reading) as batches:
             async for batch in batches:
-                found.update((r.offset, r) for r in batch if r.offset in wanted)
-        return found
+                by_offset.update((r.offset, r) for r in batch if r.offset in offsets)
+        return by_offset
 
-    def _take(self, due: read_ahead.Due, found: dict[int, log.Record]) -> None:
-        for place in due.requests:
-            r = found.get(place.offset)
+    def _serve_reread(self, reread: read_ahead.Reread, by_offset: dict[int, log.Record]) -> None:
+        for place in reread.requests:
+            r = by_offset.get(place.offset)
             if not place.tracker.valid:
                 continue  # revoked since; the present owner receives it
             if r is None:
-                self._lost(due.key, place)
+                self._report_lost(reread.key, place)
                 continue
             request = self._request_in(r, place.tracker)
             if request is not None:
                 self._serve(r, request, place.tracker)
 
-    def _lost(self, key: read_ahead.Key, place: read_ahead.Aside) -> None:
+    def _report_lost(self, key: read_ahead.Key, place: read_ahead.Aside) -> None:
         telemetry.log(
             telemetry.Action.RECORD_UNREADABLE,
             reason="history lost",
@@ -309,7 +309,7 @@ def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None
     return (request, "") if address.partition == r.partition else (None, "wrong_partition")
 
 
-def asked_at(r: log.Record) -> int:
+def request_time_bound(r: log.Record) -> int:
     """The broker time of a request, by its record or by a reroute of it."""
     reroute = _reroute(r)
     if reroute is None:

@@ -17,7 +17,7 @@ from tailrace.store.workers import Workers
 from worker.engines import base
 from worker.heartbeat.status import State, Status
 from worker.queue.load import Load
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.workload import Workload
 from worker.serving.worker_context import WorkerContext
 
@@ -87,15 +87,15 @@ class Heartbeat:
         self._strangers: dict[str, float] | None = None
         self.context: WorkerContext | None = None
         self.partitions: Callable[[], list[int]] = list
-        self.unserved: Callable[[int], Unserved] = lambda _rank: Unserved({}, 0)
-        self._due = asyncio.Event()
+        self.overflow: Callable[[int], Overflow] = lambda _rank: Overflow({}, 0)
+        self._wake = asyncio.Event()
         self._tokens_per_s = 0.0
         self.workload = Workload()
         self._load = Load(self.workload)
 
-    def tell_now(self) -> None:
+    def publish_now(self) -> None:
         """Something changed that gateways should know before the next heartbeat is due."""
-        self._due.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Write heartbeats until cancelled."""
@@ -112,13 +112,13 @@ class Heartbeat:
                 await self._workers.heartbeat(self._settings.pool, self._settings.name, self.info())
                 beats = await self._workers.list_workers(self._settings.pool)
                 self.living, self.models = living(beats), models(beats, self._incarnation)
-                await self.see_strangers(loop.time())
+                await self.note_strangers(loop.time())
             except StoreUnavailable:
                 self.living, self.models, self._strangers = frozenset(), frozenset(), None
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s):
-                    await self._due.wait()
-            self._due.clear()
+                    await self._wake.wait()
+            self._wake.clear()
 
     @property
     def _pause_s(self) -> float:
@@ -132,15 +132,15 @@ class Heartbeat:
         known."""
         return None if self._strangers is None else frozenset(self._strangers)
 
-    async def see_strangers(self, now: float) -> None:
+    async def note_strangers(self, now: float) -> None:
         """Note who is there. Redis may have been emptied a moment ago: one look without a process
         proves nothing."""
-        seen = self._strangers or {}
+        times = self._strangers or {}
         for pool in self._settings.related:
             for beat in await self._workers.list_workers(pool):
                 if isinstance(incarnation := beat.get("incarnation"), str):
-                    seen[incarnation] = now
-        self._strangers = {name: at for name, at in seen.items() if at > now - STRANGERS_S}
+                    times[incarnation] = now
+        self._strangers = {name: at for name, at in times.items() if at > now - STRANGERS_S}
 
     async def forget(self) -> None:
         """Remove this worker's entry at once, instead of when it expires."""
@@ -160,12 +160,14 @@ class Heartbeat:
         telemetry.ENGINE_WAITING.set(queued)
         telemetry.ENGINE_TOKENS_PER_SECOND.set(self._tokens_per_s)
         self._status.tokens_per_s = self._tokens_per_s
-        told = self._load.told(slots, [self.unserved(rank) for rank in range(len(topics.CLASSES))])
-        self._note(told)
+        load = self._load.report(
+            slots, [self.overflow(rank) for rank in range(len(topics.CLASSES))]
+        )
+        self._note(load)
         return {
             "incarnation": self._incarnation,
             "state": self._status.state.value,
-            "detail": self._status.told,
+            "detail": self._status.summary,
             "model": self._settings.model_name,
             "model_rev": self._engine.model_rev,
             "tokenizer_digest": self._engine.tokenizer_digest,
@@ -180,16 +182,16 @@ class Heartbeat:
             "queued": queued,
             "tokens_per_s": round(self._tokens_per_s, 1),
             "partitions": self.partitions(),
-            **told,
+            **load,
         }
 
-    def _note(self, told: Mapping[str, Any]) -> None:
+    def _note(self, load: Mapping[str, Any]) -> None:
         """As metrics, what is told of the backlog."""
         pool = self._settings.pool
-        telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(told["running_tokens"])
-        for name, waiting in zip(topics.CLASSES, told["waiting_tokens"], strict=True):
+        telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(load["running_tokens"])
+        for name, waiting in zip(topics.CLASSES, load["waiting_tokens"], strict=True):
             telemetry.BACKLOG_TOKENS.labels(pool=pool, kind=name).set(waiting)
-        telemetry.DRAIN_RATE.labels(pool=pool).set(told["drain_rate"])
+        telemetry.DRAIN_RATE.labels(pool=pool).set(load["drain_rate"])
 
     def _tokens(self) -> int:
         return self.context.stall_detector.tokens if self.context else 0

@@ -52,7 +52,7 @@ class Status:
         return self.state is State.FAILED
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The detail, and the trouble if there is some."""
         return ": ".join(filter(None, (self.detail, self.trouble())))
 
@@ -72,7 +72,7 @@ class Status:
         return {
             "ready": self.state is State.READY and kafka,
             "state": self.state.value,
-            "detail": self.told,
+            "detail": self.summary,
             "kafka": kafka,
             "features": sorted(self.features),
             "not_offered": sorted(self.not_offered),

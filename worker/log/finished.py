@@ -56,7 +56,7 @@ def pack(state: fold.Fold) -> bytes:
     )
 
 
-def unpack(rid: str, packed: bytes) -> fold.Fold:
+def unpack(rid: str, data: bytes) -> fold.Fold:
     """What was packed."""
     (
         owner,
@@ -80,7 +80,7 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
         answer_of,
         former,
         pace,
-    ) = _decoder.decode(packed)
+    ) = _decoder.decode(data)
     first = None
     if model is not None:
         own, worker, topic, offset = place
@@ -119,12 +119,12 @@ def unpack(rid: str, packed: bytes) -> fold.Fold:
             records.Owner(*by): dataclasses.replace(
                 ended,
                 reason=why,
-                status=shown,
-                error=wrong and tuple(wrong),
+                status=end_status,
+                error=end_error and tuple(end_error),
                 timestamp=at,
-                failure=failed,
+                failure=end_failure,
             )
-            for by, why, shown, wrong, at, failed in cancelled_by
+            for by, why, end_status, end_error, at, end_failure in cancelled_by
         },
         last_offset=last_offset,
         last_active=last_active,

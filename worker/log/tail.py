@@ -78,7 +78,7 @@ class Tail:
         return -1 if state is None else state.position
 
     @property
-    def followed(self) -> list[int]:
+    def partitions(self) -> list[int]:
         """Partitions followed now."""
         return sorted(self._partitions)
 
@@ -104,7 +104,7 @@ class Tail:
         state = self._partitions.get(partition)
         return state is not None and state.end_reason(rid) == "withdrawn"
 
-    async def known(self, partition: int, rid: str) -> Entry:
+    async def complete_entry(self, partition: int, rid: str) -> Entry:
         """The entry, once it may be believed. The caller holds it.
 
         The tail must have reached the partition's target, and the fold must begin at or below the
@@ -132,8 +132,8 @@ class Tail:
         entry = self._partitions[partition].entry(rid)
         ended = entry.fold.ended
         assert ended is not None
-        lost = ended.reason == fold.HISTORY_LOST  # whatever this worker has of it
-        if entry.fold.owner is None or lost:
+        history_lost = ended.reason == fold.HISTORY_LOST  # whatever this worker has of it
+        if entry.fold.owner is None or history_lost:
             cancelled = history.Draft()
             cancelled.add(records.Cancel(rid, principal, failed=ended.failure), ended.timestamp)
             return cancelled
@@ -149,7 +149,7 @@ class Tail:
         return again.draft
 
     async def barrier(
-        self, partition: int, rid: str, fencing_token: str, appended: int
+        self, partition: int, rid: str, fencing_token: str, append_offset: int
     ) -> bool | None:
         """Wait until this worker's own CLAIM was read. Returns whether it took effect, or None if
         it did not appear in time.
@@ -159,14 +159,16 @@ class Tail:
         """
         state = self._partitions[partition]
         entry = state.entry(rid)
-        if appended >= state.position:
+        if append_offset >= state.position:
             # If this read fails, the tail alone must bring the claim.
             with contextlib.suppress(log.LogUnavailable, log.HistoryLost):
-                await _replay(self._replays, entry, partition, rid, state.position, appended + 1)
+                await _replay(
+                    self._replays, entry, partition, rid, state.position, append_offset + 1
+                )
         give_up = time.monotonic() + BARRIER_S
-        while fencing_token not in entry.seen and time.monotonic() < give_up:
+        while fencing_token not in entry.claim_effects and time.monotonic() < give_up:
             await entry.changed(1.0)
-        return entry.seen.get(fencing_token)
+        return entry.claim_effects.get(fencing_token)
 
     async def run(self) -> None:
         """Read until cancelled, then close the connections. Survives a broker that is away.
@@ -219,8 +221,8 @@ class Tail:
         """
         try:
             await self._identity.check()
-            beginnings = await self._offsets.beginnings(topics.TOKENS, self.followed)
-            ends = await self._offsets.ends(topics.TOKENS, self.followed)
+            beginnings = await self._offsets.beginnings(topics.TOKENS, self.partitions)
+            ends = await self._offsets.ends(topics.TOKENS, self.partitions)
         except log.LogUnavailable:
             return
         positions = {number: state.position for number, state in self._partitions.items()}
@@ -235,15 +237,15 @@ class Tail:
         """Fold the response again from its bound, then apply what the tail brought in between."""
         entry = state.entry(rid)
         complete = Entry(bound, draft=None if entry.draft is None else history.Draft())
-        entry.delayed, end = [], state.position
+        entry.pending, end = [], state.position
         try:
             await _replay(self._replays, complete, partition, rid, bound, end)
-            for record, offset, timestamp in entry.delayed:
+            for record, offset, timestamp in entry.pending:
                 complete.apply(record, offset, timestamp)
             entry.replace(complete)
         finally:
-            delayed, entry.delayed = entry.delayed, None
-            for record, offset, timestamp in delayed:
+            pending, entry.pending = entry.pending, None
+            for record, offset, timestamp in pending:
                 entry.apply(record, offset, timestamp)  # no effect if it was applied above
             entry.wake()
 

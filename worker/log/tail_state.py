@@ -51,15 +51,15 @@ class Entry:
     """
 
     complete: int
-    begun: int = -1
+    first_offset: int = -1
     fold: fold.Fold = field(default_factory=lambda: fold.Fold(retain_ids=True))
     first: int = -1
-    touched: int = 0
+    last_record_ms: int = 0
     streams: bool = False
-    seen: dict[str, bool] = field(default_factory=dict)
+    claim_effects: dict[str, bool] = field(default_factory=dict)
     holds: int = 0
-    counted: int = 0
-    delayed: list[tuple[records.TokenRecord, int, int]] | None = None
+    last_size: int = 0
+    pending: list[tuple[records.TokenRecord, int, int]] | None = None
     draft: history.Draft | None = None
     listener: Callable[[], None] | None = None
     _changed: asyncio.Event | None = None
@@ -67,17 +67,17 @@ class Entry:
     @property
     def size(self) -> int:
         """What it takes, in bytes, by estimate."""
-        kept = self.draft.size if self.draft is not None else 0
-        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + len(self.fold.text) + kept
+        draft_bytes = self.draft.size if self.draft is not None else 0
+        return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + len(self.fold.text) + draft_bytes
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record; wakes waiters when ownership or phase may have changed."""
-        if self.delayed is not None:
-            self.delayed.append((record, offset, timestamp))
+        if self.pending is not None:
+            self.pending.append((record, offset, timestamp))
             return
-        if self.begun < 0:
-            self.begun = offset
-        self.touched, self.streams = timestamp, isinstance(record, records.Tok)
+        if self.first_offset < 0:
+            self.first_offset = offset
+        self.last_record_ms, self.streams = timestamp, isinstance(record, records.Tok)
         outcome = self.fold.apply(record, offset, timestamp)
         if outcome is fold.Ignored.SEEN:
             return
@@ -90,7 +90,9 @@ class Entry:
         if isinstance(record, records.Claim):
             # A second copy of a claim has no effect; that says nothing about the first.
             took_effect = isinstance(outcome, fold.Claimed)
-            self.seen[record.own] = self.seen.get(record.own, False) or took_effect
+            self.claim_effects[record.own] = (
+                self.claim_effects.get(record.own, False) or took_effect
+            )
         if (
             isinstance(record, records.Cancel)
             and record.failed != "expired"
@@ -127,9 +129,13 @@ class Entry:
         """Put what was read back in the place of what the tail had."""
         if self.fold.principal is not None:
             complete.fold.belongs_to(self.fold.principal)
-        self.complete, self.begun = complete.complete, complete.begun
-        self.fold, self.first, self.seen = complete.fold, complete.first, complete.seen
-        self.touched, self.streams = complete.touched, complete.streams
+        self.complete, self.first_offset = complete.complete, complete.first_offset
+        self.fold, self.first, self.claim_effects = (
+            complete.fold,
+            complete.first,
+            complete.claim_effects,
+        )
+        self.last_record_ms, self.streams = complete.last_record_ms, complete.streams
         self.draft = complete.draft
 
 
@@ -137,13 +143,13 @@ class _Ended(NamedTuple):
     """An entry whose response has ended and that no reader holds."""
 
     complete: int
-    begun: int
+    first_offset: int
     first: int
-    packed: bytes
+    fold_bytes: bytes
 
     @property
     def size(self) -> int:
-        return ENDED_BYTES + len(self.packed)
+        return ENDED_BYTES + len(self.fold_bytes)
 
 
 @dataclass(slots=True)
@@ -174,17 +180,17 @@ class Partition:
     def entry(self, rid: str) -> Entry:
         """The entry of a response. A response without one has no record at or above `start`, so a
         new entry is complete from there."""
-        found = self.entries.get(rid)
-        if found is None:
-            found = self.entries[rid] = self._unpacked(rid) or Entry(self.start)
-            self._count(found, found.size)
-        return found
+        entry = self.entries.get(rid)
+        if entry is None:
+            entry = self.entries[rid] = self._unpack(rid) or Entry(self.start)
+            self._count(entry, entry.size)
+        return entry
 
     def end_reason(self, rid: str) -> str | None:
         """Why a response ended; None where it has not, or is not known."""
-        packed = self.ended.get(rid)
-        if packed is not None:
-            state = finished.unpack(rid, packed.packed)
+        summary = self.ended.get(rid)
+        if summary is not None:
+            state = finished.unpack(rid, summary.fold_bytes)
         elif (entry := self.entries.get(rid)) is not None:
             state = entry.fold
         else:
@@ -198,21 +204,23 @@ class Partition:
         self._pack_ended(rid, entry)
 
     def _pack_ended(self, rid: str, entry: Entry) -> None:
-        if entry.holds or entry.delayed is not None or entry.fold.phase is not fold.Phase.DONE:
+        if entry.holds or entry.pending is not None or entry.fold.phase is not fold.Phase.DONE:
             return
         self._count(self.entries.pop(rid), 0)
-        packed = _Ended(entry.complete, entry.begun, entry.first, finished.pack(entry.fold))
-        self.ended[rid] = packed
-        self.size += packed.size
+        summary = _Ended(entry.complete, entry.first_offset, entry.first, finished.pack(entry.fold))
+        self.ended[rid] = summary
+        self.size += summary.size
 
-    def _unpacked(self, rid: str) -> Entry | None:
-        packed = self.ended.pop(rid, None)
-        if packed is None:
+    def _unpack(self, rid: str) -> Entry | None:
+        summary = self.ended.pop(rid, None)
+        if summary is None:
             return None
-        self.size -= packed.size
-        state = finished.unpack(rid, packed.packed)
-        seen = {own: True for own, _ in state.claims}
-        return Entry(packed.complete, packed.begun, state, packed.first, seen=seen)
+        self.size -= summary.size
+        state = finished.unpack(rid, summary.fold_bytes)
+        effects = {own: True for own, _ in state.claims}
+        return Entry(
+            summary.complete, summary.first_offset, state, summary.first, claim_effects=effects
+        )
 
     def apply(self, record: records.TokenRecord, offset: int, timestamp: int) -> None:
         """Apply one record to its response."""
@@ -222,8 +230,8 @@ class Partition:
         self._pack_ended(record.rid, entry)
 
     def _count(self, entry: Entry, size: int) -> None:
-        self.size += size - entry.counted
-        entry.counted = size
+        self.size += size - entry.last_size
+        entry.last_size = size
 
     def expects(self, offset: int) -> bool:
         """Whether a record at `offset` belongs to the present following."""
@@ -240,10 +248,10 @@ class Partition:
         self.entries = {
             rid: each
             for rid, each in self.entries.items()
-            if each.holds or each.delayed is not None
+            if each.holds or each.pending is not None
         }
         self.ended = {}
-        self.size = sum(each.counted for each in self.entries.values())
+        self.size = sum(each.last_size for each in self.entries.values())
         self.start = self.position = start
         self.fresh = True
 
@@ -266,7 +274,7 @@ class Partition:
         while self.ended and self.size > max_bytes:
             oldest = self.ended.pop(next(iter(self.ended)))
             self.size -= oldest.size
-            self.start = max(self.start, oldest.begun + 1)
+            self.start = max(self.start, oldest.first_offset + 1)
         if self.size <= max_bytes:
             return
         for rid, entry in list(self.entries.items()):
@@ -274,7 +282,7 @@ class Partition:
                 return
             if not entry.holds:
                 self._count(self.entries.pop(rid), 0)
-                self.start = max(self.start, entry.begun + 1)
+                self.start = max(self.start, entry.first_offset + 1)
         for entry in self.entries.values():
             if self.size <= max_bytes:
                 return

@@ -104,9 +104,9 @@ class CachedBlocks:
             self._keys.clear()
             self._hashes.clear()
 
-    def held(self, wanted: Sequence[int]) -> int:
+    def prefix_length(self, keys: Sequence[int]) -> int:
         """How many of the blocks with these keys are held, up to the first that is not."""
-        return len(list(itertools.takewhile(self._hashes.__contains__, wanted)))
+        return len(list(itertools.takewhile(self._hashes.__contains__, keys)))
 
     def keys(self, tokens: Sequence[int], scope: Iterable[str]) -> array.array[int]:
         """The keys of a prompt's full blocks."""

@@ -32,11 +32,11 @@ def lengths(
 ) -> list[int]:
     """Tokens up to the end of each message, of a prompt that has `tokens`: estimated by characters,
     the last one exact."""
-    said, sums = messages.characters([], tools), []
+    total, sums = messages.characters([], tools), []
     for message in request_messages:
-        said += messages.characters([message], []) + _AROUND
-        sums.append(said)
-    return [tokens * each // said for each in sums]
+        total += messages.characters([message], []) + _AROUND
+        sums.append(total)
+    return [tokens * each // total for each in sums]
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class HeldPrefixes:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def served(
+    def note_prompt(
         self,
         digests: Sequence[str],
         tokens: Sequence[int],
@@ -94,17 +94,17 @@ class HeldPrefixes:
         if not digests:
             return
         self._changes += 1
-        found = dict(zip(digests, tokens, strict=True))
+        by_digest = dict(zip(digests, tokens, strict=True))
         for digest in digests:
             if (former := self._prompts.get(digest)) is not None:
-                found[digest] = former.tokens[digest]  # counted, not estimated
+                by_digest[digest] = former.tokens[digest]  # counted, not estimated
                 self._drop(digest)
-        found[digests[-1]] = tokens[-1]
-        if len(found) > MAX_OF_PROMPT:
-            first, *rest = found.items()
-            found = dict([first, *rest[1 - MAX_OF_PROMPT :]])
+        by_digest[digests[-1]] = tokens[-1]
+        if len(by_digest) > MAX_OF_PROMPT:
+            first, *rest = by_digest.items()
+            by_digest = dict([first, *rest[1 - MAX_OF_PROMPT :]])
         keys = self.blocks.keys(prompt_ids, scope) if self.blocks is not None else ()
-        self._prompts[digests[-1]] = _Prompt(found, keys, now)
+        self._prompts[digests[-1]] = _Prompt(by_digest, keys, now)
         self._keys += len(keys)
         while len(self._prompts) > MAX_PROMPTS or self._keys > MAX_KEYS:
             self._drop(next(iter(self._prompts)))
@@ -112,29 +112,29 @@ class HeldPrefixes:
     def table(self, now: float) -> dict[str, int]:
         """Tokens that are held now, by digest; those that were served last first."""
         if self.blocks is not None and self._last is not None:
-            made, table = self._last
-            if made == (self.blocks.changes, self._changes):
+            version, table = self._last
+            if version == (self.blocks.changes, self._changes):
                 return table
-        held: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for digest, prompt in reversed(list(self._prompts.items())):
-            most = self._held(prompt, now)
+            most = self._held_tokens(prompt, now)
             if most == 0 and self.blocks is None:
                 self._drop(digest)
                 continue
             for each, tokens in prompt.tokens.items():
                 have = min(tokens, most)
-                known = held.get(each, 0)
-                if have > known and (known or len(held) < MAX_DIGESTS):
-                    held[each] = have
+                count = counts.get(each, 0)
+                if have > count and (count or len(counts) < MAX_DIGESTS):
+                    counts[each] = have
         if self.blocks is not None:
-            self._last = (self.blocks.changes, self._changes), held
-        return held
+            self._last = (self.blocks.changes, self._changes), counts
+        return counts
 
-    def _held(self, prompt: _Prompt, now: float) -> int:
+    def _held_tokens(self, prompt: _Prompt, now: float) -> int:
         """How many tokens of it, from its beginning."""
         if self.blocks is None:
             return max(prompt.tokens.values()) if now - prompt.at < BELIEVED_S else 0
-        return self.blocks.held(prompt.keys) * self.blocks.size
+        return self.blocks.prefix_length(prompt.keys) * self.blocks.size
 
     def _drop(self, digest: str) -> None:
         self._keys -= len(self._prompts.pop(digest).keys)

@@ -53,7 +53,7 @@ class Tracker:
     _in_flight: set[int] = field(default_factory=set)
     _lowest: int | None = None
     _claims: dict[int, int] = field(default_factory=dict)
-    _committed: tuple[int, int | None] | None = None
+    _last_commit: tuple[int, int | None] | None = None
 
     @property
     def in_flight(self) -> int:
@@ -82,7 +82,7 @@ class Tracker:
             self._lowest = min(self._lowest, offset)
         self.last = max(self.last, offset)
 
-    def claimed(self, offset: int, token_offset: int) -> None:
+    def note_claim(self, offset: int, token_offset: int) -> None:
         """The request's first effective record (CLAIM or CANCEL) lies at `token_offset`. No effect
         for an offset that is not in flight."""
         if offset in self._in_flight:
@@ -110,15 +110,15 @@ class Tracker:
             return None
         self._claims = {offset: at for offset, at in self._claims.items() if offset >= committable}
         lowest = min(self._claims.values(), default=None)
-        if (committable, lowest) == self._committed or (
-            self._committed is None and committable == self.start
+        if (committable, lowest) == self._last_commit or (
+            self._last_commit is None and committable == self.start
         ):
             return None
         return Commit(committable, position if lowest is None else lowest)
 
-    def acknowledged(self, commit: Commit) -> None:
+    def note_commit(self, commit: Commit) -> None:
         """The broker has `commit`."""
         lowest = min(
             (at for offset, at in self._claims.items() if offset >= commit.offset), default=None
         )
-        self._committed = (commit.offset, lowest)
+        self._last_commit = (commit.offset, lowest)

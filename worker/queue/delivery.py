@@ -21,7 +21,7 @@ class Delivery:
             its own model is another one.
         continues: a gateway asked the pool to continue another model's text (log rule §25).
         hedged: another worker has begun, and its first token is late (log rule §26).
-        asked_ms: broker time of the request record in ms; 0 where a reroute does not say it.
+        request_ms: broker time of the request record in ms; 0 where a reroute does not say it.
         repeats: the response whose request has the same idempotency key and lies before this one
             (log rule §10); empty: none is known.
         tracker: offsets of the assignment under which the request was read.
@@ -38,7 +38,7 @@ class Delivery:
     handed_over: bool = False
     continues: bool = False
     hedged: bool = False
-    asked_ms: int = 0
+    request_ms: int = 0
     repeats: str = ""
 
     @property

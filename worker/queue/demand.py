@@ -20,7 +20,9 @@ FEW: Final = 30
 # deviations of their sum.
 CHANCE: Final = 2.0
 LEAST: Final = 1.0  # tokens; what counts less is forgotten
-KEPT: Final = 2_000  # principals; above it those are forgotten whose last request ended first
+MAX_PRINCIPALS: Final = (
+    2_000  # principals; above it those are forgotten whose last request ended first
+)
 
 
 @dataclass(slots=True)
@@ -34,17 +36,17 @@ class _Habit:
         owed: what they took more than they were charged with, as far as that may be chance.
     """
 
-    asked: float = 0.0
-    used: float = 0.0
-    ended: float = 0.0
+    cost: float = 0.0
+    tokens: float = 0.0
+    requests: float = 0.0
     squares: float = 0.0
     owed: float = 0.0
 
     @property
     def variance(self) -> float:
         """Of what one of them took; 0 while none has ended."""
-        mean = self.used / self.ended if self.ended else 0.0
-        return max(0.0, self.squares / self.ended - mean**2) if self.ended else 0.0
+        mean = self.tokens / self.requests if self.requests else 0.0
+        return max(0.0, self.squares / self.requests - mean**2) if self.requests else 0.0
 
 
 @dataclass(slots=True)
@@ -57,34 +59,34 @@ class Demand:
     """
 
     _all: _Habit = field(default_factory=_Habit)
-    _of: dict[str, _Habit] = field(default_factory=dict)
+    _by_principal: dict[str, _Habit] = field(default_factory=dict)
 
     @property
     def part(self) -> float:
         """Of what requests asked for, that which they took; 1 while nothing is known."""
-        return self._all.used / self._all.asked if self._all.asked and self._all.used else 1.0
+        return self._all.tokens / self._all.cost if self._all.cost and self._all.tokens else 1.0
 
-    def expected(self, principal: str, asked: float) -> float:
+    def estimate(self, principal: str, cost: float) -> float:
         """Tokens that a request will take that asks for so many. All of them while nothing is
         known."""
-        asked_before, used = FEW * asked, FEW * asked * self.part
-        if (habit := self._of.get(principal)) is not None:
-            asked_before, used = asked_before + habit.asked, used + habit.used
-        return asked * min(1.0, used / asked_before) if asked_before else asked
+        prior_cost, prior_tokens = FEW * cost, FEW * cost * self.part
+        if (habit := self._by_principal.get(principal)) is not None:
+            prior_cost, prior_tokens = prior_cost + habit.cost, prior_tokens + habit.tokens
+        return cost * min(1.0, prior_tokens / prior_cost) if prior_cost else cost
 
-    def ended(self, principal: str, asked: float, used: float) -> None:
+    def add(self, principal: str, cost: float, tokens: float) -> None:
         """A request took so many of those that it asked for."""
-        own = self._of.pop(principal, None) or _Habit()
-        self._of[principal] = own  # now the newest
-        if len(self._of) > KEPT:
-            del self._of[next(iter(self._of))]
+        own = self._by_principal.pop(principal, None) or _Habit()
+        self._by_principal[principal] = own  # now the newest
+        if len(self._by_principal) > MAX_PRINCIPALS:
+            del self._by_principal[next(iter(self._by_principal))]
         for habit in (self._all, own):
-            habit.asked += asked
-            habit.used += used
-            habit.ended += 1
-            habit.squares += used**2
+            habit.cost += cost
+            habit.tokens += tokens
+            habit.requests += 1
+            habit.squares += tokens**2
 
-    def due(self, principal: str, difference: float) -> float:
+    def charge(self, principal: str, difference: float) -> float:
         """What to charge now that a request took so much more than it was charged with (less, if
         negative): what the principal owes beyond chance.
 
@@ -92,22 +94,24 @@ class Demand:
         of it would be wrong. In the long run nothing is lost: longer answers raise what is expected
         of the next ones, and what is always more than expected is no chance.
         """
-        habit = self._of.get(principal)
+        habit = self._by_principal.get(principal)
         if habit is None:
             return difference
         habit.owed += difference
-        variance = FEW * self._all.variance + habit.ended * habit.variance
-        variance *= habit.ended / (FEW + habit.ended)
+        variance = FEW * self._all.variance + habit.requests * habit.variance
+        variance *= habit.requests / (FEW + habit.requests)
         most = CHANCE * math.sqrt(variance)
-        due = habit.owed - max(-most, min(most, habit.owed))
-        habit.owed -= due
-        return due
+        charge = habit.owed - max(-most, min(most, habit.owed))
+        habit.owed -= charge
+        return charge
 
     def measure(self, seconds: float) -> None:
         """Account for the seconds since the last call."""
         part = math.exp(-seconds / PART_MEMORY_S)
-        for habit in (self._all, *self._of.values()):
-            habit.asked, habit.used = habit.asked * part, habit.used * part
-            habit.ended, habit.squares = habit.ended * part, habit.squares * part
+        for habit in (self._all, *self._by_principal.values()):
+            habit.cost, habit.tokens = habit.cost * part, habit.tokens * part
+            habit.requests, habit.squares = habit.requests * part, habit.squares * part
             habit.owed *= part
-        self._of = {name: habit for name, habit in self._of.items() if habit.asked >= LEAST}
+        self._by_principal = {
+            name: habit for name, habit in self._by_principal.items() if habit.cost >= LEAST
+        }

@@ -49,16 +49,16 @@ class HoldTimes:
         self._counts[bucket] += 1
         self._seconds[bucket] += max(seconds, LEAST_S)
 
-    def fade(self, kept: float) -> None:
+    def fade(self, weight: float) -> None:
         """Let what was counted so far weigh `kept` times what it did."""
         for bucket, count in enumerate(self._counts):
             if count:
-                left = kept if count * kept > FADED else 0.0
-                self._counts[bucket] *= left
-                self._seconds[bucket] *= left
+                factor = weight if count * weight > FADED else 0.0
+                self._counts[bucket] *= factor
+                self._seconds[bucket] *= factor
 
-    def starts(
-        self, ages: Sequence[float], step_s: float, steps: int, stopped: Sequence[float] = ()
+    def expected_starts(
+        self, ages: Sequence[float], step_s: float, steps: int, paused_ages: Sequence[float] = ()
     ) -> list[float]:
         """How many requests can start in 1, 2, … `steps` steps from now, if always some wait.
 
@@ -69,25 +69,25 @@ class HoldTimes:
             ages: for how many seconds each slot in use has been held.
             stopped: for how many seconds each response held one that goes on later.
         """
-        ends, left = self._ends((*ages, *stopped))
-        lengths = _lengths(ends, left, (*ages, *stopped))
-        freed = [0.0] * (steps + 1)
+        ends, unknown = self._ends((*ages, *paused_ages))
+        lengths = _lengths(ends, unknown, (*ages, *paused_ages))
+        releases = [0.0] * (steps + 1)
         for age in ages:
-            for seconds, part in _left(age, ends, left):
+            for seconds, part in _remaining(age, ends, unknown):
                 for step, share in _spread(seconds / step_s):
                     if step <= steps:
-                        freed[step] += part * share
+                        releases[step] += part * share
         again: dict[int, float] = {}
         for seconds, part in lengths:
             for step, share in _spread(seconds / step_s):
                 again[step] = again.get(step, 0.0) + part * share
         at_once = again.pop(0, 0.0)
-        started: list[float] = []
-        for step, count in enumerate(freed):
-            count += sum(part * started[step - lag] for lag, part in again.items() if lag <= step)
-            started.append(count / (1 - at_once))
+        counts: list[float] = []
+        for step, count in enumerate(releases):
+            count += sum(part * counts[step - lag] for lag, part in again.items() if lag <= step)
+            counts.append(count / (1 - at_once))
         sums, before = list[float](), 0.0
-        for count in started:  # half of what starts around a step is before it
+        for count in counts:  # half of what starts around a step is before it
             sums.append(before + count / 2)
             before += count
         return sums[1:]
@@ -106,39 +106,39 @@ class HoldTimes:
         Args:
             ages: of all that have not ended.
         """
-        ends, left = list[_Ends](), 1.0
+        ends, unknown = list[_Ends](), 1.0
         longer = sum(self._counts)
         for bucket, count in enumerate(self._counts):
             if count:
                 edge = LEAST_S * 2 ** ((bucket + 1) / PER_DOUBLING)
                 ending = count / (longer + sum(age >= edge for age in ages))
-                ends.append(_Ends(edge, self._seconds[bucket] / count, left * ending))
-                left *= 1 - ending
+                ends.append(_Ends(edge, self._seconds[bucket] / count, unknown * ending))
+                unknown *= 1 - ending
                 longer -= count
-        return ends, max(0.0, left)
+        return ends, max(0.0, unknown)
 
 
 def _lengths(
-    ends: Sequence[_Ends], left: float, ages: Sequence[float]
+    ends: Sequence[_Ends], unknown: float, ages: Sequence[float]
 ) -> list[tuple[float, float]]:
     """For how many seconds slots are held, with probabilities."""
     # Of a longer one than any that ended, nothing is known but that it was as long as it is.
     oldest = max((*ages, ends[-1].edge if ends else 0.0), default=0.0)
-    return [*((each.seconds, each.part) for each in ends), (2 * max(oldest, LEAST_S), left)]
+    return [*((each.seconds, each.part) for each in ends), (2 * max(oldest, LEAST_S), unknown)]
 
 
-def _left(age: float, ends: Sequence[_Ends], left: float) -> Iterator[tuple[float, float]]:
+def _remaining(age: float, ends: Sequence[_Ends], unknown: float) -> Iterator[tuple[float, float]]:
     """For how many more seconds a slot is held that has been in use for `age` seconds, with
     probabilities."""
     later = [each for each in ends if each.edge > age]
-    total = sum(each.part for each in later) + left
+    total = sum(each.part for each in later) + unknown
     if total <= 0:
         yield max(age, LEAST_S), 1.0
         return
     for each in later:
         end = each.seconds if each.seconds > age else (age + each.edge) / 2
         yield end - age, each.part / total
-    yield max(age, later[-1].edge - age if later else 0.0, LEAST_S), left / total
+    yield max(age, later[-1].edge - age if later else 0.0, LEAST_S), unknown / total
 
 
 def _spread(steps: float) -> tuple[tuple[int, float], tuple[int, float]]:

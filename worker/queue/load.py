@@ -11,7 +11,7 @@ from tailrace.fair_queue import waits_of
 from tailrace.protocol import topics
 from tailrace.store.workers import MAX_FIGURE
 from worker.queue import waits
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import STARTED, Slots
 from worker.queue.workload import Totals, Workload
 
@@ -34,27 +34,27 @@ class Load:
         """`work` keeps the measurements."""
         self._work = work
         self._clock = clock
-        self._waited = False
+        self._had_queue = False
         self._waits: waits.Waits | None = None
-        self._due = 0.0
+        self._next_at = 0.0
 
-    def measure(self, slots: Slots, made: int, seconds: float) -> None:
+    def measure(self, slots: Slots, tokens: int, seconds: float) -> None:
         """Account for the seconds since the last call. `made`: tokens since the worker's start."""
-        totals = Totals(made, *slots.begun)
-        queued = slots.queued > 0
+        totals = Totals(tokens, *slots.request_totals)
+        has_queue = slots.queued > 0
         self._work.measure(
             totals,
             seconds,
-            waited=queued and self._waited,
+            had_queue=has_queue and self._had_queue,
             running=slots.running,
             interactive=slots.interactive,
             holds=slots.holds,
         )
         slots.holds.clear()
         slots.demand.measure(seconds)
-        self._waited = queued
+        self._had_queue = has_queue
 
-    def told(self, slots: Slots | None, unserved: Sequence[Unserved]) -> dict[str, Any]:
+    def report(self, slots: Slots | None, overflows: Sequence[Overflow]) -> dict[str, Any]:
         """The work that lies ahead, in tokens that the engine will make, and how long new requests
         would wait.
 
@@ -65,12 +65,12 @@ class Load:
         work, running, waiting = self._work, 0.0, [0.0] * len(topics.CLASSES)
         pausable = 0, 0.0
         if slots is not None:
-            running = slots.running_asked * work.part / 2  # on average half of it is done
-            for rank, left in enumerate(unserved):
-                asked = slots.asked(rank) + sum(left.aside.values())
-                waiting[rank] = asked * work.part + left.unread * work.each
-            waiting[0] += slots.asked(STARTED) * work.part
-            pausable = slots.making_way
+            running = slots.running_cost * work.part / 2  # on average half of it is done
+            for rank, overflow in enumerate(overflows):
+                cost = slots.waiting_cost(rank) + sum(overflow.aside.values())
+                waiting[rank] = cost * work.part + overflow.unread * work.each
+            waiting[0] += slots.waiting_cost(STARTED) * work.part
+            pausable = slots.preemptible
         return {
             "running_tokens": round(running),
             "pausable": pausable[0],
@@ -78,36 +78,36 @@ class Load:
             "waiting_tokens": [round(tokens) for tokens in waiting],
             "request_tokens": round(work.each, 1),
             "drain_rate": round(work.rate, 1),
-            **self._told(slots, waiting, unserved),
+            **self._waits_report(slots, waiting, overflows),
         }
 
-    def _told(
-        self, slots: Slots | None, waiting: Sequence[float], unserved: Sequence[Unserved]
+    def _waits_report(
+        self, slots: Slots | None, waiting: Sequence[float], overflows: Sequence[Overflow]
     ) -> dict[str, list[str] | list[float]]:
         """How long new requests would wait: of each class, of known principals and of others.
         Nothing while it is not known."""
         if slots is not None:
-            self._work.look_ahead(sum(waiting), slots.ages, slots.stopped_ages)
+            self._work.update_forecast(sum(waiting), slots.ages, slots.paused_ages)
         if slots is None or not any(waiting):
             return _members({}, _AT_ONCE)
-        if not self._work.starts.rate:
+        if not self._work.forecast.rate:
             return _members({}, ())
         began = self._clock()
-        if began >= self._due or self._waits is None:
-            self._waits = waits.of_new(slots, self._work, unserved, waiting)
-            self._due = began + (self._clock() - began) / MOST_TIME
-        return _members(self._waits.known, self._waits.others)
+        if began >= self._next_at or self._waits is None:
+            self._waits = waits.new_request_waits(slots, self._work, overflows, waiting)
+            self._next_at = began + (self._clock() - began) / MOST_TIME
+        return _members(self._waits.by_name, self._waits.others)
 
 
 def _members(
-    known: Mapping[str, tuple[float, float]], others: Sequence[float]
+    waits_by_name: Mapping[str, tuple[float, float]], others: Sequence[float]
 ) -> dict[str, list[str] | list[float]]:
     def seconds(each: Iterable[float]) -> list[float]:
         return [round(min(wait_s, MAX_FIGURE), 2) for wait_s in each]
 
     return {
-        "waits_of": [waits_of(name) for name in known],
-        "interactive_waits_s": seconds(interactive for interactive, _ in known.values()),
-        "batch_waits_s": seconds(batch for _, batch in known.values()),
+        "waits_of": [waits_of(name) for name in waits_by_name],
+        "interactive_waits_s": seconds(interactive for interactive, _ in waits_by_name.values()),
+        "batch_waits_s": seconds(batch for _, batch in waits_by_name.values()),
         "waits_s": seconds(others),
     }

@@ -21,7 +21,7 @@ from worker.queue.commit_tracker import Tracker
 FLOW_BYTES: Final = 8 << 20
 ALL_BYTES: Final = 32 << 20
 # Requests kept in memory, in all; batch requests up to a half of it, and of the bytes.
-MAX_KEPT: Final = 2_000
+MAX_IN_MEMORY: Final = 2_000
 # Offsets set aside, in all (250 bytes each); above it nothing more is read, and batch requests no
 # more above the second one, so that interactive ones behind them are seen.
 MAX_ASIDE: Final = 20_000
@@ -37,7 +37,7 @@ class Key(NamedTuple):
     principal: str
 
 
-class Kept(NamedTuple):
+class Footprint(NamedTuple):
     """A request that is in memory and has, or will want, an engine slot."""
 
     key: Key
@@ -53,11 +53,11 @@ class Aside:
     partition: int
     offset: int
     size: int
-    asked: float
+    cost: float
     tracker: Tracker
 
 
-class Unserved(NamedTuple):
+class Overflow(NamedTuple):
     """Requests of one topic that were not taken. `aside`: what those that were set aside ask for,
     in tokens, by principal; `unread`: number of those that were not even read."""
 
@@ -82,11 +82,11 @@ class Room:
     total_bytes: int = 0
 
     @classmethod
-    def of(cls, each: int, kept: Iterable[Kept]) -> Room:
+    def after(cls, each: int, footprints: Iterable[Footprint]) -> Room:
         """What `kept` leaves."""
         room = cls(each)
-        for one in kept:
-            room.take(one.key, one.size)
+        for one in footprints:
+            room.add(one.key, one.size)
         return room
 
     def admits(self, key: Key, size: int) -> bool:
@@ -95,11 +95,11 @@ class Room:
         return count == 0 or (
             count < self.each
             and self.sizes[key] + size <= FLOW_BYTES
-            and self.total < part * MAX_KEPT
+            and self.total < part * MAX_IN_MEMORY
             and self.total_bytes + size <= part * ALL_BYTES
         )
 
-    def take(self, key: Key, size: int) -> None:
+    def add(self, key: Key, size: int) -> None:
         """One more is kept."""
         self.counts[key] += 1
         self.sizes[key] += size
@@ -107,7 +107,7 @@ class Room:
         self.total_bytes += size
 
 
-class Due(NamedTuple):
+class Reread(NamedTuple):
     """Requests of one principal to be read again, from one partition, oldest first."""
 
     key: Key
@@ -134,10 +134,10 @@ class SetAside:
         self._places.setdefault(key, collections.deque()).append(place)
         self._length += 1
 
-    def asked(self, topic: str) -> dict[str, float]:
+    def costs(self, topic: str) -> dict[str, float]:
         """What the requests of a topic ask for, in tokens, by principal."""
         return {
-            key.principal: sum(place.asked for place in places)
+            key.principal: sum(place.cost for place in places)
             for key, places in self._places.items()
             if key.topic == topic
         }
@@ -145,7 +145,7 @@ class SetAside:
     def waiting(self, topic: str) -> dict[str, Iterator[tuple[str, float]]]:
         """Ids of the requests of a topic and what they ask for, by principal, oldest first."""
         return {
-            key.principal: ((place.rid, place.asked) for place in places)
+            key.principal: ((place.rid, place.cost) for place in places)
             for key, places in self._places.items()
             if key.topic == topic
         }
@@ -153,14 +153,14 @@ class SetAside:
     def drop_revoked(self) -> None:
         """Forget what belongs to assignments that ended: the present owner reads it."""
         for key, places in list(self._places.items()):
-            held = collections.deque(each for each in places if each.tracker.valid)
-            self._length -= len(places) - len(held)
-            if held:
-                self._places[key] = held
+            valid = collections.deque(each for each in places if each.tracker.valid)
+            self._length -= len(places) - len(valid)
+            if valid:
+                self._places[key] = valid
             else:
                 del self._places[key]
 
-    def due(self, room: Room) -> Due | None:
+    def next_reread(self, room: Room) -> Reread | None:
         """What to read again now, of the principal that has the fewest in memory; None while none
         has room for a quarter of what it may have. It moves from here into `room`."""
         few = room.each - room.each // 4
@@ -173,19 +173,19 @@ class SetAside:
             return None
         key = min(roomy, key=lambda each: room.counts[each])
         places = self._places[key]
-        first, taken = places[0], []
+        first, requests = places[0], []
         while (
             places
             and places[0].partition == first.partition
             and places[0].offset < first.offset + MAX_SPAN
             and room.admits(key, places[0].size)
         ):
-            room.take(key, places[0].size)
-            taken.append(places.popleft())
-        self._length -= len(taken)
+            room.add(key, places[0].size)
+            requests.append(places.popleft())
+        self._length -= len(requests)
         if not places:
             del self._places[key]
-        return Due(key, first.partition, taken)
+        return Reread(key, first.partition, requests)
 
     def put_back(self, key: Key, requests: Sequence[Aside]) -> None:
         """They could not be read or kept: in front of the others of their key."""

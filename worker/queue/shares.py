@@ -52,7 +52,7 @@ class Shares:
             del self._requests[flow.tenant]
             self._weights -= self._weight(flow.tenant)
 
-    def of(self, flow: Flow, slots: int, new: int = 0) -> int:
+    def slots_for(self, flow: Flow, slots: int, new: int = 0) -> int:
         """How many of the slots a principal that was added may have, rounded up: so nobody gives
         back what another one could not keep either. `new`: as many tenants more, of weight 1."""
         part = self._weight(flow.tenant) / (self._weights + new)

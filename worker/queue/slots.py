@@ -28,7 +28,7 @@ from tailrace.protocol import topics
 from worker.queue.demand import Demand
 from worker.queue.shares import Shares
 
-KEPT_HOLDS: Final = 10_000
+MAX_HOLDS: Final = 10_000
 # A response keeps a slot for so long before it makes way for another principal: each time it costs
 # a claim and what the engine's cache has lost of its prompt. Longest-running ones go first, so only
 # those that wait while all answers of others are new wait for it.
@@ -77,7 +77,7 @@ class Turn(asyncio.Future[None]):
         self.charge = cost
         self.rid = rid
         self.pausable = pausable
-        self.make_way: Callable[[], None] | None = None
+        self.preempt: Callable[[], None] | None = None
         self.shared = False
         self.again = again
         self.since = 0.0
@@ -87,7 +87,7 @@ class _Parts(NamedTuple):
     """How long a response held slots, in seconds, and how many tokens it took in that time."""
 
     seconds: float
-    used: float
+    tokens: float
 
 
 class Slots:
@@ -134,10 +134,10 @@ class Slots:
         of all batch requests, below 1; `weight` is that of a tenant."""
         self.capacity = self.bound = capacity
         self.running = 0
-        self.running_asked = 0.0
+        self.running_cost = 0.0
         self.ended = 0
-        self.ended_asked = 0.0
-        self.holds: deque[float] = deque(maxlen=KEPT_HOLDS)
+        self.ended_cost = 0.0
+        self.holds: deque[float] = deque(maxlen=MAX_HOLDS)
         self._monotonic = monotonic
         self._share = max(1, int(capacity * min(share, limit)))
         self._limit = max(1, int(capacity * limit))
@@ -145,15 +145,15 @@ class Slots:
         self._batch_credit = 0.0
         self._weight = weight
         self._shares = Shares(weight)
-        self._held: Counter[Flow] = Counter()
+        self._in_use: Counter[Flow] = Counter()
         self._running: set[Turn] = set()
         self._pausable: tuple[dict[Turn, None], dict[Turn, None]] = ({}, {})
-        self._asked: set[Turn] = set()
-        self._look: asyncio.TimerHandle | None = None
-        self._paused: dict[str, _Parts] = {}
-        self._stopped: set[Turn] = set()
+        self._preempting: set[Turn] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._past_parts: dict[str, _Parts] = {}
+        self._paused_turns: set[Turn] = set()
         self._waiting: dict[int, FairQueue[Turn]] = {}
-        self._waiting_asked: dict[int, float] = defaultdict(float)
+        self._waiting_costs: dict[int, float] = defaultdict(float)
         self.demand = Demand()
 
     @property
@@ -162,13 +162,13 @@ class Slots:
         return sum(map(len, self._waiting.values()))
 
     @property
-    def begun(self) -> tuple[float, float]:
+    def request_totals(self) -> tuple[float, float]:
         """How many requests have begun here, and what they asked for. One that has not ended counts
         by half, because on average it is half done."""
-        stopped_asked = sum(turn.cost for turn in self._stopped)
+        paused_cost = sum(turn.cost for turn in self._paused_turns)
         return (
-            self.ended + (self.running + len(self._stopped)) / 2,
-            self.ended_asked + (self.running_asked + stopped_asked) / 2,
+            self.ended + (self.running + len(self._paused_turns)) / 2,
+            self.ended_cost + (self.running_cost + paused_cost) / 2,
         )
 
     @property
@@ -177,19 +177,19 @@ class Slots:
         return [self._parts(turn).seconds for turn in self._running]
 
     @property
-    def stopped_ages(self) -> list[float]:
+    def paused_ages(self) -> list[float]:
         """For how many seconds each response had a slot that made way and waits."""
-        return [self._before(turn).seconds for turn in self._stopped]
+        return [self._before(turn).seconds for turn in self._paused_turns]
 
-    def asked(self, rank: int) -> float:
+    def waiting_cost(self, rank: int) -> float:
         """What the waiting requests of a rank ask for, in tokens."""
-        return self._waiting_asked[rank] if self._waiting.get(rank) else 0.0
+        return self._waiting_costs[rank] if self._waiting.get(rank) else 0.0
 
-    def charged(self, rank: int) -> float:
+    def waiting_charge(self, rank: int) -> float:
         """What the waiting requests of a rank are expected to take, in tokens."""
         return self._waiting[rank].cost if rank in self._waiting else 0.0
 
-    def times(self, rank: int, aside: Mapping[str, float], part: float) -> float:
+    def charge_ratio(self, rank: int, aside: Mapping[str, float], part: float) -> float:
         """What the waiting requests of a rank will make, over what they are charged with: charges
         have prompts in them. Where none waits, that of all requests.
 
@@ -197,14 +197,14 @@ class Slots:
             aside: what those ask for that wait elsewhere, by principal.
             part: of what all of them ask for, that which they will make.
         """
-        charged = sum(self.demand.expected(name, asked) for name, asked in aside.items())
-        charged += self.charged(rank)
-        asked = self.asked(rank) + sum(aside.values())
-        if not (asked > 0 and charged > 0):  # sums of an empty queue are 0 but for rounding
+        charges = sum(self.demand.estimate(name, cost) for name, cost in aside.items())
+        charges += self.waiting_charge(rank)
+        cost = self.waiting_cost(rank) + sum(aside.values())
+        if not (cost > 0 and charges > 0):  # sums of an empty queue are 0 but for rounding
             return part / self.demand.part
-        return part * asked / charged
+        return part * cost / charges
 
-    def ahead(
+    def work_before(
         self, rank: int, aside: Mapping[str, float], part: float, most: int, asks: float
     ) -> tuple[float, dict[str, float]]:
         """What goes before a new request of a rank, in tokens that will be made: before one of a
@@ -214,10 +214,10 @@ class Slots:
         Args:
             aside, part: as of `times`.
         """
-        times = self.times(rank, aside, part)
-        charged = {name: self.demand.expected(name, asked) for name, asked in aside.items()}
-        new, known = self._queue(rank).ahead(most, charged, asks)
-        return times * new, {name: times * cost for name, cost in known.items()}
+        ratio = self.charge_ratio(rank, aside, part)
+        charges = {name: self.demand.estimate(name, tokens) for name, tokens in aside.items()}
+        new, by_name = self._queue(rank).ahead(most, charges, asks)
+        return ratio * new, {name: ratio * cost for name, cost in by_name.items()}
 
     @property
     def interactive(self) -> float:
@@ -225,19 +225,19 @@ class Slots:
         return sum(turn.rank < BATCH for turn in self._running) / max(1, self.bound)
 
     @property
-    def making_way(self) -> tuple[int, float]:
+    def preemptible(self) -> tuple[int, float]:
         """How many responses that run would make way for requests of a better class, now or soon,
         and what they asked for."""
         turns = [turn for turn in self._pausable[True] if not turn.shared]
         return len(turns), sum(turn.cost for turn in turns)
 
     @property
-    def given_to_new(self) -> int:
+    def newcomer_slots(self) -> int:
         """How many slots a new principal would be given by those with more than their shares."""
         pausable = itertools.chain(*self._pausable)
         turns = Counter(turn.flow for turn in pausable if not turn.shared)
         return sum(
-            max(0, min(count, self._held[flow] - self._share_of(flow, new=1)))
+            max(0, min(count, self._in_use[flow] - self._share_of(flow, new=1)))
             for flow, count in turns.items()
         )
 
@@ -253,7 +253,7 @@ class Slots:
                 principal, and what they ask for.
         """
         ranks = {
-            rank: self._waiting[rank].order(_named, self._charged(behind(rank)))
+            rank: self._waiting[rank].order(_identify, self._charges(behind(rank)))
             for rank in sorted(self._waiting)
         }
         batch, credit = ranks.pop(BATCH, iter(())), self._batch_credit
@@ -262,24 +262,24 @@ class Slots:
         for rank, others in ranks.items():
             for (rid, flow), cost in others:
                 while rank != STARTED and credit >= each:
-                    if (found := next(batch, None)) is None:
+                    if (entry := next(batch, None)) is None:
                         break
-                    yield *found[0], found[1], BATCH
-                    credit -= found[1]
+                    yield *entry[0], entry[1], BATCH
+                    credit -= entry[1]
                 yield rid, flow, cost, rank
                 credit += cost * self.batch_share / (1 - self.batch_share)
         for (rid, flow), cost in batch:
             yield rid, flow, cost, BATCH
 
-    def _charged(
+    def _charges(
         self, behind: Mapping[str, Iterable[tuple[str, float]]]
     ) -> dict[str, Iterator[tuple[tuple[str, Flow], float]]]:
-        def charged(principal: str) -> Iterator[tuple[tuple[str, Flow], float]]:
+        def charges(principal: str) -> Iterator[tuple[tuple[str, Flow], float]]:
             flow = Flow(tenant_of(principal), principal)
-            for rid, asked in behind[principal]:
-                yield (rid, flow), self.demand.expected(principal, asked)
+            for rid, cost in behind[principal]:
+                yield (rid, flow), self.demand.estimate(principal, cost)
 
-        return {principal: charged(principal) for principal in behind}
+        return {principal: charges(principal) for principal in behind}
 
     def acquire(
         self,
@@ -303,29 +303,29 @@ class Slots:
         """
         batch = batch or rank == BATCH
         turn = Turn(rank, flow, cost, rid, batch=batch, pausable=pausable, again=again)
-        turn.charge = self.demand.expected(flow.principal, cost)
+        turn.charge = self.demand.estimate(flow.principal, cost)
         if again:
-            self._stopped.add(turn)
+            self._paused_turns.add(turn)
         self._shares.add(flow)
         self._queue(rank).push(flow, turn, turn.charge, first=first)
-        self._waiting_asked[rank] += cost
+        self._waiting_costs[rank] += cost
         self._admit()
-        self._ask()
+        self._preempt()
         return turn
 
-    def may_make_way(self, turn: Turn, make_way: Callable[[], None]) -> None:
+    def allow_preemption(self, turn: Turn, preempt: Callable[[], None]) -> None:
         """The holder of a slot can give it back from now on. `make_way` is called at most once,
         perhaps at once, and only for pausable responses."""
-        if turn in self._pausable[turn.batch] and turn not in self._asked:
-            turn.make_way = make_way
-            self._ask()
+        if turn in self._pausable[turn.batch] and turn not in self._preempting:
+            turn.preempt = preempt
+            self._preempt()
 
     def restrict(self, bound: int) -> None:
         """Let at most `bound` slots be in use from now on."""
         self.bound = bound
         self._admit()
 
-    def release(self, turn: Turn, used: float | None = None, *, paused: bool = False) -> None:
+    def release(self, turn: Turn, tokens: float | None = None, *, paused: bool = False) -> None:
         """Give the slot of a turn back.
 
         Args:
@@ -335,73 +335,73 @@ class Slots:
         self.running -= 1
         self._running.discard(turn)
         self._pausable[turn.batch].pop(turn, None)
-        self._asked.discard(turn)
-        self.running_asked = self.running_asked - turn.cost if self.running else 0.0
-        if used:
-            self._note_parts(turn, used, paused=paused)
-        self._held[turn.flow] -= 1
-        if not self._held[turn.flow]:
-            del self._held[turn.flow]
-        if used is not None:
-            more = used - turn.charge
-            due = more if paused or not used else self.demand.due(turn.flow.principal, more)
-            self._queue(turn.rank).settle(turn.flow, due)
+        self._preempting.discard(turn)
+        self.running_cost = self.running_cost - turn.cost if self.running else 0.0
+        if tokens:
+            self._note_parts(turn, tokens, paused=paused)
+        self._in_use[turn.flow] -= 1
+        if not self._in_use[turn.flow]:
+            del self._in_use[turn.flow]
+        if tokens is not None:
+            more = tokens - turn.charge
+            charge = more if paused or not tokens else self.demand.charge(turn.flow.principal, more)
+            self._queue(turn.rank).settle(turn.flow, charge)
         self._shares.remove(turn.flow)
         self._admit()
-        self._ask()
+        self._preempt()
 
-    def _note_parts(self, turn: Turn, used: float, *, paused: bool) -> None:
+    def _note_parts(self, turn: Turn, tokens: float, *, paused: bool) -> None:
         """A response that used so much gives its slot back. All its parts count as one."""
-        parts = self._parts(turn, used)
-        self._paused.pop(turn.rid, None)
+        parts = self._parts(turn, tokens)
+        self._past_parts.pop(turn.rid, None)
         if not paused:
             self.ended += 1
-            self.ended_asked += turn.cost
+            self.ended_cost += turn.cost
             self.holds.append(parts.seconds)
-            self.demand.ended(turn.flow.principal, turn.cost, parts.used)
+            self.demand.add(turn.flow.principal, turn.cost, parts.tokens)
             return
-        self._paused[turn.rid] = parts
-        if len(self._paused) > KEPT_HOLDS:
-            del self._paused[next(iter(self._paused))]
+        self._past_parts[turn.rid] = parts
+        if len(self._past_parts) > MAX_HOLDS:
+            del self._past_parts[next(iter(self._past_parts))]
 
-    def _parts(self, turn: Turn, used: float = 0.0) -> _Parts:
+    def _parts(self, turn: Turn, tokens: float = 0.0) -> _Parts:
         """With the part that has its slot now, of which so much is used."""
         before = self._before(turn)
-        return _Parts(before.seconds + self._monotonic() - turn.since, before.used + used)
+        return _Parts(before.seconds + self._monotonic() - turn.since, before.tokens + tokens)
 
     def _before(self, turn: Turn) -> _Parts:
-        return self._paused.get(turn.rid, _Parts(0.0, 0.0))
+        return self._past_parts.get(turn.rid, _Parts(0.0, 0.0))
 
     def withdraw(self, turn: Turn) -> None:
         """Give up waiting; a slot that was granted already is given back."""
         if self._queue(turn.rank).remove(turn.flow, turn):
-            self._stopped.discard(turn)
-            self._waiting_asked[turn.rank] -= turn.cost
+            self._paused_turns.discard(turn)
+            self._waiting_costs[turn.rank] -= turn.cost
             self._shares.remove(turn.flow)
             turn.cancel()
         elif turn.done() and not turn.cancelled():
-            self.release(turn, used=0)
+            self.release(turn, tokens=0)
 
     def _queue(self, rank: int) -> FairQueue[Turn]:
-        found = self._waiting.get(rank)
-        if found is None:
-            found = self._waiting[rank] = FairQueue(self._weight)
-        return found
+        queue = self._waiting.get(rank)
+        if queue is None:
+            queue = self._waiting[rank] = FairQueue(self._weight)
+        return queue
 
     def _admit(self) -> None:
         while self.running < min(self.capacity, self.bound) and (turn := self._next()) is not None:
             self.running += 1
             self._running.add(turn)
-            self._stopped.discard(turn)
+            self._paused_turns.discard(turn)
             turn.since = self._monotonic()
-            self.running_asked += turn.cost
-            self._held[turn.flow] += 1
+            self.running_cost += turn.cost
+            self._in_use[turn.flow] += 1
             self._account(turn)
             if turn.pausable:
                 self._pausable[turn.batch][turn] = None
             turn.set_result(None)
 
-    def _ask(self) -> None:
+    def _preempt(self) -> None:
         """Ask responses to make way: batch ones for requests of a better class, as many as wait,
         and those of principals with more than their share for principals with less."""
         if self.running != min(self.capacity, self.bound):
@@ -413,44 +413,46 @@ class Slots:
             if rank < BATCH
         )
         interactive, batch = self._pausable
-        self._ask_up_to(better, batch, lambda _turn: True)
+        self._preempt_up_to(better, batch, lambda _turn: True)
         if self._shares.several and (over := self._over_share()):
-            gives = self._giving(over)
-            self._ask_up_to(self._due(STARTED, 0), interactive, gives)
-            self._ask_up_to(better + self._due(BATCH), batch, gives)
+            gives = self._may_preempt(over)
+            self._preempt_up_to(self._shortfall(STARTED, 0), interactive, gives)
+            self._preempt_up_to(better + self._shortfall(BATCH), batch, gives)
 
-    def _ask_up_to(self, most: int, turns: Collection[Turn], which: Callable[[Turn], bool]) -> None:
+    def _preempt_up_to(
+        self, most: int, turns: Collection[Turn], which: Callable[[Turn], bool]
+    ) -> None:
         """Ask until `most` slots are coming free. The oldest first: a long answer will hold its
         slot for longest."""
-        for turn in list(turns) if len(self._asked) < most else ():
-            if turn.make_way is not None and not turn.shared and which(turn):
-                make_way, turn.make_way = turn.make_way, None
-                self._asked.add(turn)
-                make_way()
-                if len(self._asked) >= most:
+        for turn in list(turns) if len(self._preempting) < most else ():
+            if turn.preempt is not None and not turn.shared and which(turn):
+                preempt, turn.preempt = turn.preempt, None
+                self._preempting.add(turn)
+                preempt()
+                if len(self._preempting) >= most:
                     return
 
     def _over_share(self) -> dict[Flow, int]:
         """How many slots each principal has above its share, without those it was asked for."""
-        asked = Counter(turn.flow for turn in self._asked)
+        preempting = Counter(turn.flow for turn in self._preempting)
         return {
             flow: more
-            for flow, count in self._held.items()
-            if count > 1 and (more := count - asked[flow] - self._share_of(flow)) > 0
+            for flow, count in self._in_use.items()
+            if count > 1 and (more := count - preempting[flow] - self._share_of(flow)) > 0
         }
 
-    def _due(self, *ranks: int) -> int:
+    def _shortfall(self, *ranks: int) -> int:
         """How many requests of these ranks wait of principals with less than their share, up to
         that."""
         waiting = Counter[Flow]()
         for rank in ranks:
             waiting.update(self._queue(rank).flows())
         return sum(
-            max(0, min(count, self._share_of(flow) - self._held[flow]))
+            max(0, min(count, self._share_of(flow) - self._in_use[flow]))
             for flow, count in waiting.items()
         )
 
-    def _giving(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
+    def _may_preempt(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
         """Whether a turn is one that its principal gives back; counts it in `over`."""
         now = self._monotonic()
 
@@ -459,32 +461,32 @@ class Slots:
                 return False
             early_s = turn.since + MIN_RUN_S - now
             if early_s > 0:
-                self._ask_in(early_s)
+                self._preempt_in(early_s)
                 return False
             over[turn.flow] -= 1
             return True
 
         return gives
 
-    def _ask_in(self, seconds: float) -> None:
-        def look() -> None:
-            self._look = None
-            self._ask()
+    def _preempt_in(self, seconds: float) -> None:
+        def scan() -> None:
+            self._timer = None
+            self._preempt()
 
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(seconds, look)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, scan)
 
     def _share_of(self, flow: Flow, new: int = 0) -> int:
         slots = min(self.capacity, self.bound)
-        return min(self._share, self._shares.of(flow, slots, new))
+        return min(self._share, self._shares.slots_for(flow, slots, new))
 
     def _next(self) -> Turn | None:
         """Whose turn it is: in each class first among those below their share, then among all."""
         for rank, eligible in self._lines():
-            found = self._waiting[rank].pop(eligible) if rank in self._waiting else None
-            if found is not None:
-                self._waiting_asked[rank] -= found[1].cost
-                return found[1]
+            entry = self._waiting[rank].pop(eligible) if rank in self._waiting else None
+            if entry is not None:
+                self._waiting_costs[rank] -= entry[1].cost
+                return entry[1]
         return None
 
     def _lines(self) -> Iterator[tuple[int, Callable[[Flow], bool] | None]]:
@@ -494,15 +496,15 @@ class Slots:
         for most in dict.fromkeys((self._share, self._limit)):
             for rank in ranks:
                 if self._shares.several:
-                    yield STARTED, self._has_less
-                    yield rank, self._has_less
+                    yield STARTED, self._below_share
+                    yield rank, self._below_share
                 yield STARTED, None
                 yield rank, None if rank == STARTED else self._below(most)
 
-    def _has_less(self, flow: Flow) -> bool:
+    def _below_share(self, flow: Flow) -> bool:
         """Whether a principal has less than its share."""
-        held = self._held.get(flow, 0)
-        return not held or held < self._share_of(flow)  # the share is one slot at least
+        in_use = self._in_use.get(flow, 0)
+        return not in_use or in_use < self._share_of(flow)  # the share is one slot at least
 
     def _ranks(self) -> list[int]:
         """The ranks in the order in which they are served now."""
@@ -518,8 +520,8 @@ class Slots:
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
             turn.shared = overtook
-            left = self._batch_credit - turn.charge
-            self._batch_credit = left if overtook else max(0.0, left)
+            credit = self._batch_credit - turn.charge
+            self._batch_credit = credit if overtook else max(0.0, credit)
         elif self._waiting.get(BATCH):
             self._batch_credit += turn.charge * self.batch_share / (1 - self.batch_share)
         if not self._waiting.get(BATCH):
@@ -528,10 +530,10 @@ class Slots:
     def _below(self, most: int) -> Callable[[Flow], bool] | None:
         if most >= self.capacity:
             return None
-        return lambda flow: self._held[flow] < most
+        return lambda flow: self._in_use[flow] < most
 
 
-def _named(turn: Turn) -> tuple[str, Flow]:
+def _identify(turn: Turn) -> tuple[str, Flow]:
     return turn.rid, turn.flow
 
 
@@ -567,8 +569,8 @@ class HeldSlots:
         else:
             pool.withdraw(turn)
 
-    def release(self, used: float | None = None, *, paused: bool = False) -> None:
+    def release(self, tokens: float | None = None, *, paused: bool = False) -> None:
         """Give all slots back. `used`, `paused`: as of `Slots.release`."""
         while self._turns:
             pool, turn = self._turns.popitem()
-            pool.release(turn, used, paused=paused)
+            pool.release(turn, tokens, paused=paused)

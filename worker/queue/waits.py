@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from tailrace.fair_queue import tenant_of
 from tailrace.protocol.queue_place import Place
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import BATCH, STARTED, Slots
-from worker.queue.starts import Starts
+from worker.queue.start_forecast import StartForecast
 from worker.queue.workload import Workload
 
 MOST: Final = 64  # principals of each class whose waits are published
@@ -26,7 +26,7 @@ MOST_PLACES: Final = 1_000  # requests whose place is published; the others get 
 # 0.82 (`bench.overload`, medians). Where nothing comes any more, 2 counts at most twice what is
 # ahead.
 ASKS: Final = 2.0
-LEAST_LEFT: Final = 0.01  # of the engine, for batch requests that have no share
+LEAST_BATCH_PART: Final = 0.01  # of the engine, for batch requests that have no share
 
 SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
 """Gives the requests of a class that were set aside (`RequestConsumer.set_aside`)."""
@@ -44,76 +44,79 @@ class Drain:
         left: part of it that interactive requests leave them.
     """
 
-    starts: Starts
+    forecast: StartForecast
     each: float
     pausable: float = 0.0
     batch_share: float = 0.0
-    left: float = 1.0
+    batch_part: float = 1.0
 
     def interactive_s(self, ahead: float) -> float:
         """Seconds until a request begins that has so much before it."""
-        return self.starts.seconds(ahead + self.each - self.pausable)
+        return self.forecast.seconds(ahead + self.each - self.pausable)
 
     def batch_s(self, ahead: float, interactive: float) -> float:
         """The same. `ahead`: batch requests. `interactive`: the others."""
         own = ahead + self.each
-        wait_s = self.starts.seconds((interactive + own) / max(self.left, LEAST_LEFT))
+        wait_s = self.forecast.seconds((interactive + own) / max(self.batch_part, LEAST_BATCH_PART))
         if not self.batch_share:
             return wait_s
-        return min(wait_s, self.starts.seconds(own / self.batch_share))
+        return min(wait_s, self.forecast.seconds(own / self.batch_share))
 
 
 class Waits(NamedTuple):
     """How long a new request would wait, interactive and batch, in seconds: one of each known
     principal or tenant, by name, and one of any other."""
 
-    known: dict[str, tuple[float, float]]
+    by_name: dict[str, tuple[float, float]]
     others: tuple[float, float]
 
 
 def drain(slots: Slots, work: Workload) -> Drain:
     """How fast this worker drains now."""
-    pausable, _ = slots.making_way
-    return Drain(work.starts, work.each, pausable * work.each, slots.batch_share, work.left)
+    pausable, _ = slots.preemptible
+    return Drain(work.forecast, work.each, pausable * work.each, slots.batch_share, work.batch_part)
 
 
-def of_new(
-    slots: Slots, work: Workload, unserved: Sequence[Unserved], waiting: Sequence[float]
+def new_request_waits(
+    slots: Slots, work: Workload, overflows: Sequence[Overflow], waiting: Sequence[float]
 ) -> Waits:
     """The waits of new requests. `unserved`: what was not taken, by class. `waiting`: the tokens
     that all of each class will make that waits."""
     rates = drain(slots, work)
-    (interactive, known), (batch, known_batch) = (
-        slots.ahead(rank, left.aside, work.part, MOST, ASKS) for rank, left in enumerate(unserved)
+    (interactive, interactive_by_name), (batch, batch_by_name) = (
+        slots.work_before(rank, overflow.aside, work.part, MOST, ASKS)
+        for rank, overflow in enumerate(overflows)
     )
-    newcomer = replace(rates, pausable=rates.pausable + slots.given_to_new * work.each)
-    started = slots.asked(STARTED) * work.part
-    unread, batch_unread = (left.unread * work.each for left in unserved)
+    newcomer = replace(rates, pausable=rates.pausable + slots.newcomer_slots * work.each)
+    started_tokens = slots.waiting_cost(STARTED) * work.part
+    unread, batch_unread = (overflow.unread * work.each for overflow in overflows)
     share = slots.batch_share / (1 - slots.batch_share)
 
-    def waits(ahead: float, batch_ahead: float, rates: Drain = rates) -> tuple[float, float]:
-        first = started + unread + ahead
+    def waits(costs_before: float, batch_ahead: float, rates: Drain = rates) -> tuple[float, float]:
+        first = started_tokens + unread + costs_before
         return (
             rates.interactive_s(first + min(waiting[BATCH], share * first)),
             rates.batch_s(batch_unread + batch_ahead, waiting[0]),
         )
 
-    def ahead(name: str) -> tuple[float, float]:
+    def costs_before(name: str) -> tuple[float, float]:
         tenant = tenant_of(name)
         return (
-            known.get(name, known.get(tenant, interactive)),
-            known_batch.get(name, known_batch.get(tenant, batch)),
+            interactive_by_name.get(name, interactive_by_name.get(tenant, interactive)),
+            batch_by_name.get(name, batch_by_name.get(tenant, batch)),
         )
 
-    names = dict.fromkeys((*known, *known_batch))
-    return Waits({name: waits(*ahead(name)) for name in names}, waits(interactive, batch, newcomer))
+    names = dict.fromkeys((*interactive_by_name, *batch_by_name))
+    return Waits(
+        {name: waits(*costs_before(name)) for name in names}, waits(interactive, batch, newcomer)
+    )
 
 
 def places(
     slots: Slots,
     work: Workload,
     set_aside: SetAside,
-    unserved: Sequence[Unserved],
+    overflows: Sequence[Overflow],
     most: int = MOST_PLACES,
 ) -> tuple[dict[str, Place], Place | None]:
     """The places of the first `most` requests, and the place behind which all others stand; None
@@ -122,10 +125,10 @@ def places(
     Args:
         unserved: what was not taken, by class.
     """
-    rates, found = drain(slots, work), dict[str, Place]()
-    asides = [left.aside for left in unserved]
-    times = {rank: slots.times(rank, aside, work.part) for rank, aside in enumerate(asides)}
-    times[STARTED] = slots.times(STARTED, {}, work.part)
+    rates, by_id = drain(slots, work), dict[str, Place]()
+    asides = [overflow.aside for overflow in overflows]
+    ratios = {rank: slots.charge_ratio(rank, aside, work.part) for rank, aside in enumerate(asides)}
+    ratios[STARTED] = slots.charge_ratio(STARTED, {}, work.part)
     interactive = batch = 0.0
 
     def place(rank: int) -> Place:
@@ -134,16 +137,16 @@ def places(
             eta_s = rates.batch_s(batch, interactive)
         elif work.rate:
             eta_s = rates.interactive_s(interactive + batch)
-        return Place(len(found), eta_s)
+        return Place(len(by_id), eta_s)
 
-    rank, more = STARTED, any(left.unread for left in unserved)
+    rank, more = STARTED, any(overflow.unread for overflow in overflows)
     for rid, _, charge, rank in slots.order(set_aside):
-        if len(found) >= most:
+        if len(by_id) >= most:
             more = True
             break
-        found[rid] = place(rank)
+        by_id[rid] = place(rank)
         if rank == BATCH:
-            batch += charge * times[rank]
+            batch += charge * ratios[rank]
         else:
-            interactive += charge * times[rank]
-    return found, place(rank) if more else None
+            interactive += charge * ratios[rank]
+    return by_id, place(rank) if more else None

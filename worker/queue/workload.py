@@ -1,7 +1,7 @@
 """How much work lies ahead of this worker, and how fast it is done (pure).
 
 Work is counted in tokens that the engine will make. A request says only what it may take: its
-prompt and the bound of its answer (`served_response.asked`). What requests make of that is
+prompt and the bound of its answer (`response_state.asked`). What requests make of that is
 measured here, and so is the rate, which counts only while requests wait: otherwise it says how much
 was asked for, not how much could be done.
 """
@@ -14,18 +14,20 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from worker.queue.hold_times import HoldTimes
-from worker.queue.starts import Starts
+from worker.queue.start_forecast import StartForecast
 
 # Seconds until an old measurement counts e times less. Long answers end rarely, so what requests
 # make of what they ask needs more of them than the rate needs seconds.
 RATE_MEMORY_S: Final = 30.0
 PART_MEMORY_S: Final = 300.0
-LEFT_MEMORY_S: Final = 20.0  # of what interactive requests leave, which changes with their load
+BATCH_PART_MEMORY_S: Final = (
+    20.0  # of what interactive requests leave, which changes with their load
+)
 # How far and how finely is looked ahead: as far as the queue reaches and half as far again.
 AHEAD_S: Final = (8.0, 600.0)
 FURTHER: Final = 1.5
 STEPS: Final = 128
-TOLD_STEPS: Final = 32
+FORECAST_POINTS: Final = 32
 
 
 class Totals(NamedTuple):
@@ -35,9 +37,9 @@ class Totals(NamedTuple):
     asked for, as `Slots.begun` counts them.
     """
 
-    made: int
-    begun: float
-    asked: float
+    tokens: int
+    requests: float
+    cost: float
 
 
 _AT_START: Final = Totals(0, 0.0, 0.0)
@@ -59,21 +61,21 @@ class Workload:
 
     _last: Totals = _AT_START
     _busy_s: float = 0.0
-    _busy_made: float = 0.0
-    _made: float = 0.0
-    _begun: float = 0.0
-    _asked: float = 0.0
+    _busy_tokens: float = 0.0
+    _tokens: float = 0.0
+    _requests: float = 0.0
+    _cost: float = 0.0
     _run_s: float = 0.0
-    left: float = 1.0
+    batch_part: float = 1.0
     _holds: HoldTimes = field(default_factory=HoldTimes)
-    _starts: Starts | None = None
+    _forecast: StartForecast | None = None
 
     def measure(
         self,
         now: Totals,
         seconds: float,
         *,
-        waited: bool,
+        had_queue: bool,
         running: float = 0.0,
         interactive: float = 0.0,
         holds: Iterable[float] = (),
@@ -86,25 +88,27 @@ class Workload:
             interactive: the part of the slots in which interactive requests run.
             holds: for how many seconds each slot was held that came free.
         """
-        made = now.made - self._last.made
-        kept = math.exp(-seconds / RATE_MEMORY_S)
-        if waited:
-            self._busy_s = self._busy_s * kept + seconds
-            self._busy_made = self._busy_made * kept + made
-        self.left += (1 - math.exp(-seconds / LEFT_MEMORY_S)) * (1 - interactive - self.left)
-        kept = math.exp(-seconds / PART_MEMORY_S)
-        self._made = self._made * kept + made
-        self._begun = self._begun * kept + now.begun - self._last.begun
-        self._asked = self._asked * kept + now.asked - self._last.asked
-        self._run_s = self._run_s * kept + running * seconds
-        self._holds.fade(kept)
+        tokens = now.tokens - self._last.tokens
+        weight = math.exp(-seconds / RATE_MEMORY_S)
+        if had_queue:
+            self._busy_s = self._busy_s * weight + seconds
+            self._busy_tokens = self._busy_tokens * weight + tokens
+        self.batch_part += (1 - math.exp(-seconds / BATCH_PART_MEMORY_S)) * (
+            1 - interactive - self.batch_part
+        )
+        weight = math.exp(-seconds / PART_MEMORY_S)
+        self._tokens = self._tokens * weight + tokens
+        self._requests = self._requests * weight + now.requests - self._last.requests
+        self._cost = self._cost * weight + now.cost - self._last.cost
+        self._run_s = self._run_s * weight + running * seconds
+        self._holds.fade(weight)
         for hold in holds:
             self._holds.add(hold)
         self._last = now
 
-    def look_ahead(
-        self, waiting: float, ages: Sequence[float], stopped: Sequence[float] = ()
-    ) -> Starts:
+    def update_forecast(
+        self, waiting: float, ages: Sequence[float], paused_ages: Sequence[float] = ()
+    ) -> StartForecast:
         """When what waits begins.
 
         Args:
@@ -113,27 +117,27 @@ class Workload:
             stopped: for how many seconds each response held one that has made way.
         """
         if not (waiting and self.rate and self.each and self._holds and ages):
-            self._starts = None
-            return self.starts
+            self._forecast = None
+            return self.forecast
         least, most = AHEAD_S
         step_s = min(most, max(least, FURTHER * waiting / self.rate)) / STEPS
-        counts = self._holds.starts(ages, step_s, STEPS, stopped)
-        told = range(STEPS // TOLD_STEPS, STEPS + 1, STEPS // TOLD_STEPS)
-        times = tuple(step * step_s for step in told)
-        tokens = tuple(counts[step - 1] * self.each for step in told)
-        hold_s = self._holds.mean((*ages, *stopped))
-        self._starts = Starts(times, tokens, self.each * len(ages) / hold_s)
-        return self.starts
+        counts = self._holds.expected_starts(ages, step_s, STEPS, paused_ages)
+        points = range(STEPS // FORECAST_POINTS, STEPS + 1, STEPS // FORECAST_POINTS)
+        times = tuple(step * step_s for step in points)
+        tokens = tuple(counts[step - 1] * self.each for step in points)
+        hold_s = self._holds.mean((*ages, *paused_ages))
+        self._forecast = StartForecast(times, tokens, self.each * len(ages) / hold_s)
+        return self.forecast
 
     @property
-    def starts(self) -> Starts:
+    def forecast(self) -> StartForecast:
         """When what waits begins, as it was last looked at."""
-        return self._starts or Starts(rate=self.rate)
+        return self._forecast or StartForecast(rate=self.rate)
 
     @property
     def rate(self) -> float:
         """Tokens per second while requests wait; 0 before any waited."""
-        return self._busy_made / self._busy_s if self._busy_s else 0.0
+        return self._busy_tokens / self._busy_s if self._busy_s else 0.0
 
     @property
     def measured(self) -> bool:
@@ -148,14 +152,14 @@ class Workload:
     @property
     def pace(self) -> float:
         """Tokens per second of one response; 0 while nothing ran."""
-        return self._made / self._run_s if self._run_s else 0.0
+        return self._tokens / self._run_s if self._run_s else 0.0
 
     @property
     def part(self) -> float:
         """The part of what is asked for that is made, at most 1; 1 while nothing is known."""
-        return min(1.0, self._made / self._asked) if self._asked > 0 and self._made > 0 else 1.0
+        return min(1.0, self._tokens / self._cost) if self._cost > 0 and self._tokens > 0 else 1.0
 
     @property
     def each(self) -> float:
         """Tokens that one request makes; 0 while nothing is known."""
-        return self._made / self._begun if self._begun > 0 else 0.0
+        return self._tokens / self._requests if self._requests > 0 else 0.0

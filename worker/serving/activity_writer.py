@@ -15,15 +15,15 @@ class ActivityWriter:
 
     def __init__(self, writer: interfaces.RecordWriter) -> None:
         self._writer = writer
-        self._sent: set[asyncio.Future[log.Appended]] = set()
+        self._appends: set[asyncio.Future[log.Appended]] = set()
 
-    def started(self, request: records.Request) -> None:
+    def write_start(self, request: records.Request) -> None:
         """This worker begins with a response. Nothing waits for it: a notice that is lost is made
         up for by the end's."""
         notice = activity.start_notice(request)
         if notice is None:
             return
-        sent = asyncio.ensure_future(
+        append = asyncio.ensure_future(
             self._writer.append(
                 topics.ACTIVITY,
                 activity.partition(request.owner),
@@ -31,10 +31,10 @@ class ActivityWriter:
                 activity.encode(notice),
             )
         )
-        self._sent.add(sent)
-        sent.add_done_callback(self._done)
+        self._appends.add(append)
+        append.add_done_callback(self._done)
 
-    async def finished(self, request: records.Request, state: fold.Fold) -> None:
+    async def write_end(self, request: records.Request, state: fold.Fold) -> None:
         """Write what is due about a response that is DONE."""
         assert state.ended is not None
         if state.first is not None and state.first.owner != request.owner:
@@ -49,7 +49,7 @@ class ActivityWriter:
                 activity.encode(notice),
             )
 
-    def _done(self, sent: asyncio.Future[log.Appended]) -> None:
-        self._sent.discard(sent)
-        if not sent.cancelled():
-            sent.exception()
+    def _done(self, append: asyncio.Future[log.Appended]) -> None:
+        self._appends.discard(append)
+        if not append.cancelled():
+            append.exception()

@@ -60,15 +60,15 @@ class Attempt:
 
     def __init__(
         self,
-        made: generation.Generation,
+        initial: generation.Generation,
         partition: int,
         writer: interfaces.RecordWriter,
         scheduler: flush_scheduler.FlushScheduler,
         broker_clock: BrokerClock,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.generation = made
-        self.stopped: Stop | None = None
+        self.generation = initial
+        self.stop_reason: Stop | None = None
         self.cached_tokens = 0
         self.usage: records.Usage | None = None
         self._partition = partition
@@ -79,28 +79,28 @@ class Attempt:
         self._reader: asyncio.Task[None] | None = None
         self._began = self._last_step = 0.0
         self._pending_since = 0.0
-        self._sent = False
+        self._streaming = False
 
     @property
     def useless(self) -> bool:
         """Nothing it could still write would have an effect, or may be written."""
-        return self.stopped in (Stop.OVER, Stop.APPEND_FAILED)
+        return self.stop_reason in (Stop.OVER, Stop.APPEND_FAILED)
 
     @property
     def stalled(self) -> bool:
         """The engine was silent for too long."""
-        return self.stopped is Stop.STALLED
+        return self.stop_reason is Stop.STALLED
 
     def interrupted(self) -> bool:
         """Whether it was interrupted. May be asked in any thread."""
-        return self.stopped is not None
+        return self.stop_reason is not None
 
     async def run(
         self,
         engine: base.Engine,
         job: base.GenerationInput,
         stall_detector: StallDetector,
-        progressed: Callable[[], None],
+        on_progress: Callable[[], None],
         *,
         last: bool = False,
     ) -> None:
@@ -111,17 +111,17 @@ class Attempt:
         Raises:
             EngineError: the engine failed, or was silent for too long.
         """
-        if self.stopped is not None or self.generation.phase is not generation.Phase.RUNNING:
+        if self.stop_reason is not None or self.generation.phase is not generation.Phase.RUNNING:
             return
-        self._began = self._last_step = checked = self._monotonic()
-        self._reader = asyncio.create_task(self._read(engine, job, stall_detector, progressed))
+        self._began = self._last_step = last_check = self._monotonic()
+        self._reader = asyncio.create_task(self._read(engine, job, stall_detector, on_progress))
         try:
-            while not self._reader.done() and self.stopped is None:
+            while not self._reader.done() and self.stop_reason is None:
                 await asyncio.wait((self._reader,), timeout=STALL_CHECK_S)
                 now = self._monotonic()
-                if now - checked > STOOD_STILL_S:
+                if now - last_check > STOOD_STILL_S:
                     self._last_step = now
-                checked = now
+                last_check = now
                 if stall_detector.stalled(self._last_step, now):
                     self.interrupt(Stop.STALLED)
             await asyncio.wait((self._reader,), timeout=ABORT_S)
@@ -139,21 +139,21 @@ class Attempt:
         if (
             not reader.cancelled()
             and (error := reader.exception()) is not None
-            and self.stopped is None
+            and self.stop_reason is None
         ):
             raise error
 
     def interrupt(self, reason: Stop) -> None:
         """Stop; the engine is told at once."""
-        if self.stopped is None:
-            self.stopped = reason
+        if self.stop_reason is None:
+            self.stop_reason = reason
             if self._reader is not None:
                 self._reader.cancel()
 
-    def begin_with(self, made: generation.Generation) -> None:
+    def begin_with(self, replacement: generation.Generation) -> None:
         """Write frames of `made` from now on; those that it has already at once."""
-        self.generation = made
-        if made.pending:
+        self.generation = replacement
+        if replacement.pending:
             self._pending_since = self._monotonic()
             self.flush()
 
@@ -162,11 +162,11 @@ class Attempt:
     ) -> asyncio.Future[log.Appended]:
         """Append a record of this attempt. A failed append interrupts the attempt."""
         started = self._monotonic()
-        sent = self._writer.append(
+        append = self._writer.append(
             topics.TOKENS, self._partition, record.rid, records.encode(record), headers
         )
-        sent.add_done_callback(lambda done: self._written(done, started))
-        return sent
+        append.add_done_callback(lambda done: self._on_append(done, started))
+        return append
 
     def flush(self) -> None:
         """Write what is pending; nothing once the attempt is useless."""
@@ -179,15 +179,15 @@ class Attempt:
                 telemetry.FRAMES.inc()
                 telemetry.FRAME_TOKENS.observe(len(frame.ids))
 
-    def _written(self, sent: asyncio.Future[log.Appended], started: float) -> None:
-        if sent.cancelled():
+    def _on_append(self, append: asyncio.Future[log.Appended], started: float) -> None:
+        if append.cancelled():
             return
-        if sent.exception() is not None:
+        if append.exception() is not None:
             self.interrupt(Stop.APPEND_FAILED)
             return
         now = self._monotonic()
-        self._clock.acknowledged(sent.result().timestamp, now)
-        self._scheduler.acknowledged(now - started)
+        self._clock.acknowledged(append.result().timestamp, now)
+        self._scheduler.observe(now - started)
         _APPEND_SECONDS.observe(now - started)
 
     async def _read(
@@ -195,26 +195,26 @@ class Attempt:
         engine: base.Engine,
         job: base.GenerationInput,
         stall_detector: StallDetector,
-        progressed: Callable[[], None],
+        on_progress: Callable[[], None],
     ) -> None:
         # Where ids are characters their number says about how many tokens they are.
         per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
-        left = PAUSABLE_AFTER
+        remaining = PAUSABLE_AFTER
 
         def on_step(step: base.Step) -> bool:
-            if self.stopped is not None:
+            if self.stop_reason is not None:
                 return False
             self._last_step = self._monotonic()
             self._on_step(step)
             stall_detector.record_output(len(step.ids) / per_token, self._last_step)
-            nonlocal left
-            if 0 < left <= len(step.ids):
-                progressed()
-            left -= len(step.ids)
+            nonlocal remaining
+            if 0 < remaining <= len(step.ids):
+                on_progress()
+            remaining -= len(step.ids)
             return self.generation.phase is generation.Phase.RUNNING
 
         await engine.generate(job, on_step)
-        if self.generation.phase is generation.Phase.RUNNING and self.stopped is None:
+        if self.generation.phase is generation.Phase.RUNNING and self.stop_reason is None:
             raise base.Transient("the engine ended without an end")
 
     def _on_step(self, step: base.Step) -> None:
@@ -227,8 +227,8 @@ class Attempt:
             return
         if not waiting:
             self._pending_since = self._last_step
-        if not self._sent:
-            self._sent = True
+        if not self._streaming:
+            self._streaming = True
             _PREFILL_SECONDS.observe(self._last_step - self._began)
             self.flush()
         else:

@@ -21,17 +21,17 @@ from tailrace.store.redis_store import StoreUnavailable
 from worker.engines import base
 
 
-def made_by(request: records.Request, engine: base.Engine) -> str | None:
+def answer_maker(request: records.Request, engine: base.Engine) -> str | None:
     """A digest of what the answer's ids, text and items follow from beside the request. None where
     the engine does not say."""
-    of_engine = engine.repeatable(request)
-    if of_engine is None:
+    engine_inputs = engine.repeatable(request)
+    if engine_inputs is None:
         return None
-    followed = [
+    inputs = [
         [engine.model_rev, engine.tokenizer_digest, engine.parser_name(request)],
-        [of_engine, engine.max_model_len],
+        [engine_inputs, engine.max_model_len],
     ]
-    return hashlib.blake2b(msgspec.json.encode(followed), digest_size=20).hexdigest()
+    return hashlib.blake2b(msgspec.json.encode(inputs), digest_size=20).hexdigest()
 
 
 class CachedAnswers:
@@ -52,26 +52,26 @@ class CachedAnswers:
         self._answers = answers
         self._pool = pool
         self._ttl_s = ttl_s
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Task[None]] = set()
 
     async def find(self, request: records.Request, engine: base.Engine) -> Answer | None:
         """A former answer to this request, or None. Takes no longer than one call to Redis."""
         if self._answers is None or not self._ttl_s():
             return None
-        digest, made = equal_requests.digest(request), made_by(request, engine)
-        if digest is None or made is None:
+        digest, maker = equal_requests.digest(request), answer_maker(request, engine)
+        if digest is None or maker is None:
             return None
-        found = None
+        answer = None
         with contextlib.suppress(StoreUnavailable):
-            found = await self._answers.find(self._pool, digest)
-        if found is not None and (
-            found.made_by != made or len(found.ids) >= request.sampling.max_tokens
+            answer = await self._answers.find(self._pool, digest)
+        if answer is not None and (
+            answer.made_by != maker or len(answer.ids) >= request.sampling.max_tokens
         ):
-            found = None  # another model's, or more than this client wants
-        telemetry.CACHED_ANSWERS.labels(outcome="miss" if found is None else "hit").inc()
-        return found
+            answer = None  # another model's, or more than this client wants
+        telemetry.CACHED_ANSWERS.labels(outcome="miss" if answer is None else "hit").inc()
+        return answer
 
-    def keep(
+    def store(
         self,
         request: records.Request,
         engine: base.Engine,
@@ -82,7 +82,7 @@ class CachedAnswers:
         of a response that its client has stored: others have no `draft`. Best effort."""
         if self._answers is None or not self._ttl_s() or draft is None:
             return
-        made_here = (engine.model_rev, engine.tokenizer_digest, engine.parser_name(request))
+        own_model = (engine.model_rev, engine.tokenizer_digest, engine.parser_name(request))
         if (
             state.ended is None
             or state.ended.reason != "stop"
@@ -90,20 +90,20 @@ class CachedAnswers:
             or state.served
             or state.former
             or state.dropped
-            or state.model != made_here
+            or state.model != own_model
             or len(draft.ids) != state.next
             or not 0 < state.next <= MAX_IDS
         ):
             return
-        digest, made = equal_requests.digest(request), made_by(request, engine)
-        if digest is None or made is None:
+        digest, maker = equal_requests.digest(request), answer_maker(request, engine)
+        if digest is None or maker is None:
             return
-        answer = Answer(request.rid, list(draft.ids), state.prompt, made)
-        task = asyncio.create_task(self._keep(digest, answer))
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        answer = Answer(request.rid, list(draft.ids), state.prompt, maker)
+        task = asyncio.create_task(self._store(digest, answer))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
 
-    async def _keep(self, digest: str, answer: Answer) -> None:
+    async def _store(self, digest: str, answer: Answer) -> None:
         assert self._answers is not None
         with contextlib.suppress(StoreUnavailable):
             await self._answers.keep(self._pool, digest, answer, self._ttl_s())
@@ -111,5 +111,5 @@ class CachedAnswers:
 
     async def stop(self) -> None:
         """Wait for what is on its way; the Redis client bounds each call."""
-        if self._keeping:
-            await asyncio.wait(self._keeping)
+        if self._pending:
+            await asyncio.wait(self._pending)

@@ -55,7 +55,7 @@ _DEAD_LETTER_REASONS: Final = {
 }
 
 
-class Given(NamedTuple):
+class FormerAnswer(NamedTuple):
     """An answer that is given again: the response that it was made for, its ids, and how many
     tokens its prompt has."""
 
@@ -88,16 +88,18 @@ class ClaimPlan:
     inputs: Sequence[Sequence[int]] = ()
     ending: Ending | None = None
     last: bool = False
-    alone: bool = False
+    full_trial: bool = False
     copied: Sequence[int] | None = None
-    given: Given | None = None
+    former_answer: FormerAnswer | None = None
     continues: bool = False
     hedged: bool = False
 
     @property
     def prompt_tokens(self) -> int:
         """Length of the prompt in tokens; 0 where it was not encoded."""
-        return len(self.prompt_ids) if self.given is None else self.given.prompt_tokens
+        return (
+            len(self.prompt_ids) if self.former_answer is None else self.former_answer.prompt_tokens
+        )
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
@@ -107,7 +109,7 @@ def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
     return EXPIRED if decision.expired else None
 
 
-def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = False) -> str:
+def claim_kind(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = False) -> str:
     """The claim's kind for metrics and logs: closing, first, stolen (first, too), hedged,
     self or takeover."""
     if plan.ending is not None:
@@ -120,7 +122,7 @@ def kind_of(plan: ClaimPlan, state: fold.Fold, worker: str, *, stolen: bool = Fa
     return "self" if replaces_itself else "takeover"
 
 
-def copied_by(plan: ClaimPlan, state: fold.Fold) -> int:
+def copied_count(plan: ClaimPlan, state: fold.Fold) -> int:
     """How many ids the response begins with that are not generated for it."""
     return state.copied if plan.copied is None else len(plan.copied)
 
@@ -133,7 +135,7 @@ def claim_record(
     fencing_token: str,
     copied: int = 0,
     dropped: int = 0,
-    served: str = "",
+    served_model: str = "",
 ) -> records.Claim:
     """The CLAIM. Only a first one carries the static part of the response object, and `dropped`:
     how many messages the prompt lacks. `copied`: by `copied_by`. `served`: the model, where it is
@@ -153,8 +155,8 @@ def claim_record(
         parser=me.parser,
         copied=copied,
         dropped=dropped if plan.prev is None else 0,
-        served=served,
-        answer_of=plan.given.rid if plan.given is not None else "",
+        served=served_model,
+        answer_of=plan.former_answer.rid if plan.former_answer is not None else "",
         continues=plan.continues,
         hedged=plan.hedged,
     )

@@ -15,7 +15,7 @@ from worker.prefixes import held_prefixes
 from worker.serving import claim_plan, fork_sources, takeover, truncation
 from worker.serving.attempt import Attempt, Stop
 from worker.serving.claim_plan import ClaimPlan, Ending
-from worker.serving.served_response import CHARACTERS_PER_TOKEN, MAX_PAUSES, ServedResponse
+from worker.serving.response_state import CHARACTERS_PER_TOKEN, MAX_PAUSES, ResponseState
 from worker.serving.worker_context import WorkerContext
 from worker.text import generation, visible
 
@@ -38,7 +38,7 @@ class ClaimRunner:
     """
 
     def __init__(
-        self, context: WorkerContext, response: ServedResponse, plan: ClaimPlan, entry: Entry
+        self, context: WorkerContext, response: ResponseState, plan: ClaimPlan, entry: Entry
     ) -> None:
         self.fencing_token = secrets.token_hex(16)
         self._context = context
@@ -58,15 +58,15 @@ class ClaimRunner:
 
     @property
     def _copied(self) -> int:
-        return claim_plan.copied_by(self._plan, self._entry.fold)
+        return claim_plan.copied_count(self._plan, self._entry.fold)
 
     @property
     def used(self) -> float:
         """Tokens that the engine has worked on for this claim: the prompt, and what it made."""
-        if self._ending is not None or self._plan.given is not None:
+        if self._ending is not None or self._plan.former_answer is not None:
             return 0.0
         generated = self._attempt.generation
-        made = generated.total - generated.inherited
+        made = generated.total - generated.prior_total
         if not self._context.engine.ids_are_tokens:
             made = made // CHARACTERS_PER_TOKEN
         return len(self._prompt_ids) + made
@@ -74,7 +74,7 @@ class ClaimRunner:
     @property
     def paused(self) -> bool:
         """Whether it has made way for others."""
-        return self._attempt.stopped is Stop.PAUSED
+        return self._attempt.stop_reason is Stop.PAUSED
 
     def interrupt(self, reason: Stop) -> None:
         """Stop at the next token boundary."""
@@ -84,7 +84,7 @@ class ClaimRunner:
         """Stop when the response is over or another worker owns it (W6). Called at every change of
         the fold."""
         state = self._entry.fold
-        took_effect = self._entry.seen.get(self.fencing_token)
+        took_effect = self._entry.claim_effects.get(self.fencing_token)
         superseded = took_effect is True and state.owner != self.fencing_token
         if superseded:
             telemetry.log(
@@ -106,16 +106,16 @@ class ClaimRunner:
             self.fencing_token,
             self._copied,
             self._response.dropped,
-            self._context.served(self._response.request),
+            self._context.served_model(self._response.request),
         )
-        kind = claim_plan.kind_of(
+        kind = claim_plan.claim_kind(
             self._plan, self._entry.fold, me.worker, stolen=self._response.stolen
         )
         _note_claim(self._response, self._entry.fold, kind)
         try:
             sent = self._attempt.write(claim, telemetry.trace_headers())
             if self._plan.prev is None:
-                self._context.activity.started(self._response.request)
+                self._context.activity.write_start(self._response.request)
             if self._plan.prev is not None:
                 if not await self._pass_barrier(sent):
                     return
@@ -135,7 +135,7 @@ class ClaimRunner:
         return generation.Generation(
             rid=request.rid,
             fencing_token=self.fencing_token,
-            shown=shown,
+            view=shown,
             max_tokens=(
                 request.sampling.max_tokens + self._copied if engine.ids_are_tokens else _NO_LIMIT
             ),
@@ -165,12 +165,12 @@ class ClaimRunner:
             NotResumable, or whatever the engine raises when it makes a parser.
         """
         made = self._generation(await self._visible())
-        given = self._plan.given
+        given = self._plan.former_answer
         copied = (self._plan.copied or ()) if given is None else given.ids
         if self._plan.prev is not None or copied:
             accepted = visible.Accepted()
             if self._plan.prev is not None:
-                accepted = visible.Accepted.by(self._entry.fold)
+                accepted = visible.Accepted.from_fold(self._entry.fold)
             if any(a != b for a, b in zip(copied, accepted.ids, strict=False)):
                 raise base.NotResumable  # accepted ids of the source never change
             rest = copied[len(accepted.ids) :] if self._ending is None else ()
@@ -187,7 +187,7 @@ class ClaimRunner:
         """Go on behind what the log has, only to end it."""
         made = self._generation(visible.Nothing())
         if self._plan.prev is not None:
-            made.resume(visible.Accepted.by(self._entry.fold))
+            made.resume(visible.Accepted.from_fold(self._entry.fold))
         self._attempt.generation = made
 
     async def _pass_barrier(self, sent: asyncio.Future[log.Appended]) -> bool:
@@ -202,26 +202,26 @@ class ClaimRunner:
             # A worker of another model wrote the first token in the meantime.
             self._response.abandoned.add(self.fencing_token)
             return False
-        return accepted is True and self._attempt.stopped is None
+        return accepted is True and self._attempt.stop_reason is None
 
     @property
     def _own_model(self) -> bool:
         """Whether the tokens that this claim would go on behind are of this worker's model."""
-        return self._context.claimant(self._response).made(self._entry.fold)
+        return self._context.claimant(self._response).same_model(self._entry.fold)
 
     async def _asked(self) -> records.Request:
         """What the engine is asked. Behind another model's text its ids are ids of that text, and
         its prompt ends with it (log rule §25)."""
         state, engine = self._entry.fold, self._context.engine
         if self._plan.prev is None or not state.former:
-            return truncation.shortened(self._response.request, self._response.dropped)
+            return truncation.without_dropped(self._response.request, self._response.dropped)
         text = state.text.decode(errors="surrogatepass")[: state.before.characters]
-        asked = truncation.shortened(self._response.request, state.dropped)
+        asked = truncation.without_dropped(self._response.request, state.dropped)
         asked = segments.prompt(asked, text)
         if self._attempt.generation.phase is not generation.Phase.RUNNING:
             return asked
         base.check_features(asked, engine.features, self._context.not_offered)
-        self._prompt_ids = await engine.encode(await self._context.whole(asked))
+        self._prompt_ids = await engine.encode(await self._context.with_files(asked))
         return asked
 
     # ---- the engine ------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class ClaimRunner:
             await self._resume()
         except Exception as error:
             self._resume_without_text()
-            if self._plan.given is not None:
+            if self._plan.former_answer is not None:
                 return await self._not_given(error)
             if self._ending is None:
                 return await self._engine_failed(error)
@@ -241,23 +241,25 @@ class ClaimRunner:
         if self._ending is not None:
             made.close(self._ending.reason)
             return True
-        if self._plan.given is not None:
+        if self._plan.former_answer is not None:
             return await self._given()
         try:
             asked = await self._asked()
         except Exception as error:
             return await self._engine_failed(error)
         request = self._response.request
-        accepted = visible.Accepted.by(self._entry.fold)
+        accepted = visible.Accepted.from_fold(self._entry.fold)
         left = made.remaining if engine.ids_are_tokens else request.sampling.max_tokens
         so_far = list(accepted.ids) if self._plan.prev else []
         so_far += (self._plan.copied or ())[len(so_far) :]
         trial = (
-            asyncio.create_task(self._trial()) if self._plan.last and not self._plan.alone else None
+            asyncio.create_task(self._trial())
+            if self._plan.last and not self._plan.full_trial
+            else None
         )
         try:
             with telemetry.span("generate", so_far=len(so_far)):
-                last = self._plan.last or self._plan.alone
+                last = self._plan.last or self._plan.full_trial
                 job = base.GenerationInput(
                     asked,
                     self.fencing_token,
@@ -265,7 +267,7 @@ class ClaimRunner:
                     so_far,
                     left,
                     self._plan.inputs,
-                    self._context.whole,
+                    self._context.with_files,
                     self._copied,
                     self._response.rank,
                 )
@@ -279,7 +281,7 @@ class ClaimRunner:
             if trial is not None:
                 trial.cancel()
         finished = made.phase is generation.Phase.FINISHED
-        if attempt.stopped is None or (finished and attempt.stopped in _RESUMABLE):
+        if attempt.stop_reason is None or (finished and attempt.stop_reason in _RESUMABLE):
             return True
         await self._interrupted()
         return False
@@ -302,7 +304,10 @@ class ClaimRunner:
         )
         self._response.abandoned.add(self.fencing_token)
         # The next claim names this one, if this one has won. Without that it would lose to it.
-        while self.fencing_token not in self._entry.seen and self._attempt.stopped is None:
+        while (
+            self.fencing_token not in self._entry.claim_effects
+            and self._attempt.stop_reason is None
+        ):
             await self._entry.changed(1.0)
         return False
 
@@ -317,7 +322,7 @@ class ClaimRunner:
             tokens //= CHARACTERS_PER_TOKEN
         lengths = held_prefixes.lengths(request.messages, request.tools, tokens)
         digests = request.prefix[-len(lengths) :]
-        context.held.served(
+        context.prefixes.note_prompt(
             digests,
             lengths[-len(digests) :],
             prompt,
@@ -385,9 +390,9 @@ class ClaimRunner:
             return self._fail(Ending("failed", (error.code, error.message)))
         response.release_slots(self.used)
         end = context.monotonic() + error.pause_s
-        while self._attempt.stopped is None and (left := end - context.monotonic()) > 0:
+        while self._attempt.stop_reason is None and (left := end - context.monotonic()) > 0:
             await self._entry.changed(min(left, BUSY_LOOK_S))
-        if self._attempt.stopped is not None:
+        if self._attempt.stop_reason is not None:
             await self._interrupted()
         response.abandoned.add(self.fencing_token)
         return False
@@ -402,17 +407,17 @@ class ClaimRunner:
         pool = self._context.engine_slots
         turn = self._response.held_slots.turn(pool)
         if turn is not None:
-            pool.may_make_way(turn, lambda: self._attempt.interrupt(Stop.PAUSED))
+            pool.allow_preemption(turn, lambda: self._attempt.interrupt(Stop.PAUSED))
 
     async def _interrupted(self) -> None:
-        if self._attempt.stopped in _RESUMABLE:
+        if self._attempt.stop_reason in _RESUMABLE:
             self._attempt.flush()
             if self.paused:
                 self._pause()
             await self._yield()
             return
         self._attempt.generation.stand_down()
-        if self._attempt.stopped is Stop.APPEND_FAILED:
+        if self._attempt.stop_reason is Stop.APPEND_FAILED:
             self._response.abandoned.add(self.fencing_token)
 
     def _pause(self) -> None:
@@ -457,7 +462,9 @@ class ClaimRunner:
                 attempt.cached_tokens,
                 self._entry.fold,
                 self._copied,
-                self._plan.given.prompt_tokens if self._plan.given is not None else 0,
+                self._plan.former_answer.prompt_tokens
+                if self._plan.former_answer is not None
+                else 0,
             )
             if counted
             else records.Usage()
@@ -481,7 +488,7 @@ class ClaimRunner:
             await self._entry.changed(1.0)
 
 
-def pausable(context: WorkerContext, response: ServedResponse, state: fold.Fold) -> bool:
+def pausable(context: WorkerContext, response: ResponseState, state: fold.Fold) -> bool:
     """Whether a response can make way for others while it runs, and go on later. All its YIELDs
     count, whichever worker wrote them."""
     return (
@@ -497,7 +504,7 @@ def _resumable(engine: base.Engine, request: records.Request) -> bool:
     return engine.ids_are_tokens and (not formed or "formats_resumable" in engine.features)
 
 
-def _note_claim(response: ServedResponse, state: fold.Fold, kind: str) -> None:
+def _note_claim(response: ResponseState, state: fold.Fold, kind: str) -> None:
     telemetry.CLAIMS.labels(kind=kind).inc()
     if kind == "takeover":
         telemetry.TAKEOVERS.labels(tokens="some" if state.next else "none").inc()

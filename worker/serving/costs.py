@@ -20,7 +20,7 @@ class Cost(NamedTuple):
     output_nano: int = 0
 
 
-def of(request: records.Request, state: fold.Fold, price: Prices) -> Cost | None:
+def response_cost(request: records.Request, state: fold.Fold, price: Prices) -> Cost | None:
     """The cost of a response that has ended, whatever its status; None where a model that answered
     it has no price.
 
@@ -32,14 +32,14 @@ def of(request: records.Request, state: fold.Fold, price: Prices) -> Cost | None
     usage = state.ended.usage
     prices = [price(each.served or request.model) for each in state.former]
     prices.append(price(state.served or request.model))
-    known = [each for each in prices if each is not None]
-    if len(known) < len(prices):
+    rates = [each for each in prices if each is not None]
+    if len(rates) < len(prices):
         return None
     if state.answer_of:
         return Cost()
     # Bounded: a closing claim of an engine that cannot count tokens says that there are none.
     ends = [min(each.ids, usage.output_tokens) for each in state.former]
     ends = [0, *ends, usage.output_tokens]
-    made = [end - begin for begin, end in itertools.pairwise(ends)]
-    output = sum(each.output_nano(tokens) for each, tokens in zip(known, made, strict=True))
-    return Cost(known[0].input_nano(usage.input_tokens), output)
+    lengths = [end - begin for begin, end in itertools.pairwise(ends)]
+    output = sum(each.output_nano(tokens) for each, tokens in zip(rates, lengths, strict=True))
+    return Cost(rates[0].input_nano(usage.input_tokens), output)

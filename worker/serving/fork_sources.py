@@ -46,7 +46,7 @@ class ForkSources:
         """
         fork = request.fork
         assert fork is not None
-        source = fork.source or await self._logged(fork, request.owner)
+        source = fork.source or await self._source_from_log(fork, request.owner)
         if (source.model_rev, source.tokenizer_digest) != (
             engine.model_rev,
             engine.tokenizer_digest,
@@ -62,50 +62,52 @@ class ForkSources:
                 f"The response '{fork.rid}' has {len(source.ids)} tokens; 'fork.at' is {fork.at}.",
             )
         copied = without_end(source.ids[: fork.at], engine.stop_ids)
-        return [*copied, *await _replaced(fork.replace, engine)]
+        return [*copied, *await _replacement(fork.replace, engine)]
 
-    async def _logged(self, fork: records.Fork, owner: records.Owner) -> records.ForkSource:
+    async def _source_from_log(
+        self, fork: records.Fork, owner: records.Owner
+    ) -> records.ForkSource:
         """The source out of the log. Raises like `beginning`."""
         try:
-            found = await self._source(fork, owner)
+            source = await self._fold_source(fork, owner)
         except log.HistoryLost:
-            _not_found(fork)
+            _refuse_missing(fork)
         except log.LogUnavailable as error:
             raise base.Transient("the log does not answer") from error
-        if found.first is None or found.first.owner != owner:
-            _not_found(fork)
-        if found.former:
+        if source.first is None or source.first.owner != owner:
+            _refuse_missing(fork)
+        if source.former:
             raise base.Refused(
                 "invalid_value",
                 f"Another model continued the response '{fork.rid}', so its tokens cannot be.",
             )
-        revision, tokenizer, _ = found.model
-        return records.ForkSource(revision, tokenizer, list(found.ids))
+        revision, tokenizer, _ = source.model
+        return records.ForkSource(revision, tokenizer, list(source.ids))
 
-    async def _source(self, wanted: records.Fork, owner: records.Owner) -> fold.Fold:
+    async def _fold_source(self, fork: records.Fork, owner: records.Owner) -> fold.Fold:
         """The source's fold, as far as the fork needs it or the log has it."""
-        address = ids.parse(wanted.rid)
+        address = ids.parse(fork.rid)
         if address.incarnation != self._identity.tag:
-            raise log.HistoryLost(f"{wanted.rid} belongs to another log")
+            raise log.HistoryLost(f"{fork.rid} belongs to another log")
         partition = address.partition
         end = (await self._offsets.ends(topics.TOKENS, [partition]))[partition]
-        found = fold.Fold(retain_ids=True, principal=owner)
+        source = fold.Fold(retain_ids=True, principal=owner)
         if address.offset > end:
-            return found
+            return source
         reading = self._ranges.read(topics.TOKENS, partition, address.offset, end)
         # Closed at once, because the read holds a connection.
         async with contextlib.aclosing(reading) as batches:
             async for batch in batches:
                 for r in batch:
                     record = records.token_of(r.key, r.value)
-                    if record is not None and record.rid == wanted.rid:
-                        if _goes_on(record) and 0 < wanted.at <= found.next:
-                            return found  # what follows is of another model
-                        found.apply(record, r.offset, r.timestamp)
-                there = found.first is not None and found.next >= wanted.at
-                if there or found.phase is fold.Phase.DONE:
-                    return found
-        return found
+                    if record is not None and record.rid == fork.rid:
+                        if _goes_on(record) and 0 < fork.at <= source.next:
+                            return source  # what follows is of another model
+                        source.apply(record, r.offset, r.timestamp)
+                there = source.first is not None and source.next >= fork.at
+                if there or source.phase is fold.Phase.DONE:
+                    return source
+        return source
 
 
 def _goes_on(record: records.TokenRecord) -> bool:
@@ -113,24 +115,24 @@ def _goes_on(record: records.TokenRecord) -> bool:
     return isinstance(record, records.Claim) and record.continues
 
 
-def without_end(found: Sequence[int], stop_ids: Collection[int]) -> list[int]:
+def without_end(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
     """Ids without those at their end that end answers: behind them nothing could follow."""
-    count = len(found)
-    while count and found[count - 1] in stop_ids:
+    count = len(tokens)
+    while count and tokens[count - 1] in stop_ids:
         count -= 1
-    return list(found[:count])
+    return list(tokens[:count])
 
 
-async def _replaced(text: str, engine: base.Engine) -> list[int]:
+async def _replacement(text: str, engine: base.Engine) -> list[int]:
     if not text:
         return []
-    found = await engine.token_ids(text)
-    if not engine.stop_ids.isdisjoint(found):
+    tokens = await engine.token_ids(text)
+    if not engine.stop_ids.isdisjoint(tokens):
         raise base.Refused("invalid_value", "'fork.replace' holds a token that ends answers.")
-    return found
+    return tokens
 
 
-def _not_found(fork: records.Fork) -> NoReturn:
+def _refuse_missing(fork: records.Fork) -> NoReturn:
     raise base.Refused(
         "previous_response_not_found", f"Response with id '{fork.rid}' not found ('fork')."
     )

@@ -22,7 +22,7 @@ PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
 LARGE_BYTES: Final = 1 << 20
 # For how long, and for how many, it is remembered that a file was written.
 REMEMBER_S: Final = 3_600.0
-REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 
 
 class HistoryWriter:
@@ -45,10 +45,10 @@ class HistoryWriter:
         self._tail = tail
         self._ranges = ranges
         self._monotonic = monotonic
-        self._written: dict[tuple[str, str], float] = {}
+        self._recent_files: dict[tuple[str, str], float] = {}
         self._copying = asyncio.Lock()
 
-    async def finished(self, request: records.Request, partition: int, entry: Entry) -> None:
+    async def write(self, request: records.Request, partition: int, entry: Entry) -> None:
         """Write what is due about a response that is DONE. The caller holds the entry."""
         ended, first = entry.fold.ended, entry.fold.first
         assert ended is not None
@@ -106,13 +106,13 @@ class HistoryWriter:
         for number, chunk in enumerate(files.chunks(data)):
             key = history.file_key(owner.cache_scope, sha256, number)
             await append_surely(self._writer, topics.HISTORY, place, key, chunk)
-        if len(self._written) >= REMEMBERED:
-            del self._written[next(iter(self._written))]
-        self._written[owner.cache_scope, sha256] = self._monotonic()
+        if len(self._recent_files) >= MAX_REMEMBERED:
+            del self._recent_files[next(iter(self._recent_files))]
+        self._recent_files[owner.cache_scope, sha256] = self._monotonic()
 
     def _remembers(self, scope: str, sha256: str) -> bool:
-        written = self._written.pop((scope, sha256), None)
-        if written is None or written < self._monotonic() - REMEMBER_S:
+        written_at = self._recent_files.pop((scope, sha256), None)
+        if written_at is None or written_at < self._monotonic() - REMEMBER_S:
             return False
-        self._written[scope, sha256] = written
+        self._recent_files[scope, sha256] = written_at
         return True

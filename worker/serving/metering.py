@@ -14,15 +14,18 @@ from worker.serving import costs
 USAGE_PARTITIONS: Final = topics.partitions_of(topics.USAGE)
 
 
-def latencies(state: fold.Fold, asked_ms: int) -> tuple[int | None, float | None]:
-    """Time to the first token and mean time between tokens of a response that has ended, in ms
-    (log rule §27); None where there is none, or where it would be wrong. `asked_ms`: broker time of
-    the request; 0 where it is not known."""
+def latencies(state: fold.Fold, request_ms: int) -> tuple[int | None, float | None]:
+    """Time to the first token and mean time between tokens of a response that has ended, in ms (log
+    rule §27). None where there is none or it would be wrong.
+
+    Args:
+        request_ms: broker time of the request; 0 where it is not known.
+    """
     pace = state.pace
     if not pace.first_ms or state.answer_of:
         return None, None
     # Two brokers have two clocks, which may disagree by more than this takes.
-    first_token_ms = pace.first_ms - asked_ms if 0 < asked_ms <= pace.first_ms else None
+    first_token_ms = pace.first_ms - request_ms if 0 < request_ms <= pace.first_ms else None
     characters = state.first is not None and state.first.tokenizer_digest == segments.CHARACTERS
     inter_token_ms = None if characters else pace.token_ms(state.next)
     if inter_token_ms is not None and inter_token_ms < 0:
@@ -45,16 +48,18 @@ class Metering:
     def cost(self, request: records.Request, state: fold.Fold) -> costs.Cost | None:
         """What a response that has ended costs, by the prices as they are now; None where they are
         not known."""
-        return costs.of(request, state, self._price)
+        return costs.response_cost(request, state, self._price)
 
-    async def finished(self, request: records.Request, state: fold.Fold, asked_ms: int = 0) -> None:
-        """Append one record to usage and the same record to audit. `asked_ms`: broker time of the
+    async def record_usage(
+        self, request: records.Request, state: fold.Fold, request_ms: int = 0
+    ) -> None:
+        """Append one record to usage and the same record to audit. `request_ms`: broker time of the
         request; 0 where it is not known."""
         assert state.ended is not None
         assert state.first is not None
         cost = self.cost(request, state)
-        first_token_ms, inter_token_ms = latencies(state, asked_ms)
-        metered = records.UsageRecord(
+        first_token_ms, inter_token_ms = latencies(state, request_ms)
+        record = records.UsageRecord(
             rid=request.rid,
             owner=request.owner,
             model=state.served or request.model,
@@ -71,7 +76,7 @@ class Metering:
             first_token_ms=first_token_ms,
             inter_token_ms=inter_token_ms,
         )
-        key, value = request.owner.key, records.encode(metered)
+        key, value = request.owner.key, records.encode(record)
         place = zlib.crc32(key.encode()) % USAGE_PARTITIONS
         # An ambiguous append may double a record; readers count a response once.
         await append_surely(self._writer, topics.USAGE, place, key, value)

@@ -8,7 +8,7 @@ from tailrace import telemetry
 from tailrace.protocol import fold
 from worker.log.tail_state import Entry
 from worker.serving import claim_plan, costs
-from worker.serving.served_response import ServedResponse
+from worker.serving.response_state import ResponseState
 from worker.serving.worker_context import WorkerContext
 
 
@@ -20,7 +20,7 @@ class Outcome(enum.Enum):
     LEFT = "left"  # the partition's present owner serves it
 
 
-async def record_done(response: ServedResponse, entry: Entry, context: WorkerContext) -> Outcome:
+async def record_done(response: ResponseState, entry: Entry, context: WorkerContext) -> Outcome:
     """Write what is due about a response that is DONE, then finish its offsets.
 
     Every worker that finishes the request writes these records, before the offset is finished: the
@@ -34,20 +34,20 @@ async def record_done(response: ServedResponse, entry: Entry, context: WorkerCon
     if state.owner in response.fencing_tokens:
         _note_end(response, state, state.ended)
         _note_cost(metering.cost(response.request, state))
-        context.answers.keep(response.request, context.engine, state, entry.draft)
+        context.answers.store(response.request, context.engine, state, entry.draft)
     if state.first is not None and state.ended.reason != fold.HISTORY_LOST:
         letter = claim_plan.dead_letter(response.request, response.deliveries[-1], state)
         if letter is not None:
             await metering.dead(letter)
-        await metering.finished(response.request, state, response.asked_ms)
+        await metering.record_usage(response.request, state, response.request_ms)
     # Devices that are told of the end find the response in lists.
-    await context.histories.finished(response.request, response.partition, entry)
-    await context.activity.finished(response.request, state)
+    await context.histories.write(response.request, response.partition, entry)
+    await context.activity.write_end(response.request, state)
     response.finish()
     return Outcome.DONE
 
 
-def record_lost(response: ServedResponse, reason: str) -> Outcome:
+def record_lost(response: ResponseState, reason: str) -> Outcome:
     """Finish the offsets of a response that no worker can serve any more."""
     telemetry.log(telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason=reason)
     response.finish()
@@ -60,7 +60,7 @@ def _note_cost(cost: costs.Cost | None) -> None:
         telemetry.COST.labels(kind="output").inc(cost.output_nano / 1e9)
 
 
-def _note_end(response: ServedResponse, state: fold.Fold, ended: fold.Ended) -> None:
+def _note_end(response: ResponseState, state: fold.Fold, ended: fold.Ended) -> None:
     usage = ended.usage
     telemetry.RESPONSES_ENDED.labels(status=ended.status).inc()
     if state.answer_of:

@@ -43,25 +43,25 @@ class RepeatedKeys:
         place after a rebalance."""
         if request.idempotency_key is None:
             return
-        of, key = self._first[at.topic, at.partition], _digest(request)
-        known = of.get(key)
-        if known is not None and at.offset - RECENT <= known.offset <= at.offset:
+        firsts, key = self._first[at.topic, at.partition], _digest(request)
+        first = firsts.get(key)
+        if first is not None and at.offset - RECENT <= first.offset <= at.offset:
             return
-        of[key] = _First(request.rid, at.offset)
-        of.move_to_end(key)
-        if len(of) > RECENT:
-            of.popitem(last=False)
+        firsts[key] = _First(request.rid, at.offset)
+        firsts.move_to_end(key)
+        if len(firsts) > RECENT:
+            firsts.popitem(last=False)
 
-    def ahead(self, at: Place, request: records.Request) -> str:
+    def earlier(self, at: Place, request: records.Request) -> str:
         """The response whose request has the same key and lies before this one; empty: none."""
         if request.idempotency_key is None:
             return ""
-        found = self._first[at.topic, at.partition].get(_digest(request))
-        if found is None or found.offset >= at.offset or found.rid == request.rid:
+        first = self._first[at.topic, at.partition].get(_digest(request))
+        if first is None or first.offset >= at.offset or first.rid == request.rid:
             return ""
-        return found.rid
+        return first.rid
 
 
 def _digest(request: records.Request) -> bytes:
-    named = f"{request.owner.key}|{request.idempotency_key}"
-    return hashlib.blake2b(named.encode(), digest_size=16).digest()
+    text = f"{request.owner.key}|{request.idempotency_key}"
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -26,7 +26,7 @@ class Replays:
 
     async def run(
         self,
-        made: generation.Generation,
+        target: generation.Generation,
         accepted: visible.Accepted,
         interrupted: Callable[[], bool],
         copied: Sequence[int] = (),
@@ -39,30 +39,30 @@ class Replays:
             Diverged, ParserFailed: see `Generation.resume`.
         """
         if len(accepted.ids) + len(copied) <= AT_ONCE_IDS:
-            made.resume(accepted)
-            made.copy(copied)
+            target.resume(accepted)
+            target.copy(copied)
             return
         cancelled = False
         async with self._places:
             give_up = time.monotonic() + LONGEST_S
 
-            def go_on() -> bool:
+            def should_continue() -> bool:
                 if time.monotonic() > give_up:
                     raise base.NotResumable
                 return not (cancelled or interrupted())
 
             try:
-                await asyncio.to_thread(_read, made, accepted, copied, go_on)
+                await asyncio.to_thread(_read, target, accepted, copied, should_continue)
             finally:
                 cancelled = True
 
 
 def _read(
-    made: generation.Generation,
+    target: generation.Generation,
     accepted: visible.Accepted,
     copied: Sequence[int],
-    go_on: visible.GoOn,
+    should_continue: visible.ShouldContinue,
 ) -> None:
-    made.resume(accepted, go_on)
-    if go_on():
-        made.copy(copied, go_on)
+    target.resume(accepted, should_continue)
+    if should_continue():
+        target.copy(copied, should_continue)

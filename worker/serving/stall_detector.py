@@ -24,7 +24,7 @@ class StallDetector:
         self._tokens = 0.0
         self.last_sign = 0.0
         self._stall_s = stall_s
-        self._given_up: set[str] = set()
+        self._stalled_ids: set[str] = set()
 
     @property
     def tokens(self) -> int:
@@ -35,7 +35,7 @@ class StallDetector:
         """The engine made `tokens` for one of its responses."""
         self._tokens += tokens
         self.last_sign = now
-        self._given_up.clear()
+        self._stalled_ids.clear()
 
     def stalled(self, last_step: float, now: float) -> bool:
         """Whether a response must be given up whose last step from the engine came at
@@ -51,6 +51,6 @@ class StallDetector:
         stalls while the whole engine is silent: the request has seen two workers die, and the
         requests behind it must not spend their last attempts on an engine that it hung.
         """
-        self._given_up.add(rid)
+        self._stalled_ids.add(rid)
         silent = now - self.last_sign > self._stall_s
-        return len(self._given_up) >= HUNG_RESPONSES or (last and silent)
+        return len(self._stalled_ids) >= HUNG_RESPONSES or (last and silent)

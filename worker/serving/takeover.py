@@ -38,7 +38,7 @@ from typing import NamedTuple
 from tailrace.protocol import fold, segments
 
 MAX_ATTEMPTS = 3
-MAX_BEGUN = 6  # attempts, those included that do not count because of their progress
+MAX_TOTAL_ATTEMPTS = 6  # attempts, those included that do not count because of their progress
 # Tokens by which an attempt shows that it is past the place where the former one died. More than a
 # response makes during the longest linger: those are generated, lost and generated again.
 PROGRESS = 16
@@ -89,7 +89,7 @@ class Claim:
     prev: str | None
     expired: bool = False
     last: bool = False
-    alone: bool = False
+    full_trial: bool = False
     continues: bool = False
 
 
@@ -130,7 +130,7 @@ class Self:
         """As `fold.Fold.model`."""
         return self.model_rev, self.tokenizer_digest, self.parser
 
-    def made(self, state: fold.Fold) -> bool:
+    def same_model(self, state: fold.Fold) -> bool:
         """Whether the tokens of the present segment are of its model; where there are none, too."""
         return not state.next or state.model == self.model
 
@@ -140,8 +140,8 @@ class Self:
         if state.next > state.starts[-1]:
             return GRACE_MS
         if self.topic not in ("", state.topic):
-            gone = self.strangers is not None and worker not in self.strangers
-            return GRACE_MS if gone else STRANGER_GRACE_MS
+            dead = self.strangers is not None and worker not in self.strangers
+            return GRACE_MS if dead else STRANGER_GRACE_MS
         lives = worker != self.worker and worker in self.living
         return PREFILL_GRACE_MS if lives else GRACE_MS
 
@@ -150,13 +150,13 @@ class Attempts(NamedTuple):
     """`counted` by log rule §10; `begun` with those as well whose workers were lost in progress."""
 
     counted: int
-    begun: int
+    total: int
 
-    def after(self, lost: bool, made: int) -> Attempts:
+    def after(self, lost: bool, progress: int) -> Attempts:
         """With one claim more. `lost`: the claim replaces a lost worker, under which the response
         had `made` tokens."""
-        counts = lost and (self.counted <= 1 or made < PROGRESS)
-        return Attempts(self.counted + counts, self.begun + lost)
+        counts = lost and (self.counted <= 1 or progress < PROGRESS)
+        return Attempts(self.counted + counts, self.total + lost)
 
 
 def attempts(state: fold.Fold, claims: int | None = None) -> Attempts:
@@ -166,11 +166,11 @@ def attempts(state: fold.Fold, claims: int | None = None) -> Attempts:
     or one that lived and was late (log rule §26).
     """
     among = list(zip(state.claims, state.starts, strict=True))[:claims]
-    found = Attempts(len(among[:1]), len(among[:1]))
+    total = Attempts(len(among[:1]), len(among[:1]))
     for ((prev, prev_worker), start), ((own, worker), end) in itertools.pairwise(among):
-        kept = prev in state.yielded or own in state.hedged or prev_worker == worker
-        found = found.after(not kept, end - start)
-    return found
+        exempt = prev in state.yielded or own in state.hedged or prev_worker == worker
+        total = total.after(not exempt, end - start)
+    return total
 
 
 def decide(
@@ -201,17 +201,21 @@ def decide(
     grace_ms = me.grace_ms(state)
     if not free and quiet_ms < grace_ms:
         return Wait(grace_ms - quiet_ms)
-    ran = attempts(state)
+    attempts_before = attempts(state)
     lost = not (prev in state.yielded or prev_worker == me.worker)
-    then = ran.after(lost, made=state.next - state.starts[-1])
-    if then.counted > max_attempts or then.begun > MAX_BEGUN or len(state.claims) >= MAX_CLAIMS:
-        return Close(prev, "attempts_exhausted", ran.counted)
+    attempts_after = attempts_before.after(lost, progress=state.next - state.starts[-1])
+    if (
+        attempts_after.counted > max_attempts
+        or attempts_after.total > MAX_TOTAL_ATTEMPTS
+        or len(state.claims) >= MAX_CLAIMS
+    ):
+        return Close(prev, "attempts_exhausted", attempts_before.counted)
     # Ids of another tokenizer or parser mean other text, and another model would continue words
     # that it would not have chosen.
-    last, alone = then.counted == max_attempts, then.begun == MAX_BEGUN
-    if not me.made(state):
+    last, alone = attempts_after.counted == max_attempts, attempts_after.total == MAX_TOTAL_ATTEMPTS
+    if not me.same_model(state):
         if me.continues and not me.parser and segments.state_allows(state):
-            return Claim(prev, last=last, alone=alone, continues=True)
+            return Claim(prev, last=last, full_trial=alone, continues=True)
         # Heartbeats do not tell the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
         lives = other and (
@@ -220,8 +224,8 @@ def decide(
         grace_ms = HANDOVER_GRACE_MS if lives else MODEL_GRACE_MS
         if quiet_ms < grace_ms:
             return HandOver(grace_ms - quiet_ms)
-        return Close(prev, "model_changed", ran.counted)
-    return Claim(prev, last=last, alone=alone)
+        return Close(prev, "model_changed", attempts_before.counted)
+    return Claim(prev, last=last, full_trial=alone)
 
 
 def may_hedge(state: fold.Fold, me: Self) -> bool:

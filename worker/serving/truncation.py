@@ -22,7 +22,7 @@ class Prompt(NamedTuple):
     dropped: int = 0
 
 
-async def encode(engine: base.Engine, request: records.Request, said: int | None) -> Prompt:
+async def encode(engine: base.Engine, request: records.Request, prior_drop: int | None) -> Prompt:
     """The prompt of a request, with as few messages left out as possible.
 
     Args:
@@ -34,42 +34,42 @@ async def encode(engine: base.Engine, request: records.Request, said: int | None
     """
     if not request.truncate:
         return Prompt(await engine.encode(request))
-    if said is not None:
-        return Prompt(await engine.encode(shortened(request, said)), said)
-    wanted = min(request.sampling.max_tokens, engine.max_model_len // ANSWER_SHARE)
+    if prior_drop is not None:
+        return Prompt(await engine.encode(without_dropped(request, prior_drop)), prior_drop)
+    answer_tokens = min(request.sampling.max_tokens, engine.max_model_len // ANSWER_SHARE)
     counts: Sequence[int] = truncation.counts(request.messages)
     # The last one that was found to fit. Fewer messages never make a longer prompt.
-    best = await _fitting(engine, request, 0, wanted)
+    best = await _fit(engine, request, 0, answer_tokens)
     if best is not None:
         return best
-    least = await engine.encode(shortened(request, counts[-1]))  # says how long it is still
+    least = await engine.encode(without_dropped(request, counts[-1]))  # says how long it is still
     best = Prompt(least, counts[-1])
     low, high = 0, len(counts) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        found = await _fitting(engine, request, counts[middle], wanted)
-        if found is None:
+        candidate = await _fit(engine, request, counts[middle], answer_tokens)
+        if candidate is None:
             low = middle
         else:
-            best, high = found, middle
+            best, high = candidate, middle
     return best
 
 
-def shortened(request: records.Request, dropped: int) -> records.Request:
+def without_dropped(request: records.Request, dropped: int) -> records.Request:
     """The request as the engine is asked: without what is left out."""
     if not dropped:
         return request
     return msgspec.structs.replace(request, messages=truncation.prompt(request, dropped))
 
 
-async def _fitting(
-    engine: base.Engine, request: records.Request, dropped: int, wanted: int
+async def _fit(
+    engine: base.Engine, request: records.Request, dropped: int, answer_tokens: int
 ) -> Prompt | None:
     """The prompt if it leaves room for `wanted` tokens, else None."""
     try:
-        ids = await engine.encode(shortened(request, dropped))
+        ids = await engine.encode(without_dropped(request, dropped))
     except base.Refused as error:
         if error.code != "context_length_exceeded":
             raise
         return None
-    return Prompt(ids, dropped) if len(ids) + wanted <= engine.max_model_len else None
+    return Prompt(ids, dropped) if len(ids) + answer_tokens <= engine.max_model_len else None

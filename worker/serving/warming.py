@@ -11,10 +11,10 @@ from tailrace.protocol import fold, records
 from worker.engines import base
 from worker.log.tail_state import Entry
 from worker.serving import takeover, truncation
-from worker.serving.served_response import ServedResponse
+from worker.serving.response_state import ResponseState
 from worker.serving.worker_context import WorkerContext
 
-LOOK_S: Final = 0.02  # how often it is looked whether the owner was faster
+POLL_S: Final = 0.02  # how often it is looked whether the owner was faster
 STOP_S: Final = 5.0  # how long the engine may take to stop
 
 
@@ -25,7 +25,7 @@ def suits(engine: base.Engine, request: records.Request) -> bool:
     return plain and engine.ids_are_tokens and not isinstance(engine, base.Remote)
 
 
-def may(context: WorkerContext, response: ServedResponse, state: fold.Fold) -> bool:
+def may(context: WorkerContext, response: ResponseState, state: fold.Fold) -> bool:
     """Whether this worker still races for the first token."""
     return (
         response.hedged
@@ -35,7 +35,7 @@ def may(context: WorkerContext, response: ServedResponse, state: fold.Fold) -> b
     )
 
 
-async def first_token(context: WorkerContext, response: ServedResponse, entry: Entry) -> bool:
+async def first_token(context: WorkerContext, response: ResponseState, entry: Entry) -> bool:
     """Run the engine until its first token. Returns whether the log still had none by then, and
     the same owner. Otherwise the engine is stopped.
 
@@ -43,17 +43,17 @@ async def first_token(context: WorkerContext, response: ServedResponse, entry: E
         EngineError: the engine failed.
     """
     assert response.prompt_ids is not None
-    owner, made = entry.fold.owner, False
+    owner, has_token = entry.fold.owner, False
 
     def on_step(step: base.Step) -> bool:
-        nonlocal made
-        made = made or bool(step.ids) or step.finish is not None
-        return not made
+        nonlocal has_token
+        has_token = has_token or bool(step.ids) or step.finish is not None
+        return not has_token
 
-    request = truncation.shortened(response.request, response.dropped)
+    request = truncation.without_dropped(response.request, response.dropped)
     job = base.GenerationInput(
         *(request, secrets.token_hex(16), response.prompt_ids, (), request.sampling.max_tokens),
-        load=context.whole,
+        load=context.with_files,
         rank=response.rank,
     )
 
@@ -63,7 +63,7 @@ async def first_token(context: WorkerContext, response: ServedResponse, entry: E
     running = asyncio.create_task(context.engine.generate(job, on_step))
     try:
         while not running.done() and racing():
-            await asyncio.wait((running,), timeout=LOOK_S)
+            await asyncio.wait((running,), timeout=POLL_S)
     finally:
         running.cancel()
         await asyncio.wait((running,), timeout=STOP_S)
@@ -71,4 +71,4 @@ async def first_token(context: WorkerContext, response: ServedResponse, entry: E
         raise base.EngineDead("the engine does not stop when told to")
     if not running.cancelled() and (error := running.exception()) is not None:
         raise error
-    return made and racing()
+    return has_token and racing()

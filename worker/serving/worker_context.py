@@ -30,7 +30,7 @@ from worker.serving import (
     stall_detector,
     takeover,
 )
-from worker.serving.served_response import ServedResponse
+from worker.serving.response_state import ResponseState
 from worker.text import flush_scheduler
 
 # A gateway connects again and appends a CANCEL within about a second.
@@ -90,8 +90,8 @@ class WorkerContext:
     forks: fork_sources.ForkSources
     answers: cached_answers.CachedAnswers = field(default_factory=cached_answers.CachedAnswers)
     replays: replays.Replays = field(default_factory=replays.Replays)
-    held: held_prefixes.HeldPrefixes = field(default_factory=held_prefixes.HeldPrefixes)
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    prefixes: held_prefixes.HeldPrefixes = field(default_factory=held_prefixes.HeldPrefixes)
+    file_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     draining: bool = False
     living: Callable[[], Collection[str]] = frozenset
     model: str = ""
@@ -108,7 +108,7 @@ class WorkerContext:
         """No new claims: the worker drains, or its engine is gone."""
         return self.draining or self.engine.dead.is_set()
 
-    async def whole(self, request: records.Request) -> records.Request:
+    async def with_files(self, request: records.Request) -> records.Request:
         """The request with the files that it names.
 
         Raises:
@@ -119,9 +119,9 @@ class WorkerContext:
             return request
         try:
             # One after another: while a file is read it is held several times.
-            async with self.reading:
-                read = functools.partial(files.read, self.ranges)
-                messages = await files.with_files(read, request.messages)
+            async with self.file_lock:
+                reader = functools.partial(files.read, self.ranges)
+                messages = await files.with_files(reader, request.messages)
         except log.HistoryLost as error:
             raise base.Refused("file_lost", "A file of this request is no longer kept.") from error
         except log.LogUnavailable as error:
@@ -137,7 +137,7 @@ class WorkerContext:
         away."""
         return max(0.0, (SETTLE_S - self.steady_s()) * 1000)
 
-    def claimant(self, response: ServedResponse) -> takeover.Self:
+    def claimant(self, response: ResponseState) -> takeover.Self:
         """This process as it claims `response`."""
         engine = self.engine
         return takeover.Self(
@@ -153,11 +153,11 @@ class WorkerContext:
             self._continues(response),
         )
 
-    def _continues(self, response: ServedResponse) -> bool:
+    def _continues(self, response: ResponseState) -> bool:
         able = self.engine.ids_are_tokens and "continuation" in self.engine.features
         return response.continues and able and segments.request_allows(response.request)
 
-    def served(self, request: records.Request) -> str:
+    def served_model(self, request: records.Request) -> str:
         """What its claims say of the model: nothing where it is the one that was asked for."""
         other = request.model in self.stands_in_for and request.model not in self.models
         return self.model if other else ""

@@ -1,12 +1,12 @@
 """Sharing: what the workers of a pool do for each other.
 
-All of it goes by way of Redis and is best effort. The log decides who owns a response, so an offer
-that two workers take costs one of them a moment.
+Everything goes through Redis and is best effort. The log decides who owns a response, so an offer
+that two workers accept costs one of them little.
 
-    offering       offers of the pool, seen from one worker
-    stealing       offers what waits here, and takes what others offer while this worker is idle
+    offer_channel  offers of the pool, seen from one worker
+    stealing       offers requests that wait here; an idle worker serves those of others
     handing_over   offers running responses to workers that have their model revision
-    hedging        takes responses whose first token is late elsewhere
+    hedging        serves responses whose first token is late elsewhere
 
 In: offers in Redis, the queue. Out: offers, and requests for `group.foreign_requests` to read.
 """

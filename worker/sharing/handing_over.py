@@ -14,15 +14,15 @@ from tailrace import telemetry
 from tailrace.protocol import ids, topics
 from tailrace.store.offers import Offers
 from worker.group.foreign_requests import ForeignRequests
-from worker.serving.served_response import ServedResponse
-from worker.serving.servings import Servings
+from worker.serving.response_state import ResponseState
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
-from worker.sharing import offering
+from worker.sharing import offer_channel
 
 # For so long a response is not taken again. An offer that is stale already may be read for longer;
 # then the fold says that there is nothing to do.
-TRIED_S: Final = 1.0
-MAX_OFFERED: Final = 256
+RECENT_S: Final = 1.0
+MAX_ORPHANS: Final = 256
 
 # (rank, partition, offset)
 At = tuple[int, int, int]
@@ -51,7 +51,7 @@ class Orphan(msgspec.Struct, frozen=True, array_like=True):
 class Handover(msgspec.Struct, frozen=True):
     """What one worker offers."""
 
-    orphans: Annotated[list[Orphan], msgspec.Meta(max_length=MAX_OFFERED)]
+    orphans: Annotated[list[Orphan], msgspec.Meta(max_length=MAX_ORPHANS)]
 
 
 def digest(model_rev: str, tokenizer_digest: str) -> str:
@@ -71,25 +71,25 @@ class HandingOver:
         self,
         store: Offers[Handover],
         context: WorkerContext,
-        servings: Servings,
+        responses: RunningResponses,
         foreign: ForeignRequests,
         *,
         pool: str,
         name: str,
-        well: Callable[[], bool] = lambda: True,
+        engine_ok: Callable[[], bool] = lambda: True,
     ) -> None:
         """`well`: whether the engine serves what it is given."""
-        self._offers = offering.Offering(store, pool, name)
+        self._offers = offer_channel.OfferChannel(store, pool, name)
         self._context = context
-        self._servings = servings
+        self._responses = responses
         self._foreign = foreign
         self._pool = pool
-        self._well = well
-        self._tried: dict[At, float] = {}
+        self._engine_ok = engine_ok
+        self._recent: dict[At, float] = {}
 
     async def run(self) -> None:
         """Offer and take until cancelled."""
-        await offering.rounds(self.step, "handing over")
+        await offer_channel.rounds(self.step, "handing over")
 
     async def step(self) -> None:
         """One round.
@@ -100,18 +100,18 @@ class HandingOver:
         await self._offer()
         # Only a worker of another model offers anything.
         engine = self._context.engine
-        mine = engine.model_rev, engine.tokenizer_digest
-        if any(other != mine for other in self._context.others()) and self._room() > 0:
-            await self._take(digest(*mine))
+        own_model = engine.model_rev, engine.tokenizer_digest
+        if any(other != own_model for other in self._context.others()) and self._room() > 0:
+            await self._continue_offers(digest(*own_model))
 
     async def _offer(self) -> None:
-        responses = [] if self._context.leaving else self._servings.orphaned[:MAX_OFFERED]
+        responses = [] if self._context.leaving else self._responses.orphans[:MAX_ORPHANS]
         orphans = [orphan for each in responses if (orphan := self._orphan(each)) is not None]
         telemetry.ORPHANED.set(len(orphans))
-        await self._offers.tell(Handover(orphans) if orphans else None)
+        await self._offers.publish(Handover(orphans) if orphans else None)
 
-    def _orphan(self, response: ServedResponse) -> Orphan | None:
-        delivery, model = response.deliveries[-1], response.orphaned
+    def _orphan(self, response: ResponseState) -> Orphan | None:
+        delivery, model = response.deliveries[-1], response.orphan_model
         if model is None:
             return None
         return Orphan(delivery.rank, delivery.partition, delivery.offset, digest(*model[:2]))
@@ -119,20 +119,20 @@ class HandingOver:
     def _room(self) -> int:
         """How many more responses may be taken: as many as the engine runs at once. Those without a
         slot wait for one before all requests that had not begun."""
-        if self._context.leaving or not self._well():
+        if self._context.leaving or not self._engine_ok():
             return 0
-        return self._context.engine_slots.bound - self._servings.handed_over
+        return self._context.engine_slots.bound - self._responses.handed_over_count
 
-    async def _take(self, model: str) -> None:
-        offered = await self._offers.of_others()
+    async def _continue_offers(self, model: str) -> None:
+        offers = await self._offers.from_others()
         now = self._context.monotonic()
-        self._tried = {at: until for at, until in self._tried.items() if until > now}
-        found: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for offer in offered.values():
+        self._recent = {at: until for at, until in self._recent.items() if until > now}
+        by_partition: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for offer in offers.values():
             for each in offer.orphans:
-                if each.model == model and each.at not in self._tried:
-                    self._tried[each.at] = now + TRIED_S
+                if each.model == model and each.at not in self._recent:
+                    self._recent[each.at] = now + RECENT_S
                     topic = topics.requests(self._pool, topics.CLASSES[each.rank])
-                    found[topic, each.partition].append(each.offset)
-        for (topic, partition), wanted in found.items():
-            await self._foreign.serve(topic, partition, wanted, self._room, handed_over=True)
+                    by_partition[topic, each.partition].append(each.offset)
+        for (topic, partition), offsets in by_partition.items():
+            await self._foreign.serve(topic, partition, offsets, self._room, handed_over=True)

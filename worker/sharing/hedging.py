@@ -10,8 +10,8 @@ from tailrace.protocol import topics
 from tailrace.store.offers import Late, Offers
 from worker.group.foreign_requests import ForeignRequests
 from worker.group.request_consumer import RequestConsumer
-from worker.serving.servings import Servings
-from worker.sharing import offering
+from worker.serving.running_responses import RunningResponses
+from worker.sharing import offer_channel
 
 EVERY_S: Final = 0.1
 
@@ -22,26 +22,26 @@ class Hedging:
     def __init__(
         self,
         store: Offers[Late],
-        servings: Servings,
+        responses: RunningResponses,
         consumer: RequestConsumer,
         foreign: ForeignRequests,
         *,
         pool: str,
-        wanted: Callable[[], bool],
-        well: Callable[[], bool] = lambda: True,
+        enabled: Callable[[], bool],
+        engine_ok: Callable[[], bool] = lambda: True,
     ) -> None:
         """`wanted`: whether the pool hedges. `well`: whether the engine serves what it is given."""
         self._store = store
-        self._servings = servings
+        self._responses = responses
         self._consumer = consumer
         self._foreign = foreign
         self._pool = pool
-        self._wanted = wanted
-        self._well = well
+        self._enabled = enabled
+        self._engine_ok = engine_ok
 
     async def run(self) -> None:
         """Take until cancelled."""
-        await offering.rounds(self.step, "hedging", EVERY_S)
+        await offer_channel.rounds(self.step, "hedging", EVERY_S)
 
     async def step(self) -> None:
         """One round.
@@ -49,13 +49,13 @@ class Hedging:
         Raises:
             StoreUnavailable, LogUnavailable, HistoryLost
         """
-        if not self._wanted() or not self._room():
+        if not self._enabled() or not self._room():
             return
         topic = topics.requests(self._pool, "interactive")
         for rid, late in (await self._store.all_of(self._pool)).items():
             if not self._room():
                 return
-            if late.partition in self._consumer.partitions or self._servings.serves(rid):
+            if late.partition in self._consumer.partitions or self._responses.serves(rid):
                 continue
             # Whoever takes the offer back has it: one worker is enough.
             if await self._store.withdraw(self._pool, rid):
@@ -63,4 +63,4 @@ class Hedging:
                 await self._foreign.serve(topic, late.partition, at, self._room, hedged=True)
 
     def _room(self) -> int:
-        return self._foreign.room if self._well() else 0
+        return self._foreign.room if self._engine_ok() else 0

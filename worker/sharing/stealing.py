@@ -14,23 +14,23 @@ from tailrace.protocol import topics
 from tailrace.store.offers import Offers
 from worker.group.foreign_requests import ForeignRequests
 from worker.group.request_consumer import RequestConsumer
-from worker.queue import offers
-from worker.queue.offers import At, Offer
+from worker.queue import offer_selection
+from worker.queue.offer_selection import At, Offer
 from worker.queue.slots import STARTED
 from worker.queue.workload import Workload
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
-from worker.sharing import offering
+from worker.sharing import offer_channel
 
 # For so long a place is not taken again: longer than an offer that is stale already may be read.
-TRIED_S: Final = 5.0
+RECENT_S: Final = 5.0
 
 
 class Stealing:
     """Both sides of it, for one worker.
 
     Attributes:
-        like: digest of what this worker serves (`offers.Offer`).
+        like: digest of what this worker serves (`offer_selection.Offer`).
         _tried: places that were taken lately, with when they may be taken again.
     """
 
@@ -38,7 +38,7 @@ class Stealing:
         self,
         store: Offers[Offer],
         context: WorkerContext,
-        servings: Servings,
+        responses: RunningResponses,
         consumer: RequestConsumer,
         foreign: ForeignRequests,
         workload: Workload,
@@ -46,28 +46,28 @@ class Stealing:
         pool: str,
         name: str,
         after_s: float,
-        well: Callable[[], bool] = lambda: True,
+        engine_ok: Callable[[], bool] = lambda: True,
         below: Callable[[int], int] = random.randrange,
     ) -> None:
         """`well`: whether the engine serves what it is given. `below` gives a random number below
         its argument."""
-        self._offers = offering.Offering(store, pool, name)
+        self._offers = offer_channel.OfferChannel(store, pool, name)
         self._context = context
-        self._servings = servings
+        self._responses = responses
         self._consumer = consumer
         self._workload = workload
         self._pool = pool
         self._topics = [topics.requests(pool, priority) for priority in topics.CLASSES]
         self._foreign = foreign
         self._after_s = after_s
-        self._well = well
+        self._engine_ok = engine_ok
         self._below = below
         self.like = _like(context)
-        self._tried: dict[At, float] = {}
+        self._recent: dict[At, float] = {}
 
     async def run(self) -> None:
         """Offer and take until cancelled."""
-        await offering.rounds(self.step, "stealing")
+        await offer_channel.rounds(self.step, "stealing")
 
     async def step(self) -> None:
         """One round.
@@ -77,47 +77,54 @@ class Stealing:
         """
         await self._offer()
         if self._free():
-            await self._take()
+            await self._steal()
 
     # ---- what waits here -------------------------------------------------------------------------
 
     async def _offer(self) -> None:
         slots, work = self._context.engine_slots, self._workload
-        speed = offers.Speed(work.part, work.each, work.starts if work.measured else None)
-        waiting = [] if self._context.leaving else self._servings.waiting
-        places = offers.to_offer(waiting, slots.asked(STARTED), speed, self._after_s)
+        speed = offer_selection.Speed(
+            work.part, work.each, work.forecast if work.measured else None
+        )
+        waiting = [] if self._context.leaving else self._responses.waiting
+        places = offer_selection.select_offers(
+            waiting, slots.waiting_cost(STARTED), speed, self._after_s
+        )
         telemetry.OFFERED.set(len(places))
-        length, pace = self._context.engine.max_model_len, min(work.pace, offers.MAX_FIGURE)
-        await self._offers.tell(Offer(self.like, length, pace, places) if places else None)
+        length, pace = (
+            self._context.engine.max_model_len,
+            min(work.pace, offer_selection.MAX_FIGURE),
+        )
+        await self._offers.publish(Offer(self.like, length, pace, places) if places else None)
 
     # ---- what waits elsewhere --------------------------------------------------------------------
 
     def _free(self) -> int:
         """How many requests of others this worker could begin with at once."""
-        return self._foreign.room if self._well() else 0
+        return self._foreign.room if self._engine_ok() else 0
 
-    async def _take(self) -> None:
-        offered = await self._offers.of_others()
+    async def _steal(self) -> None:
+        offers = await self._offers.from_others()
         now = self._context.monotonic()
-        self._tried = {at: until for at, until in self._tried.items() if until > now}
-        taken = offers.to_take(
-            offered,
+        self._recent = {at: until for at, until in self._recent.items() if until > now}
+        places = offer_selection.select_places(
+            offers,
             like=self.like,
             length=self._context.engine.max_model_len,
             pace=self._workload.pace,
             free=self._free(),
-            tried=self._tried,
+            recent=self._recent,
             below=self._below,
         )
-        found: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for place in taken:
-            self._tried[place.at] = now + TRIED_S
+        by_partition: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for place in places:
+            self._recent[place.at] = now + RECENT_S
             if place.rank < len(self._topics):
-                found[
+                by_partition[
                     topics.requests(self._pool, topics.CLASSES[place.rank]), place.partition
                 ].append(place.offset)
-        for (topic, partition), wanted in found.items():
-            await self._foreign.serve(topic, partition, wanted, self._free)
+        for (topic, partition), offsets in by_partition.items():
+            await self._foreign.serve(topic, partition, offsets, self._free)
 
 
 def _like(context: WorkerContext) -> str:

@@ -56,8 +56,8 @@ class FlushScheduler:
         is not given."""
         self._running = running
         self._timers = timers
-        self._scheduled: dict[Flush, None] = {}
-        self._due = False
+        self._callbacks: dict[Flush, None] = {}
+        self._has_timer = False
         self._last_flush = -math.inf
         self._round_trip_s = 0.0
 
@@ -68,16 +68,16 @@ class FlushScheduler:
         round_trips = next(n for most, n in ROUND_TRIPS if running <= most)
         return min(MAX_LINGER_S, max(MIN_LINGER_S, round_trips * self._round_trip_s))
 
-    def acknowledged(self, round_trip_s: float) -> None:
+    def observe(self, round_trip_s: float) -> None:
         """An append took `round_trip_s`."""
         self._round_trip_s += _NEWEST_WEIGHT * (round_trip_s - self._round_trip_s)
 
     def schedule(self, flush: Flush) -> None:
         """Call `flush` at the next flush."""
-        self._scheduled[flush] = None
-        if self._due:
+        self._callbacks[flush] = None
+        if self._has_timer:
             return
-        self._due = True
+        self._has_timer = True
         timers = self._timers or asyncio.get_running_loop()
         at = self._last_flush + self.linger_s
         if at > timers.time():
@@ -89,13 +89,13 @@ class FlushScheduler:
 
     def cancel(self, flush: Flush) -> None:
         """Do not call `flush`: its frames were written already, or never will be."""
-        self._scheduled.pop(flush, None)
+        self._callbacks.pop(flush, None)
 
     def _flush(self) -> None:
-        self._due = False
-        scheduled, self._scheduled = self._scheduled, {}
-        if scheduled:
+        self._has_timer = False
+        callbacks, self._callbacks = self._callbacks, {}
+        if callbacks:
             self._last_flush = (self._timers or asyncio.get_running_loop()).time()
             telemetry.FLUSHES.inc()
-        for flush in scheduled:
+        for flush in callbacks:
             flush()

@@ -69,7 +69,7 @@ class Generation:
         *,
         rid: str,
         fencing_token: str,
-        shown: visible.Visible,
+        view: visible.Visible,
         max_tokens: int,
         stop_ids: Collection[int] = (),
         logprobs: bool = False,
@@ -81,12 +81,12 @@ class Generation:
         self.fencing_token = fencing_token
         self.phase = Phase.RUNNING
         self.reason = ""
-        self.total = self.inherited = 0
-        self._visible = shown
+        self.total = self.prior_total = 0
+        self._visible = view
         self._stop_ids = frozenset(stop_ids)
         self._max_tokens = max_tokens
         self._logprobs = logprobs
-        self._wanted_vectors = vectors
+        self._vector_count = vectors
         self._vectors: list[bytes] = []
         self._most_ids = MAX_LP_IDS if logprobs else MAX_FRAME_IDS
         self._next = 0
@@ -94,7 +94,7 @@ class Generation:
         self._ids: list[int] = []
         self._lp: list[records.Lp] = []
         self._lp_characters = 0
-        self._closed: list[_Frame] = []
+        self._full_frames: list[_Frame] = []
         self._tail: tuple[str, visible.Marks] = ("", ())
 
     @property
@@ -105,31 +105,35 @@ class Generation:
     @property
     def pending(self) -> bool:
         """Whether a frame waits to be taken."""
-        return bool(self._ids or self._closed)
+        return bool(self._ids or self._full_frames)
 
     @property
     def reasoning(self) -> int:
         """Number of ids that belong to reasoning, those of former owners included."""
         return self._visible.reasoning
 
-    def resume(self, accepted: visible.Accepted, go_on: visible.GoOn = lambda: True) -> None:
+    def resume(
+        self, accepted: visible.Accepted, should_continue: visible.ShouldContinue = lambda: True
+    ) -> None:
         """Go on behind what the log has. Nothing was pushed before. May take seconds if there are
         thousands of ids. When `go_on` says no, this object is of no use any more.
 
         Raises:
             Diverged, ParserFailed: the response cannot be continued.
         """
-        self.total = self.inherited = self._next = accepted.before + len(accepted.ids)
+        self.total = self.prior_total = self._next = accepted.before + len(accepted.ids)
         self._h = accepted.h
         if not self.total:
             return
-        self._visible.resume(accepted, go_on)
+        self._visible.resume(accepted, should_continue)
         if self._visible.over or (accepted.ids and accepted.ids[-1] in self._stop_ids):
             self._finish("stop")
         elif self.total >= self._max_tokens:
             self._finish("length")
 
-    def copy(self, ids: Sequence[int], go_on: visible.GoOn = lambda: True) -> None:
+    def copy(
+        self, ids: Sequence[int], should_continue: visible.ShouldContinue = lambda: True
+    ) -> None:
         """Ids that the engine did not generate, before it generates any: frames of their own,
         without log probabilities. When `go_on` says no, this object is of no use any more.
 
@@ -137,7 +141,7 @@ class Generation:
             ParserFailed: what came before stays.
         """
         for token in ids:
-            if self.phase is not Phase.RUNNING or not go_on():
+            if self.phase is not Phase.RUNNING or not should_continue():
                 return
             self._visible.push(token)
             self._count(token)
@@ -161,8 +165,8 @@ class Generation:
         self._vectors.extend(vectors)
         if not all(map(_finite, vectors)):
             raise BadOutput("a vector with NaN or infinity")  # JSON has no word for them
-        if finish is not None and len(self._vectors) != self._wanted_vectors:
-            raise BadOutput(f"{len(self._vectors)} vectors for {self._wanted_vectors} inputs")
+        if finish is not None and len(self._vectors) != self._vector_count:
+            raise BadOutput(f"{len(self._vectors)} vectors for {self._vector_count} inputs")
         if self._logprobs and len(logprobs) != len(ids):
             raise BadOutput(f"{len(logprobs)} log probabilities for {len(ids)} ids")
         for at, token in enumerate(ids):
@@ -181,7 +185,7 @@ class Generation:
         if self._ids:
             self._cut()
         out = []
-        for ids, text, marks, lp in self._closed:
+        for ids, text, marks, lp in self._full_frames:
             out.append(
                 records.Tok(
                     self.rid, self.fencing_token, self._next, ids, text, self._h, ts, marks, lp
@@ -189,7 +193,7 @@ class Generation:
             )
             self._next += len(ids)
             self._h = fold.roll(self._h, ids)
-        self._closed.clear()
+        self._full_frames.clear()
         return out
 
     def end(self, usage: records.Usage, error: tuple[str, str] | None = None) -> records.End:
@@ -224,7 +228,7 @@ class Generation:
         successor generates them again."""
         self.phase = Phase.STOPPED
         self._ids, self._lp = [], []
-        self._closed.clear()
+        self._full_frames.clear()
         return self._next
 
     def _count(self, token: int) -> None:
@@ -238,15 +242,15 @@ class Generation:
             self._cut()
 
     def _cut(self) -> None:
-        text, marks = self._visible.take(self.total - len(self._ids))
-        self._closed.append((self._ids, text, marks, tuple(self._lp)))
+        text, marks = self._visible.consume(self.total - len(self._ids))
+        self._full_frames.append((self._ids, text, marks, tuple(self._lp)))
         self._ids, self._lp, self._lp_characters = [], [], 0
 
     def _finish(self, reason: str) -> None:
         if self._ids:
             self._cut()
         self._visible.finish()
-        self._tail = self._visible.take(self.total)
+        self._tail = self._visible.consume(self.total)
         self.phase, self.reason = Phase.FINISHED, "stop" if self._visible.over else reason
 
 

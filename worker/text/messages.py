@@ -27,20 +27,20 @@ def chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages as any server of Chat Completions takes them: texts, images of a user, calls of
     functions and their outputs. A custom tool is a function of one text, `input`; reasoning is left
     out."""
-    made: list[dict[str, Any]] = []
+    chat_messages: list[dict[str, Any]] = []
     for message, short in zip(messages, plain(messages), strict=True):
         one: dict[str, Any] = dict(short)
         if images.any_in([message]):
-            one["content"] = [_shown(part) for part in message["content"]]
+            one["content"] = [_content_part(part) for part in message["content"]]
         if message.get("tool_calls"):
             one["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
         if "tool_call_id" in message:
             one["tool_call_id"] = message["tool_call_id"]
-        made.append(one)
-    return made
+        chat_messages.append(one)
+    return chat_messages
 
 
-def _shown(part: dict[str, Any]) -> dict[str, Any]:
+def _content_part(part: dict[str, Any]) -> dict[str, Any]:
     if part["type"] != "image":
         return part
     detail = {"detail": part["detail"]} if "detail" in part else {}
@@ -57,11 +57,11 @@ def _function_call(call: dict[str, Any]) -> dict[str, Any]:
 
 def characters(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> int:
     """Length of all that a request says to the model, for estimates."""
-    found = sum(len(text) for tool in tools for text in _texts(tool))
+    total = sum(len(text) for tool in tools for text in _texts(tool))
     for message in messages:
-        found += len(text_of(message.get("content"))) + len(message.get("reasoning_content", ""))
-        found += sum(map(len, _texts(message.get("tool_calls"))))
-    return found
+        total += len(text_of(message.get("content"))) + len(message.get("reasoning_content", ""))
+        total += sum(map(len, _texts(message.get("tool_calls"))))
+    return total
 
 
 def _texts(value: Any) -> Iterator[str]:

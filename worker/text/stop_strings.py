@@ -18,28 +18,28 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = sorted((s for s in stops if s), key=len, reverse=True)
-        self._held = ""
-        self.found = False
+        self._buffer = ""
+        self.complete = False
 
     def push(self, text: str) -> str:
         """Text that is no part of a stop string. Text from a found stop string on is dropped."""
         if not self._stops:
             return text
-        held = self._held
+        buffer = self._buffer
         for character in text:
-            held += character
-            stop = next((s for s in self._stops if held.endswith(s)), None)
+            buffer += character
+            stop = next((s for s in self._stops if buffer.endswith(s)), None)
             if stop is not None:
-                self.found, self._held = True, ""
-                return held[: -len(stop)]
-        keep = self._possible_start(held)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
+                self.complete, self._buffer = True, ""
+                return buffer[: -len(stop)]
+        keep = self._possible_start(buffer)
+        self._buffer = buffer[len(buffer) - keep :]
+        return buffer[: len(buffer) - keep]
 
     def flush(self) -> str:
         """The stream ended: text that was held back is ordinary text."""
-        held, self._held = self._held, ""
-        return held
+        buffer, self._buffer = self._buffer, ""
+        return buffer
 
     def _possible_start(self, text: str) -> int:
         longest = min(len(text), len(self._stops[0]) - 1)

@@ -20,7 +20,7 @@ from worker.text.stop_strings import StopStrings
 
 Marks = tuple[records.Mark, ...]
 
-GoOn = Callable[[], bool]
+ShouldContinue = Callable[[], bool]
 """Whether to go on; asked now and then by what may take long."""
 
 
@@ -45,7 +45,7 @@ class Accepted(NamedTuple):
     before: int = 0
 
     @classmethod
-    def by(cls, state: fold.Fold) -> Accepted:
+    def from_fold(cls, state: fold.Fold) -> Accepted:
         """As `state` has it now."""
         before = state.before
         return cls(
@@ -94,10 +94,10 @@ class Visible(Protocol):
             ParserFailed: a second call says what can be said without the parser.
         """
 
-    def take(self, first: int) -> tuple[str, Marks]:
+    def consume(self, first: int) -> tuple[str, Marks]:
         """Text and marks of the next record, whose first id is number `first`."""
 
-    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+    def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
         """Read the ids that the log has. What it has of their text and marks is not taken again.
         When `go_on` says no, this object is of no use any more.
 
@@ -120,10 +120,10 @@ class Nothing:
     def finish(self) -> None:
         pass
 
-    def take(self, first: int) -> tuple[str, Marks]:
+    def consume(self, first: int) -> tuple[str, Marks]:
         return "", ()
 
-    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+    def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
         self.reasoning = accepted.reasoning
 
 
@@ -144,23 +144,23 @@ class PlainText:
 
     def push(self, token: int) -> None:
         self._text += self._stops.push(self._detokenizer.push((token,)))
-        self.over = self._stops.found
+        self.over = self._stops.complete
 
     def finish(self) -> None:
         if not self.over:
             self._text += self._stops.push(self._detokenizer.flush()) + self._stops.flush()
-            self.over = self._stops.found
+            self.over = self._stops.complete
 
-    def take(self, first: int) -> tuple[str, Marks]:
+    def consume(self, first: int) -> tuple[str, Marks]:
         text, self._text = self._text, ""
         return text, ()
 
-    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+    def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
         """What former owners emitted holds no part of a stop string, so the search for stop strings
         starts behind it."""
         text = self._detokenizer.push(accepted.ids)
         self._text = self._stops.push(text[accepted.text_length :])
-        self.over = self._stops.found
+        self.over = self._stops.complete
 
 
 class Items:
@@ -197,24 +197,24 @@ class Items:
         self._text = ""
         self._marks: list[records.Mark] = []
         self._open: records.MarkKind | None = None
-        self._begun = False
+        self._nonempty = False
         self._calls = 0
-        self._read = 0
+        self._position = 0
         self._failed = False
 
     def push(self, token: int) -> None:
-        self._add(self._ask(self._parser.push, token))
-        self._read += 1
-        if self._open == "r" and self._read > self._copied:
+        self._add(self._parse(self._parser.push, token))
+        self._position += 1
+        if self._open == "r" and self._position > self._copied:
             self.reasoning += 1
 
     def finish(self) -> None:
         if not (self.over or self._failed):
-            self._add(self._ask(self._parser.finish))
+            self._add(self._parse(self._parser.finish))
         if not self.over:
             self._write(self._stops.flush())
 
-    def take(self, first: int) -> tuple[str, Marks]:
+    def consume(self, first: int) -> tuple[str, Marks]:
         text, self._text = self._text, ""
         if not self._marks:
             return text, ()
@@ -223,11 +223,11 @@ class Items:
             msgspec.structs.replace(mark, ids=max(0, mark.ids - first)) for mark in marks
         )
 
-    def resume(self, accepted: Accepted, go_on: GoOn) -> None:
+    def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
         for token in accepted.ids:
             if self.over:
                 break
-            if not go_on():
+            if not should_continue():
                 return
             self.push(token)
         length, count = accepted.text_length, accepted.mark_count
@@ -241,7 +241,7 @@ class Items:
             for mark in self._marks[count:]
         ]
 
-    def _ask(self, ask: Callable[..., Sequence[Piece]], *token: int) -> Sequence[Piece]:
+    def _parse(self, ask: Callable[..., Sequence[Piece]], *token: int) -> Sequence[Piece]:
         try:
             return ask(*token)
         except Exception as error:  # of any type: parsers are not ours
@@ -254,7 +254,7 @@ class Items:
                 self._begin(kind, name)
             if text and not self.over:
                 self._write(self._stops.push(text) if kind == "m" else text)
-                self.over = self._stops.found
+                self.over = self._stops.complete
             if self.over:
                 return
 
@@ -271,12 +271,12 @@ class Items:
             call_id = ids.call_id(self._rid, self._calls)
             self._calls += 1
         self._open = kind
-        if kind == "m" and not self._begun:
+        if kind == "m" and not self._nonempty:
             return  # the message that needs no mark
-        self._marks.append(records.Mark(len(self._text), self._read, kind, name, call_id))
-        self._begun = True
+        self._marks.append(records.Mark(len(self._text), self._position, kind, name, call_id))
+        self._nonempty = True
 
     def _write(self, text: str) -> None:
         if text:
             self._text += text
-            self._begun = True
+            self._nonempty = True

@@ -61,7 +61,7 @@ class FieldTrials:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.results = results
-        self.untried: list[str] = []
+        self.undecided: list[str] = []
         self._engine = engine
         self._clock = clock
         self._deadline_s = deadline_s
@@ -75,18 +75,20 @@ class FieldTrials:
             base.EngineDead: the engine ended with a plain request, or did not start again.
         """
         if self._missing():
-            async with self.results.turn(LOCK_S):
+            async with self.results.lock(LOCK_S):
                 if missing := self._missing():
                     self._until = self._clock() + self._deadline_s
                     await self._try_all(missing)
-        self.untried = [row.name for row in self._missing()]
+        self.undecided = [row.name for row in self._missing()]
 
     @property
     def not_offered(self) -> dict[str, Verdict]:
         """The fields that the engine does not take, by name."""
-        found = self.results.verdicts
+        verdicts = self.results.verdicts
         names = [row.name for row in engine_fields.TABLE]
-        return {n: found[n] for n in names if found.get(n, Verdict.TAKEN) is not Verdict.TAKEN}
+        return {
+            n: verdicts[n] for n in names if verdicts.get(n, Verdict.TAKEN) is not Verdict.TAKEN
+        }
 
     def _missing(self) -> list[engine_fields.EngineField]:
         """Rows without a verdict; without those that the engine's features do not have."""
@@ -117,9 +119,9 @@ class FieldTrials:
                 await self._restart()
                 continue
             except BaseException:  # this worker leaves
-                self.results.survived(name)
+                self.results.end(name)
                 raise
-            self.results.survived(name)
+            self.results.end(name)
             refusals += outcome is Outcome.REFUSED
             if outcome is Outcome.TAKEN or refusals == ENDS:
                 verdict = Verdict.REFUSED if refusals == ENDS else Verdict.TAKEN

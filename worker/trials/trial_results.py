@@ -71,7 +71,7 @@ class TrialResults:
         self._write()
         return self.ends[name]
 
-    def survived(self, name: str) -> None:
+    def end(self, name: str) -> None:
         """A trial did not end the engine, or was not run to its end."""
         self.ends[name] -= 1
         self._write()
@@ -82,7 +82,7 @@ class TrialResults:
         self._write()
 
     @contextlib.asynccontextmanager
-    async def turn(self, wait_s: float) -> AsyncIterator[None]:
+    async def lock(self, wait_s: float) -> AsyncIterator[None]:
         """Hold the lock, and have what others found meanwhile. After `wait_s` seconds without it:
         two workers may then try the same."""
         lock = self._open_lock()

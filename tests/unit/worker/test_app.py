@@ -31,7 +31,7 @@ from tests.support.memory_worker import (
     new_request,
 )
 from tests.support.waiting import eventually
-from tests.unit.worker.serving.test_serving import metered
+from tests.unit.worker.serving.test_response_task import metered
 from worker.app import App, changed_members
 from worker.engines import base, scripted
 from worker.group import membership

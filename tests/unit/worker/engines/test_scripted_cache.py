@@ -24,7 +24,7 @@ def test_what_was_used_longest_ago_goes_first_and_the_events_say_so() -> None:
     old, new = prompt(0, 3), prompt(1000, 3)
     cache.use(old, ACME)
     cache.use(new, ACME)
-    told = [cache.blocks.held(cache.blocks.keys(each, ACME)) for each in (old, new)]
+    told = [cache.blocks.prefix_length(cache.blocks.keys(each, ACME)) for each in (old, new)]
     assert told == [2, 3]
     assert cache.use(old, ACME) == 2 * BLOCK
     assert cache.use(new, ACME) == 2 * BLOCK, "the blocks of the older one took a place"

@@ -24,7 +24,7 @@ from tests.support.memory_worker import (
 from tests.support.waiting import eventually
 from worker.group import membership
 from worker.group.request_consumer import read_request
-from worker.serving import served_response, serving
+from worker.serving import response_state, response_task
 
 BATCH = topics.requests(POOL, "batch")
 
@@ -35,7 +35,7 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COMMIT_S", "WATCH_S", "RETRY_S"):
         monkeypatch.setattr(membership, name, 0.005)
     monkeypatch.setattr(membership, "POLL_MS", 5)
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
+    monkeypatch.setattr(response_task, "RECHECK_S", 0.005)
 
 
 async def full(it: Member, others: int) -> tuple[list[records.Request], list[records.Request]]:
@@ -44,7 +44,7 @@ async def full(it: Member, others: int) -> tuple[list[records.Request], list[rec
     running = [ask(it.memory, metadata=ENDLESS) for _ in range(2)]
     await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
     many = [ask(it.memory, metadata=cues(1)) for _ in range(others)]
-    await eventually(lambda: len(it.servings) == 4, "the others are set aside")
+    await eventually(lambda: len(it.responses) == 4, "the others are set aside")
     return running, many
 
 
@@ -80,7 +80,7 @@ async def test_requests_of_both_classes_are_served_and_their_offsets_committed()
             lambda: memory.committed_offsets[GROUP].get((BATCH, 0), (0,))[0] == 1, "batch too"
         )
         assert it.consumer.partitions == [0]
-        assert len(it.servings) == 0
+        assert len(it.responses) == 0
 
 
 async def test_commits_stop_below_the_first_unfinished_request_and_name_its_claim() -> None:
@@ -93,7 +93,7 @@ async def test_commits_stop_below_the_first_unfinished_request_and_name_its_clai
         later = [ask(memory, metadata=cues(1)) for _ in range(5)]
         for request in later:
             await done(memory, request)
-        await eventually(lambda: len(it.servings) == 1, "all others are finished")
+        await eventually(lambda: len(it.responses) == 1, "all others are finished")
         claim = next(
             r.offset for r in memory.records(topics.TOKENS, 0) if r.key == endless.rid.encode()
         )
@@ -124,7 +124,7 @@ async def test_of_two_requests_with_one_key_the_first_one_in_the_log_is_begun() 
         first, second = ask(memory, **key), ask(memory, **key)
         await eventually(lambda: len(it.consumer.set_aside(0)) == 1, "both are set aside")
         await serve_after(memory, running, (*others, first))
-        await eventually(lambda: it.servings.serves(second.rid), "it was read")
+        await eventually(lambda: it.responses.serves(second.rid), "it was read")
         assert it.context.engine_slots.running == 0
         assert answer(memory, second.rid).kinds == []
         Foreign(memory, second).withdraw()
@@ -167,10 +167,10 @@ async def test_requests_that_start_soon_are_in_memory_so_that_offers_do_not_race
     for _ in range(20):
         ask(memory, metadata=ENDLESS)
     async with member(memory, time, capacity=2) as it:
-        await eventually(lambda: len(it.servings) == 4, "two run and two wait")
+        await eventually(lambda: len(it.responses) == 4, "two run and two wait")
         it.consumer.starts_per_s = lambda: 2.5
-        await eventually(lambda: len(it.servings) == 2 + 8, "those of three seconds wait")
-        await eventually(lambda: len(it.servings.waiting) == 8, "all of them can be offered")
+        await eventually(lambda: len(it.responses) == 2 + 8, "those of three seconds wait")
+        await eventually(lambda: len(it.responses.waiting) == 8, "all of them can be offered")
 
 
 async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room() -> None:
@@ -178,9 +178,9 @@ async def test_what_does_not_fit_stays_in_kafka_and_is_served_when_there_is_room
     many = [ask(memory, metadata=ENDLESS) for _ in range(10)]
     async with member(memory, time, capacity=2) as it:
         # Two run, and two more wait in the worker, so that a free slot is used at once.
-        await eventually(lambda: it.servings.wanting_slots == 4, "the worker is full")
+        await eventually(lambda: it.responses.slot_demand == 4, "the worker is full")
         await eventually(lambda: answer(memory, many[1].rid).fold.next > 20, "time goes on")
-        assert len(it.servings) == 4
+        assert len(it.responses) == 4
         assert answer(memory, many[4].rid).kinds == []
 
         for request in many:
@@ -198,8 +198,8 @@ async def test_who_comes_behind_a_flood_in_its_partition_has_the_next_free_slot(
     async with member(memory, time, capacity=2) as it:
         await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
         newcomer = ask(memory, metadata=cues(3), owner=BOB)
-        await eventually(lambda: it.servings.serves(newcomer.rid), "it is read")
-        assert len(it.servings) == 5  # of the flood four; the others are set aside
+        await eventually(lambda: it.responses.serves(newcomer.rid), "it is read")
+        assert len(it.responses) == 5  # of the flood four; the others are set aside
         Foreign(memory, flood[0]).cancel()
         await done(memory, newcomer)
         assert sum(bool(answer(memory, r.rid).claims) for r in flood) <= 3
@@ -229,19 +229,19 @@ async def test_what_was_not_taken_is_counted_by_class(monkeypatch: pytest.Monkey
     memory, time = one_partition()
     async with member(memory, time, capacity=2) as it:
         running, many = await full(it, 20)
-        each, whose = served_response.asked(many[0]), many[0].owner.key
+        each, whose = response_state.request_cost(many[0]), many[0].owner.key
         batch = [ask(memory, BATCH, metadata=cues(1)) for _ in range(7)]
-        await eventually(lambda: it.consumer.unserved(1) == ({whose: 3 * each}, 0), "batch, too")
-        assert it.consumer.unserved(0) == ({whose: 18 * each}, 0)
+        await eventually(lambda: it.consumer.overflow(1) == ({whose: 3 * each}, 0), "batch, too")
+        assert it.consumer.overflow(0) == ({whose: 18 * each}, 0)
         monkeypatch.setattr("worker.queue.read_ahead.MAX_BATCH_ASIDE", 21)
         await asyncio.sleep(0.05)
         batch += [ask(memory, BATCH, metadata=cues(1)) for _ in range(5)]
         urgent = ask(memory, metadata=cues(1))
-        await eventually(lambda: it.consumer.unserved(1).unread == 5, "no more than so many")
-        await eventually(lambda: it.consumer.unserved(0) == ({whose: 19 * each}, 0), "but others")
+        await eventually(lambda: it.consumer.overflow(1).unread == 5, "no more than so many")
+        await eventually(lambda: it.consumer.overflow(0) == ({whose: 19 * each}, 0), "but others")
         await serve_after(memory, running, [*many, *batch, urgent])
-        await eventually(lambda: it.consumer.unserved(1) == ({}, 0), "all are read")
-        assert it.consumer.unserved(0) == ({}, 0)
+        await eventually(lambda: it.consumer.overflow(1) == ({}, 0), "all are read")
+        assert it.consumer.overflow(0) == ({}, 0)
 
 
 async def test_one_principals_batch_requests_hide_no_other_ones() -> None:
@@ -252,7 +252,7 @@ async def test_one_principals_batch_requests_hide_no_other_ones() -> None:
         await eventually(lambda: it.context.engine_slots.running == 2, "the engine is full")
         flood = [ask(memory, BATCH, metadata=cues(1)) for _ in range(30)]
         other = ask(memory, BATCH, owner=records.Owner("test", "t1", "bob"), metadata=cues(1))
-        await eventually(lambda: it.servings.serves(other.rid), "it is seen")
+        await eventually(lambda: it.responses.serves(other.rid), "it is seen")
         await serve_after(memory, running, [*flood, other])
     assert goes_before(memory, other, flood[5])
 
@@ -301,7 +301,7 @@ async def test_batch_gets_its_share_while_interactive_requests_wait_all_the_time
         it.context.engine_slots.batch_share = 0.5
         running, many = await full(it, 100)
         batch = ask(memory, BATCH, metadata=cues(1))
-        await eventually(lambda: it.servings.serves(batch.rid), "it waits for a slot")
+        await eventually(lambda: it.responses.serves(batch.rid), "it waits for a slot")
         await serve_after(memory, running, [*many, batch])
     assert goes_before(memory, batch, many[50])
 
@@ -338,11 +338,11 @@ async def test_a_rebalance_revokes_and_the_redelivered_request_joins_what_runs()
             await eventually(lambda: second.consumer.partitions == [1], "one each")
             await eventually(lambda: it.consumer.partitions == [0], "one each")
             # The first goes on with both (P5) and follows the lost partition as long as it does.
-            assert it.context.tail.followed == [0, 1]
-            await eventually(lambda: len(second.servings) == 1, "the second knows of one")
+            assert it.context.tail.partitions == [0, 1]
+            await eventually(lambda: len(second.responses) == 1, "the second knows of one")
             Foreign(memory, moved).cancel()
-            await eventually(lambda: it.context.tail.followed == [0], "the partition is left")
-            await eventually(lambda: len(second.servings) == 0, "finished there, too")
+            await eventually(lambda: it.context.tail.partitions == [0], "the partition is left")
+            await eventually(lambda: len(second.responses) == 0, "finished there, too")
         assert [claim.worker for claim in answer(memory, moved.rid).claims] == ["this/1"]
         Foreign(memory, kept).cancel()
         await eventually(lambda: it.committed[0] == 1, "the redelivery is finished and committed")
@@ -359,7 +359,7 @@ async def test_nothing_is_committed_by_a_tracker_of_a_revoked_assignment() -> No
         other = memory.group_consumer(GROUP, [REQUESTS, BATCH], assigned=ignore, revoked=ignore)
         await other.start()
         Foreign(memory, moved).cancel()
-        await eventually(lambda: len(it.servings) == 0, "it is finished")
+        await eventually(lambda: len(it.responses) == 0, "it is finished")
         later = ask(memory, metadata=cues(1), partition=0)
         await done(memory, later)
         await eventually(lambda: it.committed[0] == 1, "the kept partition is committed")
@@ -379,7 +379,7 @@ async def test_a_successor_folds_from_the_commits_metadata_so_finished_ones_stay
         await done(memory, finished)
         await eventually(lambda: it.committed[0] == 0, "a commit below the endless one")
     async with member(memory, time, name="second") as second:
-        await eventually(lambda: len(second.servings) == 1, "both are known")
+        await eventually(lambda: len(second.responses) == 1, "both are known")
         Foreign(memory, endless).cancel()
         await eventually(lambda: it.committed[0] == 2, "all is committed")
     assert len(answer(memory, finished.rid).claims) == 1
@@ -480,7 +480,7 @@ async def test_a_worker_that_left_goes_on_while_another_takes_its_requests() -> 
         later = ask(memory, metadata=cues(1))
         await done(memory, later)
         assert [c.worker for c in answer(memory, later.rid).claims] == ["second/1"]
-        assert it.context.tail.followed == [0]  # as long as something runs there (P5)
+        assert it.context.tail.partitions == [0]  # as long as something runs there (P5)
 
         await polls_later(memory, running)
         assert [c.worker for c in answer(memory, running.rid).claims] == ["this/1"]
@@ -503,8 +503,8 @@ async def test_when_leaving_what_has_not_ended_is_yielded_and_stays_uncommitted(
         await it.consumer.leave()
         untouched = ask(memory, metadata=cues(1))
         await polls_later(memory, request)
-        assert len(it.servings) == 1
-        await it.servings.hand_over(0)
+        assert len(it.responses) == 1
+        await it.responses.hand_over(0)
         assert answer(memory, request.rid).kinds[-1] == "Yield"
         assert answer(memory, untouched.rid).kinds == []
         assert it.committed[0] <= 0

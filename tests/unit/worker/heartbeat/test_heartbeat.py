@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.heartbeat.heartbeat import STRANGERS_S, Heartbeat
 from worker.heartbeat.status import State, Status
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import STARTED
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -80,7 +80,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
     heartbeat = make(Status())
     time = Time()
     heartbeat.context = context = make_context(MemoryLog(clock=time), time, capacity=1)
-    heartbeat.unserved = lambda rank: Unserved({"a": [1_000.0, 3_000.0][rank]}, [0, 5][rank])
+    heartbeat.overflow = lambda rank: Overflow({"a": [1_000.0, 3_000.0][rank]}, [0, 5][rank])
     slots = context.engine_slots
     for n in range(11):  # each asks for 1,000 tokens and makes 100; requests wait all the time
         turn = slots.acquire(0, Flow(f"t{n}", f"p{n}"), 1_000.0)
@@ -88,7 +88,7 @@ async def test_a_worker_tells_what_lies_ahead_in_tokens_and_how_fast_it_is_done(
         heartbeat.measure(1.0)
         context.stall_detector.record_output(100, time.now)
         slots.withdraw(waiting)
-        slots.release(turn, used=130)
+        slots.release(turn, tokens=130)
     slots.acquire(0, Flow("a", "a"), 1_000.0)
     slots.acquire(0, Flow("b", "b"), 2_000.0)
     slots.acquire(0, Flow("c", "c"), 1_000.0)
@@ -139,7 +139,7 @@ async def test_a_change_is_told_before_the_next_heartbeat_is_due(
     running = asyncio.create_task(heartbeat.run())
     await eventually(lambda: told == ["loading"], "the first heartbeat")
     status.change(State.DRAINING)
-    heartbeat.tell_now()
+    heartbeat.publish_now()
     await eventually(lambda: told == ["loading", "draining"], "told at once")
     assert heartbeat.living == {"b/1", "c/1"}
     running.cancel()
@@ -182,9 +182,9 @@ async def test_processes_of_related_pools_live_until_they_were_not_seen_for_a_wh
     heartbeat = Heartbeat(beats, chosen, Status(), engine, "this/1")
     assert heartbeat.strangers is None
     beats.told["large"] = [{"incarnation": "a/1"}, {"incarnation": 7}]
-    await heartbeat.see_strangers(0.0)
+    await heartbeat.note_strangers(0.0)
     beats.told.clear()
-    await heartbeat.see_strangers(STRANGERS_S - 1)
+    await heartbeat.note_strangers(STRANGERS_S - 1)
     assert heartbeat.strangers == {"a/1"}
-    await heartbeat.see_strangers(STRANGERS_S + 0.1)
+    await heartbeat.note_strangers(STRANGERS_S + 0.1)
     assert heartbeat.strangers == frozenset()

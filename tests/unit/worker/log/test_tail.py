@@ -58,7 +58,7 @@ async def test_a_decision_waits_until_the_tail_has_read_what_was_there_at_the_as
     async with running(memory) as tailing:
         tailing.follow(0, 0, 1)
         with tailing.hold(0, name, OWNER):
-            known = asyncio.ensure_future(tailing.known(0, name))
+            known = asyncio.ensure_future(tailing.complete_entry(0, name))
             await asyncio.sleep(0.02)
             assert not known.done()
             memory.catch_up(topics.TOKENS, 0)
@@ -73,7 +73,7 @@ async def test_a_response_that_began_below_the_fold_s_start_is_read_back() -> No
     async with running(memory) as tailing:
         tailing.follow(0, 1, 2)
         with tailing.hold(0, name, OWNER):
-            entry = await tailing.known(0, name)
+            entry = await tailing.complete_entry(0, name)
             assert (entry.fold.owner, entry.first, entry.complete) == ("a", 0, 0)
             assert memory.reads == [(topics.TOKENS, 0, 0, 2)]
             claim(memory, name, "b", "a")
@@ -90,14 +90,14 @@ async def test_records_that_come_while_a_response_is_read_back_are_applied_after
         await eventually(lambda: tailing.position(0) == 2, "caught up")
         memory.hold_replays()
         with tailing.hold(0, name, OWNER):
-            known = asyncio.ensure_future(tailing.known(0, name))
+            known = asyncio.ensure_future(tailing.complete_entry(0, name))
             await eventually(lambda: memory.reads, "the response is read back")
             claim(memory, name, "b", "a")
             await eventually(lambda: tailing.position(0) == 3, "the tail read on")
             memory.release_replays()
             entry = await known
             assert entry.fold.owner == "b"
-            assert entry.seen == {"a": True, "b": True}
+            assert entry.claim_effects == {"a": True, "b": True}
             assert entry.fold.ignored == {}
 
 
@@ -167,7 +167,7 @@ async def test_a_response_whose_beginning_retention_deleted_is_lost() -> None:
     async with running(memory) as tailing:
         tailing.follow(0, 1, 2)
         with tailing.hold(0, name, OWNER), pytest.raises(log.HistoryLost):
-            await tailing.known(0, name)
+            await tailing.complete_entry(0, name)
 
 
 async def test_a_tail_that_retention_passed_goes_on_at_the_beginning_and_believes_no_old_fold(
@@ -188,9 +188,9 @@ async def test_a_tail_that_retention_passed_goes_on_at_the_beginning_and_believe
         memory.catch_up(topics.TOKENS, 0)
         await eventually(lambda: tailing.position(0) == 4, "it goes on")
         with tailing.hold(0, new, OWNER):
-            assert (await tailing.known(0, new)).fold.owner == "n"
+            assert (await tailing.complete_entry(0, new)).fold.owner == "n"
         with tailing.hold(0, old, OWNER), pytest.raises(log.HistoryLost):
-            await tailing.known(0, old)
+            await tailing.complete_entry(0, old)
 
 
 async def test_a_log_that_is_away_is_read_on_when_it_is_back(
@@ -217,11 +217,11 @@ async def test_a_partition_that_was_left_and_followed_again_is_folded_afresh() -
         tailing.follow(0, 0, 1)
         await eventually(lambda: tailing.position(0) == 1, "read")
         tailing.leave(0)
-        assert (tailing.followed, tailing.position(0)) == ([], -1)
+        assert (tailing.partitions, tailing.position(0)) == ([], -1)
         tailing.follow(0, 0, 1)
         await eventually(lambda: tailing.position(0) == 1, "read again")
         with tailing.hold(0, name, OWNER) as entry:
-            assert entry.seen == {"a": True}
+            assert entry.claim_effects == {"a": True}
 
 
 async def test_a_partition_that_was_followed_from_later_is_folded_again_from_before() -> None:
@@ -244,11 +244,11 @@ async def test_a_partition_that_was_followed_from_later_is_folded_again_from_bef
             assert tailing.position(0) == 0
             for name in names[1:]:
                 with tailing.hold(0, name, OWNER):
-                    assert (await tailing.known(0, name)).fold.owner == "own-" + name
+                    assert (await tailing.complete_entry(0, name)).fold.owner == "own-" + name
             assert memory.reads == []
-            assert (await tailing.known(0, held)).fold.epoch == 1
+            assert (await tailing.complete_entry(0, held)).fold.epoch == 1
             assert entry.fold.owner == "h"
-            found = await tailing.known(0, names[0])
+            found = await tailing.complete_entry(0, names[0])
             assert (found.fold.owner, found.fold.epoch) == ("later", 2)
 
 
@@ -293,11 +293,11 @@ async def test_what_is_read_back_of_a_response_that_is_to_be_kept_is_kept() -> N
     async with running(memory) as tailing:
         tailing.follow(0, 1, 2)
         with tailing.hold(0, name, OWNER, keep=True):
-            entry = await tailing.known(0, name)
+            entry = await tailing.complete_entry(0, name)
             claim(memory, name, "b", "a")
             await eventually(lambda: entry.fold.owner == "b", "the tail goes on")
             assert entry.draft is not None
             assert [each.own for each in entry.draft.claims] == ["a", "b"]
         other = rid(memory, 1, 1)
         with tailing.hold(0, other, OWNER, keep=True):
-            assert (await tailing.known(0, other)).draft is None  # its claim was before
+            assert (await tailing.complete_entry(0, other)).draft is None  # its claim was before

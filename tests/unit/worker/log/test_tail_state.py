@@ -28,8 +28,8 @@ def test_the_first_effective_record_is_remembered_and_lost_claims_differ_from_wo
     assert entry.first == -1
     entry.apply(claim("r", "a"), 6, 0)
     entry.apply(claim("r", "b"), 7, 0)
-    assert (entry.begun, entry.first) == (5, 6)
-    assert entry.seen == {"late": False, "a": True, "b": False}
+    assert (entry.first_offset, entry.first) == (5, 6)
+    assert entry.claim_effects == {"late": False, "a": True, "b": False}
 
 
 def test_a_listener_hears_of_ownership_and_ends_but_not_of_every_token() -> None:
@@ -60,7 +60,7 @@ def test_records_read_twice_change_nothing() -> None:
         entry.apply(records.Tok("r", "a", 0, [7], "x", "0" * 16), 1, 0)
     assert entry.fold.ids == [7]
     assert entry.fold.ignored == {}
-    assert entry.seen == {"a": True}
+    assert entry.claim_effects == {"a": True}
 
 
 def test_a_second_copy_of_a_claim_does_not_make_it_lost() -> None:
@@ -68,18 +68,18 @@ def test_a_second_copy_of_a_claim_does_not_make_it_lost() -> None:
     entry = Entry(0)
     entry.apply(claim("r", "a"), 0, 1)
     entry.apply(claim("r", "a"), 1, 2)
-    assert entry.seen == {"a": True}
+    assert entry.claim_effects == {"a": True}
     assert entry.fold.owner == "a"
 
 
 def test_a_copy_of_a_claim_that_takes_effect_after_the_first_did_not_counts() -> None:
     entry = Entry(0)
     entry.apply(claim("r", "c", "b"), 0, 1)
-    assert entry.seen == {"c": False}
+    assert entry.claim_effects == {"c": False}
     entry.apply(claim("r", "a"), 1, 2)
     entry.apply(claim("r", "b", "a"), 2, 3)
     entry.apply(claim("r", "c", "b"), 3, 4)
-    assert entry.seen == {"a": True, "b": True, "c": True}
+    assert entry.claim_effects == {"a": True, "b": True, "c": True}
 
 
 def test_forgetting_raises_the_start_so_that_nothing_forgotten_can_look_new() -> None:
@@ -127,7 +127,12 @@ def test_what_is_kept_of_an_ended_response_says_what_its_fold_said() -> None:
     again = state.entry(rid(1))
 
     assert again.fold == kept.fold
-    assert (again.complete, again.begun, again.first, again.seen) == (0, 3, 3, {"own1": True})
+    assert (again.complete, again.first_offset, again.first, again.claim_effects) == (
+        0,
+        3,
+        3,
+        {"own1": True},
+    )
     again.holds += 1
     state.release(rid(1))
     assert (list(state.entries), list(state.ended)) == ([], [rid(1)])
@@ -234,4 +239,4 @@ def test_what_is_kept_for_the_history_counts_and_goes_first_of_what_is_held() ->
     state.forget(before)
     assert entry.draft is None
     assert state.entries == {rid(1): entry}
-    assert state.size == entry.size == entry.counted < before + 18_000
+    assert state.size == entry.size == entry.last_size < before + 18_000

@@ -19,7 +19,7 @@ def blocks() -> CachedBlocks:
 
 
 def held(blocks: CachedBlocks, tokens: list[int], scope: tuple[str, ...] = ACME) -> int:
-    return blocks.held(blocks.keys(tokens, scope))
+    return blocks.prefix_length(blocks.keys(tokens, scope))
 
 
 def store(blocks: CachedBlocks, tokens: list[int] = PROMPT, scope: tuple[str, ...] = ACME) -> None:

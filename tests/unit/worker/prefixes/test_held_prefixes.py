@@ -34,7 +34,7 @@ def held(blocks: CachedBlocks) -> HeldPrefixes:
 def serve(
     held: HeldPrefixes, digests: str, tokens: list[int], now: float = NOW, base: int = 0
 ) -> None:
-    held.served(list(digests), tokens, [base + n for n in range(tokens[-1])], ACME, now)
+    held.note_prompt(list(digests), tokens, [base + n for n in range(tokens[-1])], ACME, now)
 
 
 def test_a_prefix_is_held_as_far_as_its_blocks_are(
@@ -64,7 +64,7 @@ def test_a_conversation_that_goes_on_is_one_prompt(
 
 def test_branches_share_what_they_share(held: HeldPrefixes, blocks: CachedBlocks) -> None:
     serve(held, "sx", [8, 12])
-    held.served(["s", "y"], [8, 16], [*range(8), *range(50, 58)], ACME, NOW)
+    held.note_prompt(["s", "y"], [8, 16], [*range(8), *range(50, 58)], ACME, NOW)
     store(blocks, 2)
     assert held.table(NOW) == {"s": 8, "x": 8, "y": 8}
 
@@ -109,7 +109,7 @@ def test_of_a_long_conversation_the_first_and_the_last_beginnings_are_told(
     held: HeldPrefixes, blocks: CachedBlocks
 ) -> None:
     digests = [f"d{n}" for n in range(40)]
-    held.served(digests, list(range(4, 164, 4)), list(range(160)), ACME, NOW)
+    held.note_prompt(digests, list(range(4, 164, 4)), list(range(160)), ACME, NOW)
     store(blocks, 40)
     assert list(held.table(NOW)) == ["d0", *digests[1 - MAX_OF_PROMPT :]]
 

@@ -37,7 +37,7 @@ def test_the_metadata_names_the_lowest_claim_above_finished_ones_included() -> N
     tracker = commit_tracker.Tracker()
     for offset, claim in ((0, 50), (1, 40), (2, 60)):
         tracker.begin(offset)
-        tracker.claimed(offset, claim)
+        tracker.note_claim(offset, claim)
     tracker.finish(1)
     assert tracker.next_commit(100) == commit_tracker.Commit(0, 40)
     tracker.finish(0)
@@ -53,10 +53,10 @@ def test_without_claims_the_metadata_is_where_the_tail_stands() -> None:
 def test_an_acknowledged_commit_is_not_due_again_until_something_changes() -> None:
     tracker = commit_tracker.Tracker()
     tracker.begin(0)
-    tracker.claimed(0, 9)
+    tracker.note_claim(0, 9)
     first = tracker.next_commit(100)
     assert first is not None
-    tracker.acknowledged(first)
+    tracker.note_commit(first)
     assert tracker.next_commit(200) is None
     tracker.finish(0)
     assert tracker.next_commit(200) == commit_tracker.Commit(1, 200)
@@ -67,8 +67,8 @@ def test_a_claim_known_later_is_committed_although_committable_did_not_move() ->
     tracker.begin(0)
     before = tracker.next_commit(5)
     assert before is not None
-    tracker.acknowledged(before)
-    tracker.claimed(0, 5)
+    tracker.note_commit(before)
+    tracker.note_claim(0, 5)
     assert tracker.next_commit(9) == commit_tracker.Commit(0, 5)
 
 
@@ -85,7 +85,7 @@ def test_a_claim_for_a_finished_request_changes_nothing() -> None:
     tracker = commit_tracker.Tracker()
     tracker.begin(0)
     tracker.finish(0)
-    tracker.claimed(0, 1)
+    tracker.note_claim(0, 1)
     assert tracker.next_commit(50) == commit_tracker.Commit(1, 50)
 
 
@@ -121,4 +121,4 @@ def test_no_history_commits_past_an_unfinished_request_or_back(
             assert commit.offset <= min(unfinished, default=following)
             assert commit.offset >= committed
             committed = commit.offset
-            tracker.acknowledged(commit)
+            tracker.note_commit(commit)

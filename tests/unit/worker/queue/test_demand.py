@@ -11,30 +11,30 @@ from worker.queue.demand import Demand
 
 
 def test_while_nothing_is_known_a_request_takes_all_that_it_asks_for() -> None:
-    assert Demand().expected("alice", 700.0) == 700.0
-    assert Demand().expected("alice", 0.0) == 0.0
+    assert Demand().estimate("alice", 700.0) == 700.0
+    assert Demand().estimate("alice", 0.0) == 0.0
 
 
 def test_a_new_principal_is_like_the_others_and_soon_like_itself() -> None:
     known = Demand()
     for _ in range(50):
-        known.ended("short", 100.0, 10.0)
-    assert known.expected("new", 1_000.0) == pytest.approx(100.0)
+        known.add("short", 100.0, 10.0)
+    assert known.estimate("new", 1_000.0) == pytest.approx(100.0)
     last = 0.0
     for count in (1, 10, 100):
         for _ in range(count):
-            known.ended("long", 100.0, 100.0)
-        found = known.expected("long", 100.0)
+            known.add("long", 100.0, 100.0)
+        found = known.estimate("long", 100.0)
         assert last < found <= 100.0
         last = found
     assert last > 80.0
-    assert known.expected("short", 100.0) < 60.0
+    assert known.estimate("short", 100.0) < 60.0
 
 
 def test_no_more_is_expected_than_was_asked_for() -> None:
     known = Demand()
-    known.ended("alice", 10.0, 90.0)
-    assert known.expected("alice", 10.0) == 10.0
+    known.add("alice", 10.0, 90.0)
+    assert known.estimate("alice", 10.0) == 10.0
 
 
 class TestDue:
@@ -46,14 +46,14 @@ class TestDue:
         known = Demand()
         for name in ("alice", "bob"):
             for used in self.LENGTHS[:90]:
-                known.ended(name, 1_000.0, used)
+                known.add(name, 1_000.0, used)
         return known
 
     def charged(self, known: Demand, used: float) -> float:
         """What alice is charged with now for an answer that takes so much, beyond the charge."""
-        charge = known.expected("alice", 1_000.0)
-        known.ended("alice", 1_000.0, used)
-        return known.due("alice", used - charge)
+        charge = known.estimate("alice", 1_000.0)
+        known.add("alice", 1_000.0, used)
+        return known.charge("alice", used - charge)
 
     def test_a_long_answer_among_short_ones_is_chance(self) -> None:
         known = self.known()
@@ -64,7 +64,7 @@ class TestDue:
         known = self.known()
         owed = [0.0]
         for _ in range(60):
-            owed.append(owed[-1] + 600.0 - known.expected("alice", 1_000.0))
+            owed.append(owed[-1] + 600.0 - known.estimate("alice", 1_000.0))
             owed[-1] -= self.charged(known, 600.0)
         assert owed[2] > 1_000.0, "all of the first ones"
         assert owed[60] < 12 * 600.0
@@ -79,7 +79,7 @@ class TestDue:
     def test_in_the_long_run_it_is_charged_with_what_it_takes(self) -> None:
         known, charged = self.known(), 0.0
         for used in self.LENGTHS:
-            charged += known.expected("alice", 1_000.0)
+            charged += known.estimate("alice", 1_000.0)
             charged += self.charged(known, used)
             known.measure(1.0)
         assert charged == pytest.approx(sum(self.LENGTHS), rel=0.05)
@@ -87,9 +87,9 @@ class TestDue:
     def test_while_all_answers_are_alike_every_difference_is_charged(self) -> None:
         known = Demand()
         for _ in range(50):
-            known.ended("alice", 100.0, 20.0)
-        assert known.due("alice", -80.0) == -80.0
-        assert known.due("bob", 7.0) == 7.0, "of one that is not remembered, too"
+            known.add("alice", 100.0, 20.0)
+        assert known.charge("alice", -80.0) == -80.0
+        assert known.charge("bob", 7.0) == 7.0, "of one that is not remembered, too"
 
     def test_what_is_owed_is_forgotten(self) -> None:
         """Chance allows some long answers more when the former ones are long ago."""
@@ -106,17 +106,17 @@ class TestDue:
 def test_what_a_principal_was_like_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Demand()
     for _ in range(1_000):
-        known.ended("short", 100.0, 10.0)
-        known.ended("long", 100.0, 90.0)
-    assert known.expected("short", 100.0) < 20.0
+        known.add("short", 100.0, 10.0)
+        known.add("long", 100.0, 90.0)
+    assert known.estimate("short", 100.0) < 20.0
     for _ in range(20):
         known.measure(200.0)
-    known.ended("other", 100.0, 50.0)
-    assert known.expected("short", 100.0) == pytest.approx(50.0, abs=1.0)
-    monkeypatch.setattr(demand, "KEPT", 2)
+    known.add("other", 100.0, 50.0)
+    assert known.estimate("short", 100.0) == pytest.approx(50.0, abs=1.0)
+    monkeypatch.setattr(demand, "MAX_PRINCIPALS", 2)
     for name in ("short", "a", "short", "b"):
         for _ in range(100):
-            known.ended(name, 100.0, 10.0 if name == "short" else 90.0)
-    of_all = known.expected("new", 100.0)
-    assert known.expected("short", 100.0) < of_all < known.expected("b", 100.0)
-    assert known.expected("a", 100.0) == of_all, "whose last request ended first"
+            known.add(name, 100.0, 10.0 if name == "short" else 90.0)
+    of_all = known.estimate("new", 100.0)
+    assert known.estimate("short", 100.0) < of_all < known.estimate("b", 100.0)
+    assert known.estimate("a", 100.0) == of_all, "whose last request ended first"

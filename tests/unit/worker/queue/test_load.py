@@ -11,12 +11,12 @@ from tailrace.fair_queue import Flow, waits_of
 from tests.support.memory_worker import Time
 from worker.queue import load, waits
 from worker.queue.load import Load
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import BATCH, Slots
 from worker.queue.workload import Workload
 
 ALICE, BOB = (Flow(name, name) for name in ("alice", "bob"))
-NONE = [Unserved({}, 0)] * 2
+NONE = [Overflow({}, 0)] * 2
 
 
 async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wait() -> None:
@@ -24,7 +24,7 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
     found, slots, made = Load(work, time), Slots(1, monotonic=time), 0
 
     def beat() -> dict[str, Any]:
-        return found.told(slots, NONE) | {"state": "ready"}
+        return found.report(slots, NONE) | {"state": "ready"}
 
     running = slots.acquire(0, ALICE, 100.0)
     turns = [slots.acquire(0, ALICE, 100.0) for _ in range(20)]
@@ -33,7 +33,7 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
     for turn in [running, *turns[:8]]:  # each holds the only slot for 5 s and makes 100 tokens
         time.advance(5.0)
         made += 100
-        slots.release(turn, used=100)
+        slots.release(turn, tokens=100)
         found.measure(slots, made, 5.0)
         assert not slots.holds
     slots.acquire(0, BOB, 100.0)
@@ -50,18 +50,18 @@ async def test_a_gateway_reads_how_long_a_new_request_of_each_principal_would_wa
 async def test_what_made_way_says_how_long_slots_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     time, seen = Time(), list[tuple[float, ...]]()
 
-    def look_ahead(_work: Workload, _waiting: float, *ages: list[float]) -> None:
+    def update_forecast(_work: Workload, _waiting: float, *ages: list[float]) -> None:
         seen.append(tuple(age for each in ages for age in each))
 
-    monkeypatch.setattr(Workload, "look_ahead", look_ahead)
+    monkeypatch.setattr(Workload, "update_forecast", update_forecast)
     found, slots = Load(Workload(), time), Slots(1, monotonic=time)
     first = slots.acquire(BATCH, BOB, 100.0, "r")
     slots.acquire(0, ALICE, 100.0)
     time.advance(3.0)
-    slots.release(first, used=10, paused=True)
+    slots.release(first, tokens=10, paused=True)
     time.advance(1.0)
     slots.acquire(BATCH, BOB, 100.0, "r", again=True)
-    found.told(slots, NONE)
+    found.report(slots, NONE)
     assert seen == [(1.0, 3.0)]
 
 
@@ -72,7 +72,7 @@ async def test_what_interactive_requests_leave_is_measured() -> None:
         slots.acquire(rank, ALICE, 100.0)
     for second in range(200):
         found.measure(slots, 40 * second, 1.0)
-    assert work.left == pytest.approx(0.25, abs=0.01)
+    assert work.batch_part == pytest.approx(0.25, abs=0.01)
 
 
 async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +84,13 @@ async def test_of_the_time_little_is_spent_on_waits(monkeypatch: pytest.MonkeyPa
         time.advance(0.02)
         return waits.Waits({}, (3.0, 4.0))
 
-    monkeypatch.setattr(waits, "of_new", of_new)
+    monkeypatch.setattr(waits, "new_request_waits", of_new)
     for _ in range(2):
         slots.acquire(0, ALICE, 100.0)
     for made in (0, 100):
         found.measure(slots, made, 1.0)
     began = time()
     for _ in range(100):
-        assert found.told(slots, NONE)["waits_s"] == [3.0, 4.0]
+        assert found.report(slots, NONE)["waits_s"] == [3.0, 4.0]
         time.advance(0.1)
     assert len(computed) == pytest.approx((time() - began) * load.MOST_TIME / 0.02, rel=0.3)

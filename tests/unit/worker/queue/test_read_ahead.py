@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.queue import read_ahead
 from worker.queue.commit_tracker import Tracker
-from worker.queue.read_ahead import Aside, Kept, Key, Room, SetAside
+from worker.queue.read_ahead import Aside, Footprint, Key, Room, SetAside
 
 FLOOD, ALICE = Key("t", "flood"), Key("t", "alice")
 
@@ -21,7 +21,7 @@ def set_aside(key: Key, *requests: Aside, into: SetAside | None = None) -> SetAs
 
 
 def test_each_principal_and_class_may_have_so_many_and_others_are_not_touched() -> None:
-    room = Room.of(2, [Kept(FLOOD, 10)] * 2)
+    room = Room.after(2, [Footprint(FLOOD, 10)] * 2)
     assert not room.admits(FLOOD, 1)
     assert room.admits(ALICE, 1)
     assert room.admits(Key("other class", "flood"), 1)
@@ -31,37 +31,41 @@ def test_each_principal_and_class_may_have_so_many_and_others_are_not_touched() 
 def test_the_first_request_of_a_principal_is_kept_however_large_and_the_next_by_its_bytes() -> None:
     room = Room(10)
     assert room.admits(FLOOD, 2 * read_ahead.ALL_BYTES)
-    room.take(FLOOD, read_ahead.FLOW_BYTES)
+    room.add(FLOOD, read_ahead.FLOW_BYTES)
     assert not room.admits(FLOOD, 1)
-    room.take(Key("t", "many"), read_ahead.ALL_BYTES - read_ahead.FLOW_BYTES)
+    room.add(Key("t", "many"), read_ahead.ALL_BYTES - read_ahead.FLOW_BYTES)
     assert room.admits(ALICE, 1)
-    room.take(ALICE, 1)
+    room.add(ALICE, 1)
     assert not room.admits(ALICE, 1)
 
 
 def test_all_together_are_bounded_by_count() -> None:
-    room = Room.of(10_000, [Kept(Key("t", str(n % 7)), 1) for n in range(read_ahead.MAX_KEPT)])
+    room = Room.after(
+        10_000, [Footprint(Key("t", str(n % 7)), 1) for n in range(read_ahead.MAX_IN_MEMORY)]
+    )
     assert not room.admits(Key("t", "1"), 1)
     assert room.admits(ALICE, 1)
 
 
 def test_batch_requests_leave_room_for_interactive_ones() -> None:
-    batch = [Key("llm.requests.default.batch", str(n % 7)) for n in range(read_ahead.MAX_KEPT // 2)]
+    batch = [
+        Key("llm.requests.default.batch", str(n % 7)) for n in range(read_ahead.MAX_IN_MEMORY // 2)
+    ]
     urgent = Key("llm.requests.default.interactive", "1")
-    room = Room.of(10_000, [Kept(key, 1) for key in (*batch, urgent)])
+    room = Room.after(10_000, [Footprint(key, 1) for key in (*batch, urgent)])
     assert not room.admits(batch[0], 1)
     assert room.admits(urgent, 1)
-    half = Kept(batch[1], read_ahead.ALL_BYTES // 2)
-    room = Room.of(10_000, [Kept(batch[0], 1), half, Kept(urgent, 1)])
+    half = Footprint(batch[1], read_ahead.ALL_BYTES // 2)
+    room = Room.after(10_000, [Footprint(batch[0], 1), half, Footprint(urgent, 1)])
     assert not room.admits(batch[0], 1)
     assert room.admits(urgent, 1)
 
 
 def test_nothing_is_due_while_its_principal_has_no_room_for_a_quarter() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 5, 6, 7))
-    assert aside.due(Room.of(8, [Kept(FLOOD, 1)] * 7)) is None
+    assert aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)] * 7)) is None
     assert len(aside) == 3
-    due = aside.due(Room.of(8, [Kept(FLOOD, 1)] * 6))
+    due = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)] * 6))
     assert due is not None
     assert [place.offset for place in due.requests] == [5, 6]
     assert (len(aside), FLOOD in aside) == (1, True)
@@ -70,7 +74,7 @@ def test_nothing_is_due_while_its_principal_has_no_room_for_a_quarter() -> None:
 def test_who_has_fewest_in_memory_is_due_first() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1))
     set_aside(ALICE, *places(Tracker(), 9), into=aside)
-    due = aside.due(Room.of(8, [Kept(FLOOD, 1)]))
+    due = aside.next_reread(Room.after(8, [Footprint(FLOOD, 1)]))
     assert due is not None
     assert due.key == ALICE
 
@@ -84,7 +88,7 @@ def test_one_read_is_of_one_partition_and_of_a_bounded_stretch() -> None:
         *places(tracker, 3 + read_ahead.MAX_SPAN),
     )
     taken = []
-    while (due := aside.due(Room(100))) is not None:
+    while (due := aside.next_reread(Room(100))) is not None:
         taken.append((due.partition, [place.offset for place in due.requests]))
     assert taken == [
         (0, [1, 2]),
@@ -98,19 +102,19 @@ def test_one_read_is_of_one_partition_and_of_a_bounded_stretch() -> None:
 def test_no_more_is_read_again_than_there_are_bytes_for() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, size=read_ahead.FLOW_BYTES // 2))
     room = Room(100)
-    due = aside.due(room)
+    due = aside.next_reread(room)
     assert due is not None
     assert len(due.requests) == 2
-    assert aside.due(room) is None
+    assert aside.next_reread(room) is None
 
 
 def test_what_could_not_be_read_stands_in_front_again() -> None:
     aside = set_aside(FLOOD, *places(Tracker(), 1, 2, 3, 4))
-    due = aside.due(Room(2))
+    due = aside.next_reread(Room(2))
     assert due is not None
     aside.put_back(due.key, due.requests)
     aside.put_back(due.key, [])
-    again = aside.due(Room(4))
+    again = aside.next_reread(Room(4))
     assert again is not None
     assert [place.offset for place in again.requests] == [1, 2, 3, 4]
 

@@ -18,15 +18,15 @@ def of(*flows: Flow, **weights: float) -> Shares:
 
 def test_tenants_have_equal_parts_and_the_principals_of_one_divide_theirs() -> None:
     shares = of(ALICE, ALICE, ONE, TWO)
-    assert [shares.of(flow, 8) for flow in (ALICE, ONE, TWO)] == [4, 2, 2]
-    assert [shares.of(flow, 9) for flow in (ALICE, ONE, TWO)] == [5, 3, 3], "rounded up"
-    assert shares.of(ONE, 0) == 1
+    assert [shares.slots_for(flow, 8) for flow in (ALICE, ONE, TWO)] == [4, 2, 2]
+    assert [shares.slots_for(flow, 9) for flow in (ALICE, ONE, TWO)] == [5, 3, 3], "rounded up"
+    assert shares.slots_for(ONE, 0) == 1
 
 
 def test_parts_go_by_weights() -> None:
     shares = of(ALICE, BOB, alice=3.0)
-    assert [shares.of(flow, 8) for flow in (ALICE, BOB)] == [6, 2]
-    assert shares.of(ALICE, 8, new=4) == 3
+    assert [shares.slots_for(flow, 8) for flow in (ALICE, BOB)] == [6, 2]
+    assert shares.slots_for(ALICE, 8, new=4) == 3
 
 
 def test_whoever_neither_holds_nor_waits_has_no_part() -> None:
@@ -34,10 +34,10 @@ def test_whoever_neither_holds_nor_waits_has_no_part() -> None:
     for flow in (BOB, TWO, ALICE):
         shares.remove(flow)
     assert shares.several
-    assert [shares.of(flow, 8) for flow in (ALICE, ONE)] == [4, 4]
+    assert [shares.slots_for(flow, 8) for flow in (ALICE, ONE)] == [4, 4]
     shares.remove(ALICE)
     assert not shares.several
-    assert shares.of(ONE, 8) == 8
+    assert shares.slots_for(ONE, 8) == 8
 
 
 def test_two_principals_of_one_tenant_are_several() -> None:

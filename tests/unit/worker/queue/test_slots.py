@@ -118,7 +118,7 @@ async def test_what_a_response_did_not_use_is_given_back_to_its_principal() -> N
     for _ in range(100):
         turn = next(t for each in turns.values() for t in each if t.done() and not t.cancelled())
         turns[turn.flow].remove(turn)
-        pool.release(turn, used=10 if turn.flow == ALICE else 1000)
+        pool.release(turn, tokens=10 if turn.flow == ALICE else 1000)
     assert len(turns[ALICE]) < 110  # it had 90 turns and more, for a hundredth of the work
     assert len(turns[BOB]) > 190
 
@@ -158,14 +158,19 @@ async def test_what_waits_runs_and_has_ended_is_counted_by_what_it_asks_for() ->
     gone = pool.acquire(0, FLOOD, 20.0)
     other = pool.acquire(0, ALICE, 3.0)
     pool.acquire(1, BOB, 5.0)
-    assert (pool.running_asked, pool.asked(0), pool.asked(1), pool.asked(7)) == (100, 23, 5, 0)
+    assert (
+        pool.running_cost,
+        pool.waiting_cost(0),
+        pool.waiting_cost(1),
+        pool.waiting_cost(7),
+    ) == (100, 23, 5, 0)
     pool.withdraw(gone)
-    assert (pool.asked(0), pool.ended) == (3, 0)
-    pool.release(first, used=40.0)
-    assert (pool.running_asked, pool.asked(0)) == (3, 0)
-    assert (pool.ended, pool.ended_asked) == (1, 100)
-    pool.release(other, used=0)
-    assert (pool.running_asked, pool.ended) == (5, 1), "it did not begin"
+    assert (pool.waiting_cost(0), pool.ended) == (3, 0)
+    pool.release(first, tokens=40.0)
+    assert (pool.running_cost, pool.waiting_cost(0)) == (3, 0)
+    assert (pool.ended, pool.ended_cost) == (1, 100)
+    pool.release(other, tokens=0)
+    assert (pool.running_cost, pool.ended) == (5, 1), "it did not begin"
 
 
 async def test_a_response_that_made_way_counts_once() -> None:
@@ -173,32 +178,32 @@ async def test_a_response_that_made_way_counts_once() -> None:
     and waits were told too short."""
     pool = slots.Slots(1)
     for again in (False, True, True):
-        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), used=40.0, paused=True)
-        assert (pool.ended, pool.begun) == (0, (0.0, 0.0))
-    pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=True), used=40.0)
-    assert (pool.ended, pool.ended_asked) == (1, 100.0)
+        pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=again), tokens=40.0, paused=True)
+        assert (pool.ended, pool.request_totals) == (0, (0.0, 0.0))
+    pool.release(pool.acquire(slots.BATCH, BOB, 100.0, again=True), tokens=40.0)
+    assert (pool.ended, pool.ended_cost) == (1, 100.0)
 
 
 async def test_what_has_begun_and_not_ended_counts_by_half_also_where_it_made_way() -> None:
     now = [100.0]
     pool = slots.Slots(1, monotonic=lambda: now[0])
     turn = pool.acquire(slots.BATCH, BOB, 100.0, "r")
-    assert pool.begun == (0.5, 50.0)
+    assert pool.request_totals == (0.5, 50.0)
     now[0] = 103.0
     held = pool.acquire(0, ALICE, 10.0)
-    pool.release(turn, used=40.0, paused=True)
+    pool.release(turn, tokens=40.0, paused=True)
     again, another = (
         pool.acquire(slots.BATCH, BOB, 100.0, rid, again=True) for rid in ("r", "elsewhere")
     )
-    assert pool.begun == (1.5, 105.0)
-    assert sorted(pool.stopped_ages) == [0.0, 3.0]
+    assert pool.request_totals == (1.5, 105.0)
+    assert sorted(pool.paused_ages) == [0.0, 3.0]
     pool.withdraw(another)
-    assert pool.begun == (1.0, 55.0)
-    pool.release(held, used=10.0)
-    assert (again.done(), pool.stopped_ages) == (True, [])
-    assert pool.begun == (1.5, 60.0)
-    pool.release(again, used=5.0)
-    assert pool.begun == (2.0, 110.0)
+    assert pool.request_totals == (1.0, 55.0)
+    pool.release(held, tokens=10.0)
+    assert (again.done(), pool.paused_ages) == (True, [])
+    assert pool.request_totals == (1.5, 60.0)
+    pool.release(again, tokens=5.0)
+    assert pool.request_totals == (2.0, 110.0)
 
 
 class TestBatchShare:
@@ -265,22 +270,27 @@ async def test_turns_go_by_what_the_requests_of_a_principal_make_of_what_they_as
     pool = slots.Slots(1)
     for _ in range(40):
         for flow, used in ((ALICE, 10.0), (FLOOD, 100.0)):
-            pool.release(pool.acquire(0, flow, 100.0), used=used)
+            pool.release(pool.acquire(0, flow, 100.0), tokens=used)
         pool.demand.measure(1.0)
     held = pool.acquire(0, BOB, 100.0)
     turns = [pool.acquire(0, flow, 100.0) for flow in (FLOOD, ALICE)]
     assert turns[1].charge < 40 < 60 < turns[0].charge
     assert held.charge == pytest.approx(55.0, abs=2.0), "of a new one as much as of all"
-    assert (pool.asked(0), pool.charged(0)) == (200.0, sum(turn.charge for turn in turns))
-    assert pool.times(0, {}, 0.55) == pytest.approx(0.55 * 200 / pool.charged(0))
+    assert (pool.waiting_cost(0), pool.waiting_charge(0)) == (
+        200.0,
+        sum(turn.charge for turn in turns),
+    )
+    assert pool.charge_ratio(0, {}, 0.55) == pytest.approx(0.55 * 200 / pool.waiting_charge(0))
     pool.withdraw(turns[0])
-    assert (pool.asked(0), pool.charged(0)) == (100.0, pytest.approx(turns[1].charge))
+    assert (pool.waiting_cost(0), pool.waiting_charge(0)) == (100.0, pytest.approx(turns[1].charge))
     pool.release(held)
-    assert (pool.asked(0), pool.charged(0)) == (0.0, 0.0)
-    assert pool.times(0, {}, 0.55) == pytest.approx(1.0)
-    assert pool.times(0, {}, 0.11) == pytest.approx(0.2), "most of what they took were prompts"
+    assert (pool.waiting_cost(0), pool.waiting_charge(0)) == (0.0, 0.0)
+    assert pool.charge_ratio(0, {}, 0.55) == pytest.approx(1.0)
+    assert pool.charge_ratio(0, {}, 0.11) == pytest.approx(0.2), (
+        "most of what they took were prompts"
+    )
     aside = {"alice": 100.0}
-    assert pool.times(0, aside, 0.5) == pytest.approx(50 / turns[1].charge, rel=0.05)
+    assert pool.charge_ratio(0, aside, 0.5) == pytest.approx(50 / turns[1].charge, rel=0.05)
 
 
 def used_to(pool: slots.Slots) -> None:
@@ -288,7 +298,7 @@ def used_to(pool: slots.Slots) -> None:
     for number in range(40):
         for flow in (ALICE, BOB):
             turn = pool.acquire(0, flow, 100.0)
-            pool.release(turn, used=100.0 if number % 10 == 5 else 1.0)
+            pool.release(turn, tokens=100.0 if number % 10 == 5 else 1.0)
 
 
 async def test_a_long_answer_does_not_change_the_order_of_those_that_wait() -> None:
@@ -298,8 +308,8 @@ async def test_a_long_answer_does_not_change_the_order_of_those_that_wait() -> N
     long = pool.acquire(0, ALICE, 100.0)
     waiting = pool.acquire(0, ALICE, 100.0)
     later = [pool.acquire(0, BOB, 100.0) for _ in range(20)]
-    pool.release(long, used=100.0)
-    pool.release(later[0], used=1.0)
+    pool.release(long, tokens=100.0)
+    pool.release(later[0], tokens=1.0)
     assert waiting.done()
 
 
@@ -313,7 +323,7 @@ async def test_one_whose_answers_are_always_longer_gets_fewer_turns() -> None:
         turns[turn.flow].remove(turn)
         made = 40.0 if turn.flow == ALICE else 4.0
         used[turn.flow] += int(made)
-        pool.release(turn, used=made)
+        pool.release(turn, tokens=made)
     assert used[ALICE] < 2 * used[BOB]
     assert len(turns[ALICE]) > 340
     assert len(turns[BOB]) < 160
@@ -323,14 +333,14 @@ async def test_whatever_was_expected_what_was_taken_is_charged_where_answers_are
     """With ten tokens each, whom they expected to take a hundred, both get every second turn."""
     pool = slots.Slots(1)
     for _ in range(3):
-        pool.release(pool.acquire(0, ALICE, 100.0), used=10.0)
+        pool.release(pool.acquire(0, ALICE, 100.0), tokens=10.0)
     held = pool.acquire(0, BOB, 100.0)
     waiting = {flow: [pool.acquire(0, flow, 100.0) for _ in range(9)] for flow in (ALICE, BOB)}
-    pool.release(held, used=30.0)
+    pool.release(held, tokens=30.0)
     for _ in range(8):
         turn = next(t for each in waiting.values() for t in each if t.done())
         waiting[turn.flow].remove(turn)
-        pool.release(turn, used=10.0)
+        pool.release(turn, tokens=10.0)
     assert {flow.principal: len(each) for flow, each in waiting.items()} == {"alice": 5, "bob": 5}
 
 
@@ -342,19 +352,19 @@ async def test_what_one_that_makes_way_has_not_used_yet_is_given_back_at_once(
     pool = slots.Slots(1)
     used_to(pool)
     first = pool.acquire(0, ALICE, 100.0)
-    pool.release(first, used=0.5, paused=paused)
+    pool.release(first, tokens=0.5, paused=paused)
     other = pool.acquire(0, BOB, 50.0)
     later = pool.acquire(0, BOB, 50.0)
     again = pool.acquire(0, ALICE, 100.0)
-    pool.release(other, used=other.charge)
+    pool.release(other, tokens=other.charge)
     assert (again.done(), later.done()) == (paused, not paused)
 
 
 async def test_what_made_way_counts_as_one_request() -> None:
     pool = slots.Slots(1)
-    pool.release(pool.acquire(0, ALICE, 100.0), used=20.0, paused=True)
-    pool.release(pool.acquire(0, ALICE, 100.0, again=True), used=30.0)
-    assert pool.demand.expected("alice", 100.0) == pytest.approx(50.0)
+    pool.release(pool.acquire(0, ALICE, 100.0), tokens=20.0, paused=True)
+    pool.release(pool.acquire(0, ALICE, 100.0, again=True), tokens=30.0)
+    assert pool.demand.estimate("alice", 100.0) == pytest.approx(50.0)
 
 
 async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
@@ -365,7 +375,7 @@ async def test_the_order_in_which_those_that_wait_get_their_slots() -> None:
         pool.acquire(0, FLOOD, 10.0, name)
     pool.acquire(0, ALICE, 6.0, "alice")
     pool.acquire(slots.STARTED, FLOOD, 10.0, "begun")
-    pool.demand.ended("flood", 3_000.0, 1_500.0)
+    pool.demand.add("flood", 3_000.0, 1_500.0)
     behind = {0: {"flood": [("flood 3", 20.0)]}}
     assert list(pool.order(lambda rank: behind.get(rank, {}))) == [
         ("begun", FLOOD, 10.0, slots.STARTED),
@@ -416,7 +426,7 @@ class TestMakingWay:
         asked: list[str] = []
         turns = [pool.acquire(slots.BATCH, BOB, rid=name, pausable=True) for name in names]
         for turn in turns:
-            pool.may_make_way(turn, lambda rid=turn.rid: asked.append(rid))  # type: ignore[misc]
+            pool.allow_preemption(turn, lambda rid=turn.rid: asked.append(rid))  # type: ignore[misc]
         return turns, asked
 
     async def test_as_many_are_asked_as_wait_and_the_oldest_first(self) -> None:
@@ -439,8 +449,8 @@ class TestMakingWay:
         pool, asked = slots.Slots(1), list[int]()
         turn = pool.acquire(slots.BATCH, pausable=True)
         urgent = pool.acquire(0)
-        pool.may_make_way(turn, lambda: asked.append(1))
-        pool.may_make_way(turn, lambda: asked.append(2))
+        pool.allow_preemption(turn, lambda: asked.append(1))
+        pool.allow_preemption(turn, lambda: asked.append(2))
         assert asked == [1]
         pool.release(turn)
         assert urgent.done()
@@ -462,7 +472,7 @@ class TestMakingWay:
             turns.append(pool.acquire(0, ALICE, 10.0))
             pool.release(turns.pop(0))
             assert pool.running == 1
-        pool.may_make_way(shared, lambda: asked.append("shared"))
+        pool.allow_preemption(shared, lambda: asked.append("shared"))
         assert asked == []
 
     async def test_nobody_makes_way_for_one_that_may_have_no_more_slots(self) -> None:
@@ -479,7 +489,7 @@ class TestMakingWay:
         self,
     ) -> None:
         pool, asked = slots.Slots(1), list[str]()
-        pool.may_make_way(pool.acquire(0, pausable=True), lambda: asked.append("interactive"))
+        pool.allow_preemption(pool.acquire(0, pausable=True), lambda: asked.append("interactive"))
         pool.acquire(slots.STARTED)
         assert asked == []
 
@@ -488,20 +498,20 @@ class TestMakingWay:
         to its end."""
         pool, asked = slots.Slots(1), list[int]()
         goes_on = pool.acquire(slots.STARTED, BOB, batch=True, pausable=True)
-        pool.may_make_way(goes_on, lambda: asked.append(1))
+        pool.allow_preemption(goes_on, lambda: asked.append(1))
         pool.acquire(0, ALICE)
         assert asked == [1]
 
     async def test_what_would_make_way_is_told(self) -> None:
         pool = slots.Slots(4, batch_share=0.5)
-        assert pool.making_way == (0, 0)
+        assert pool.preemptible == (0, 0)
         turns = [pool.acquire(slots.BATCH, BOB, 10.0, pausable=n < 2) for n in range(3)]
         pool.acquire(0, ALICE, 10.0)
-        assert pool.making_way == (2, 20.0)
+        assert pool.preemptible == (2, 20.0)
         turns[0].shared = True
-        assert pool.making_way == (1, 10.0)
+        assert pool.preemptible == (1, 10.0)
         pool.release(turns[1])
-        assert pool.making_way == (0, 0)
+        assert pool.preemptible == (0, 0)
 
     async def test_what_made_way_goes_before_the_others_of_its_principal(self) -> None:
         pool = slots.Slots(1)
@@ -528,7 +538,7 @@ class TestShares:
         asked: list[int] = []
         turns = [pool.acquire(rank, flow, pausable=True) for flow in flows]
         for number, turn in enumerate(turns):
-            pool.may_make_way(turn, lambda number=number: asked.append(number))  # type: ignore[misc]
+            pool.allow_preemption(turn, lambda number=number: asked.append(number))  # type: ignore[misc]
         return turns, asked
 
     async def test_a_newcomer_gets_the_slot_of_the_longest_running_answer(self) -> None:
@@ -598,11 +608,11 @@ class TestShares:
     async def test_what_is_given_back_goes_to_whom_it_was_given_back_for(self) -> None:
         """What it was charged for goes behind it, and what goes on of the one that gives too."""
         pool = slots.Slots(4)
-        pool.release(pool.acquire(0, ALICE, 1_000.0), used=1_000.0)
+        pool.release(pool.acquire(0, ALICE, 1_000.0), tokens=1_000.0)
         turns, asked = self.running(pool, *[FLOOD] * 4)
         begun, other = pool.acquire(slots.STARTED, FLOOD), pool.acquire(0, FLOOD, first=True)
         alice = pool.acquire(0, ALICE, 1_000.0)
-        pool.release(turns[0], used=0.1, paused=True)
+        pool.release(turns[0], tokens=0.1, paused=True)
         assert alice.done()
         pool.release(turns[1])
         assert begun.done()
@@ -666,11 +676,11 @@ async def test_slots_tell_how_long_they_are_held_and_were() -> None:
     first, second, third = pool.acquire(0), pool.acquire(0), pool.acquire(0)
     now[0] = 103.0
     assert (pool.ages, list(pool.holds)) == ([3.0, 3.0], [])
-    pool.release(first, used=5)
+    pool.release(first, tokens=5)
     now[0] = 104.0
     assert (sorted(pool.ages), list(pool.holds)) == ([1.0, 4.0], [3.0])
     pool.withdraw(third)  # it had its slot, and used nothing
-    pool.release(second, used=7)
+    pool.release(second, tokens=7)
     assert (pool.ages, list(pool.holds)) == ([], [3.0, 4.0])
 
 
@@ -685,17 +695,17 @@ async def test_the_parts_of_a_paused_response_count_as_one_hold(
         turn = pool.acquire(slots.BATCH, BOB, 100.0, "r")
         now[0] += seconds
         ages.extend(pool.ages)
-        pool.release(turn, used=5.0, paused=paused)
+        pool.release(turn, tokens=5.0, paused=paused)
     assert (ages, list(pool.holds)) == ([3.0, 7.0, 12.0], [12.0])
-    monkeypatch.setattr(slots, "KEPT_HOLDS", 2)
+    monkeypatch.setattr(slots, "MAX_HOLDS", 2)
     for rid in "abc":
         turn = pool.acquire(slots.BATCH, BOB, 100.0, rid)
         now[0] += 1.0
-        pool.release(turn, used=5.0, paused=True)
+        pool.release(turn, tokens=5.0, paused=True)
     for rid in "abc":
         turn = pool.acquire(slots.BATCH, BOB, 100.0, rid)
         now[0] += 1.0
-        pool.release(turn, used=5.0)
+        pool.release(turn, tokens=5.0)
     # Others may go on elsewhere.
     assert list(pool.holds)[1:] == [1.0, 2.0, 2.0], "what was there of a is forgotten"
 
@@ -703,6 +713,6 @@ async def test_the_parts_of_a_paused_response_count_as_one_hold(
 async def test_rounding_in_an_empty_queue_is_no_charge(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what was left of sums, requests made nothing of what they are charged with."""
     pool = slots.Slots(1)
-    pool.release(pool.acquire(0, ALICE, 100.0), used=50.0)
-    monkeypatch.setattr(pool, "charged", lambda _rank: 1e-14)
-    assert pool.times(0, {}, 0.25) == pytest.approx(0.25 / 0.5)
+    pool.release(pool.acquire(0, ALICE, 100.0), tokens=50.0)
+    monkeypatch.setattr(pool, "waiting_charge", lambda _rank: 1e-14)
+    assert pool.charge_ratio(0, {}, 0.25) == pytest.approx(0.25 / 0.5)

@@ -7,14 +7,14 @@ import math
 import pytest
 
 from tailrace.fair_queue import Flow
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import BATCH, STARTED, Slots
-from worker.queue.starts import Starts
-from worker.queue.waits import Drain, Waits, of_new, places
+from worker.queue.start_forecast import StartForecast
+from worker.queue.waits import Drain, Waits, new_request_waits, places
 from worker.queue.workload import Totals, Workload
 
 ALICE, BOB = (Flow(name, name) for name in ("alice", "bob"))
-NONE = [Unserved({}, 0)] * 2
+NONE = [Overflow({}, 0)] * 2
 
 
 def measured(*, interactive: float = 0.0) -> Workload:
@@ -22,7 +22,7 @@ def measured(*, interactive: float = 0.0) -> Workload:
     work = Workload()
     for second in range(1, 101):
         totals = Totals(100 * second, 2.0 * second, 200.0 * second)
-        work.measure(totals, 1.0, waited=True, interactive=interactive)
+        work.measure(totals, 1.0, had_queue=True, interactive=interactive)
     return work
 
 
@@ -31,13 +31,13 @@ def queue(slots: Slots, rank: int, flow: Flow, count: int) -> None:
         slots.acquire(rank, flow, 100.0, f"{flow.principal}-{rank}-{number}")
 
 
-def new(slots: Slots, work: Workload, unserved: list[Unserved] = NONE) -> Waits:
+def new(slots: Slots, work: Workload, unserved: list[Overflow] = NONE) -> Waits:
     waiting = [
-        (slots.asked(rank) + sum(left.aside.values())) * work.part + left.unread * work.each
+        (slots.waiting_cost(rank) + sum(left.aside.values())) * work.part + left.unread * work.each
         for rank, left in enumerate(unserved)
     ]
-    waiting[0] += slots.asked(STARTED) * work.part
-    return of_new(slots, work, unserved, waiting)
+    waiting[0] += slots.waiting_cost(STARTED) * work.part
+    return new_request_waits(slots, work, unserved, waiting)
 
 
 def etas(slots: Slots, work: Workload) -> dict[str, float | None]:
@@ -47,31 +47,31 @@ def etas(slots: Slots, work: Workload) -> dict[str, float | None]:
 
 class TestDrain:
     def test_a_request_waits_until_what_is_ahead_has_begun_and_a_place_comes_free(self) -> None:
-        drain = Drain(Starts(rate=100.0), each=50.0)
+        drain = Drain(StartForecast(rate=100.0), each=50.0)
         assert drain.interactive_s(0.0) == 0.5
         assert drain.interactive_s(250.0) == 3.0
 
     def test_the_wait_follows_the_slots_that_come_free_where_that_is_known(self) -> None:
-        drain = Drain(Starts((1.0, 9.0), (60.0, 100.0), 10.0), each=50.0)
+        drain = Drain(StartForecast((1.0, 9.0), (60.0, 100.0), 10.0), each=50.0)
         assert drain.interactive_s(10.0) == 1.0
         assert drain.interactive_s(50.0) == 9.0
 
     def test_interactive_requests_begin_in_the_place_of_batch_responses(self) -> None:
-        drain = Drain(Starts(rate=100.0), each=50.0, pausable=100.0)
+        drain = Drain(StartForecast(rate=100.0), each=50.0, pausable=100.0)
         assert drain.interactive_s(50.0) == 0.0
         assert drain.interactive_s(150.0) == 1.0
 
     def test_batch_requests_have_what_interactive_ones_leave(self) -> None:
-        drain = Drain(Starts(rate=100.0), each=50.0, left=0.5)
+        drain = Drain(StartForecast(rate=100.0), each=50.0, batch_part=0.5)
         assert drain.batch_s(150.0, interactive=0.0) == 200 / 50
         assert drain.batch_s(150.0, interactive=100.0) == 300 / 50
 
     def test_and_at_least_their_share(self) -> None:
-        drain = Drain(Starts(rate=100.0), each=50.0, batch_share=0.1, left=0.02)
+        drain = Drain(StartForecast(rate=100.0), each=50.0, batch_share=0.1, batch_part=0.02)
         assert drain.batch_s(150.0, interactive=10_000.0) == 200 / 10
 
     def test_without_a_share_they_wait_for_long_but_not_for_ever(self) -> None:
-        drain = Drain(Starts(rate=100.0), each=50.0, left=0.0)
+        drain = Drain(StartForecast(rate=100.0), each=50.0, batch_part=0.0)
         assert 100.0 < drain.batch_s(150.0, interactive=0.0) < math.inf
 
 
@@ -80,7 +80,7 @@ class TestNewRequests:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 101)
         found = new(slots, work)
-        assert found.known["alice"][0] == pytest.approx(101 * 50 / 100)
+        assert found.by_name["alice"][0] == pytest.approx(101 * 50 / 100)
         assert found.others[0] < 1.1
 
     async def test_a_new_principal_has_the_place_of_an_answer_of_one_with_more_than_its_share(
@@ -93,14 +93,14 @@ class TestNewRequests:
         queue(slots, 0, ALICE, 40)
         found = new(slots, work)
         assert found.others[0] == 0.0
-        assert found.known["alice"][0] == pytest.approx(41 * 50 / 100)
+        assert found.by_name["alice"][0] == pytest.approx(41 * 50 / 100)
 
     async def test_batch_waits_behind_interactive_requests(self) -> None:
         slots, work = Slots(1), measured(interactive=0.5)
         queue(slots, 0, ALICE, 11)
         queue(slots, BATCH, BOB, 4)
         found = new(slots, work)
-        assert found.known["bob"][1] == pytest.approx((10 + 4 + 1) * 50 / (0.5 * 100), rel=0.02)
+        assert found.by_name["bob"][1] == pytest.approx((10 + 4 + 1) * 50 / (0.5 * 100), rel=0.02)
         assert found.others[1] >= 11 * 50 / (0.5 * 100)
         assert found.others[0] < 1.1, "and not the other way round"
 
@@ -108,13 +108,13 @@ class TestNewRequests:
         slots, work = Slots(1, batch_share=0.2), measured(interactive=1.0)
         queue(slots, 0, ALICE, 1_000)
         queue(slots, BATCH, BOB, 4)
-        assert new(slots, work).known["bob"][1] == pytest.approx(5 * 50 / (0.2 * 100), rel=0.02)
+        assert new(slots, work).by_name["bob"][1] == pytest.approx(5 * 50 / (0.2 * 100), rel=0.02)
 
     async def test_interactive_requests_wait_for_that_share_while_there_is_batch(self) -> None:
         slots, work = Slots(1, batch_share=0.5), measured()
         queue(slots, 0, ALICE, 11)
         queue(slots, BATCH, BOB, 2)
-        assert new(slots, work).known["alice"][0] == pytest.approx((10 + 2 + 1) * 50 / 100)
+        assert new(slots, work).by_name["alice"][0] == pytest.approx((10 + 2 + 1) * 50 / 100)
 
     async def test_what_others_had_begun_goes_before_all(self) -> None:
         slots, work = Slots(1), measured()
@@ -126,21 +126,21 @@ class TestNewRequests:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 2)
         plain = new(slots, work)
-        aside = new(slots, work, [Unserved({"alice": 400.0}, 0), Unserved({}, 0)])
-        assert aside.known["alice"][0] == pytest.approx(plain.known["alice"][0] + 2.0)
+        aside = new(slots, work, [Overflow({"alice": 400.0}, 0), Overflow({}, 0)])
+        assert aside.by_name["alice"][0] == pytest.approx(plain.by_name["alice"][0] + 2.0)
         assert aside.others[0] == plain.others[0]
-        unread = new(slots, work, [Unserved({}, 6), Unserved({}, 0)])
+        unread = new(slots, work, [Overflow({}, 6), Overflow({}, 0)])
         assert unread.others[0] == pytest.approx(plain.others[0] + 3.0)
 
     async def test_prompts_that_are_charged_make_no_wait_longer(self) -> None:
         """Nine tenths of what a request is charged with is its prompt."""
         slots, work = Slots(1), Workload()
         for _ in range(50):
-            slots.release(slots.acquire(0, ALICE, 1_100.0), used=1_000.0)
+            slots.release(slots.acquire(0, ALICE, 1_100.0), tokens=1_000.0)
         for _ in range(5):
             slots.acquire(0, ALICE, 1_100.0)
-        work.measure(Totals(50 * 100, 50, 50 * 1_100.0), 10.0, waited=True)
-        assert new(slots, work).known["alice"][0] == pytest.approx(5 * 100 / 500, rel=0.02)
+        work.measure(Totals(50 * 100, 50, 50 * 1_100.0), 10.0, had_queue=True)
+        assert new(slots, work).by_name["alice"][0] == pytest.approx(5 * 100 / 500, rel=0.02)
 
 
 class TestPlaces:
@@ -179,7 +179,7 @@ class TestPlaces:
     async def test_a_request_that_was_not_read_stands_behind_all(self) -> None:
         slots, work = Slots(1), measured()
         queue(slots, 0, ALICE, 3)
-        unread = [Unserved({}, 0), Unserved({}, 1)]
+        unread = [Overflow({}, 0), Overflow({}, 1)]
         _, rest = places(slots, work, lambda _rank: {}, unread)
         assert rest is not None
         assert (rest.position, rest.eta_s) == (2, pytest.approx(1.5))
@@ -189,7 +189,7 @@ class TestPlaces:
         queue(slots, 0, ALICE, 2)
         found, _ = places(
             *(slots, work, lambda rank: {} if rank else {"alice": [("aside", 100.0)]}),
-            [Unserved({"alice": 100.0}, 0), Unserved({}, 0)],
+            [Overflow({"alice": 100.0}, 0), Overflow({}, 0)],
         )
         assert [*found] == ["alice-0-1", "aside"]
         assert found["aside"].eta_s == pytest.approx(1.0)

@@ -14,7 +14,7 @@ def after(*steps: tuple[int, float, float, bool]) -> Workload:
     work, made, begun, asked = Workload(), 0, 0.0, 0.0
     for more, newly, newly_asked, waited in steps:
         made, begun, asked = made + more, begun + newly, asked + newly_asked
-        work.measure(Totals(made, begun, asked), 1.0, waited=waited)
+        work.measure(Totals(made, begun, asked), 1.0, had_queue=waited)
     return work
 
 
@@ -40,9 +40,9 @@ def test_the_pace_is_that_of_one_response_whether_requests_wait_or_not() -> None
     work = Workload()
     assert (work.pace, work.measured, work.starts_per_s) == (0.0, False, 0.0)
     for second in range(1, 5):
-        work.measure(Totals(80 * second, 2.0 * second, 1.0), 1.0, waited=False, running=4)
+        work.measure(Totals(80 * second, 2.0 * second, 1.0), 1.0, had_queue=False, running=4)
     assert (work.pace, work.measured) == (pytest.approx(20), False)
-    work.measure(Totals(400, 10.0, 1.0), 1.0, waited=True, running=4)
+    work.measure(Totals(400, 10.0, 1.0), 1.0, had_queue=True, running=4)
     assert (work.measured, work.starts_per_s) == (True, pytest.approx(2, rel=0.01))
 
 
@@ -68,21 +68,21 @@ def test_the_part_is_at_most_all(made: int) -> None:
 
 def test_it_looks_ahead_as_far_as_the_queue_reaches_and_half_as_far_again() -> None:
     work = Workload()
-    assert work.look_ahead(500.0, [1.0]).seconds(500.0) == math.inf
+    assert work.update_forecast(500.0, [1.0]).seconds(500.0) == math.inf
     for second in range(1, 61):  # four slots, ten tokens a second each, in answers of five seconds
         holds = [5.0] * 4 if second % 5 == 0 else []
         totals = Totals(40 * second, 0.8 * second, 80.0 * second)
-        work.measure(totals, 1.0, waited=True, running=4, holds=holds)
-    starts = work.look_ahead(4_000.0, [4.0, 4.0, 4.0, 4.0])
-    assert starts is work.starts
+        work.measure(totals, 1.0, had_queue=True, running=4, holds=holds)
+    starts = work.update_forecast(4_000.0, [4.0, 4.0, 4.0, 4.0])
+    assert starts is work.forecast
     assert starts.times[-1] == pytest.approx(1.5 * 4_000 / 40)
     # Four at once after a second, and then after every five seconds; 50 tokens each.
     for requests, seconds in ((2, 1), (6, 6), (38, 46)):
         assert starts.seconds(50.0 * requests) == pytest.approx(seconds, abs=1.3)
     # Behind that, as many slots come free as before, whatever was made in a second.
     assert starts.rate == pytest.approx(50 * 4 / 5, rel=0.05)
-    longer = work.look_ahead(4_000.0, [4.0] * 4, [6.0] * 60)  # which have made way
+    longer = work.update_forecast(4_000.0, [4.0] * 4, [6.0] * 60)  # which have made way
     assert longer.rate < 0.8 * starts.rate
     assert longer.tokens[-1] < 0.9 * starts.tokens[-1]
-    assert work.look_ahead(0.0, [4.0]).times == ()
-    assert work.starts.seconds(400.0) == pytest.approx(10, rel=0.05)
+    assert work.update_forecast(0.0, [4.0]).times == ()
+    assert work.forecast.seconds(400.0) == pytest.approx(10, rel=0.05)

@@ -11,13 +11,13 @@ from tailrace.protocol import activity, history, records, topics
 from tests.support import memory_worker, waiting
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, cues, new_request
-from tests.unit.worker.serving import test_serving
+from tests.unit.worker.serving import test_response_task
 from worker.serving.activity_writer import ActivityWriter
 from worker.serving.history_writer import HistoryWriter
 from worker.serving.outcome import Outcome
-from worker.serving.served_response import ServedResponse
+from worker.serving.response_state import ResponseState
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 
 
 def told(memory: MemoryLog) -> list[tuple[str, str]]:
@@ -47,9 +47,9 @@ async def test_the_end_is_told_behind_the_history_and_before_the_offset_is_finis
         wrapped = later if asyncio.iscoroutinefunction(real) else now
         monkeypatch.setattr(owner, name, wrapped)
 
-    noted(HistoryWriter, "finished", "history")
-    noted(ActivityWriter, "finished", "ended")
-    noted(ServedResponse, "finish", "offset")
+    noted(HistoryWriter, "write", "history")
+    noted(ActivityWriter, "write_end", "ended")
+    noted(ResponseState, "finish", "offset")
     async with memory_worker.worker() as worker:
         request = new_request(worker.memory, metadata=cues(5))
         assert await worker.serve(request).outcome() is Outcome.DONE
@@ -69,7 +69,7 @@ async def test_a_worker_that_dies_before_it_tells_the_end_is_made_up_for(
             await asyncio.Event().wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(worker.context.activity, "finished", dies)
+            patch.setattr(worker.context.activity, "write_end", dies)
             served = worker.serve(request)
             async with asyncio.timeout(10):
                 await reached.wait()

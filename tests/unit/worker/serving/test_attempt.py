@@ -44,7 +44,7 @@ class Rig:
         made = Generation(
             rid=self.request.rid,
             fencing_token="a",
-            shown=visible.PlainText(self.engine.detokenizer()),
+            view=visible.PlainText(self.engine.detokenizer()),
             max_tokens=1_000,
         )
         self.attempt = Attempt(
@@ -99,7 +99,7 @@ async def test_a_silent_engine_is_given_up_and_another_attempt_may_succeed() -> 
     await silence(rig, running)
     with pytest.raises(base.Transient):
         await running
-    assert rig.attempt.stopped is Stop.STALLED
+    assert rig.attempt.stop_reason is Stop.STALLED
     assert getattr(rig.engine, "running", 0) == 0
 
 
@@ -110,7 +110,7 @@ async def test_a_check_that_comes_late_blames_this_process_and_not_the_engine() 
     rig.time.advance(STALL_S * 5)
     reads = rig.time.reads
     await eventually(lambda: rig.time.reads > reads + 5, "it is checked")
-    assert rig.attempt.stopped is None
+    assert rig.attempt.stop_reason is None
     rig.attempt.interrupt(Stop.DRAIN)
     await running
 
@@ -131,7 +131,7 @@ async def test_an_interrupted_attempt_stops_the_engine_and_the_first_reason_coun
     rig.attempt.interrupt(Stop.OVER)
     rig.attempt.interrupt(Stop.DRAIN)
     await running
-    assert rig.attempt.stopped is Stop.OVER
+    assert rig.attempt.stop_reason is Stop.OVER
     assert rig.attempt.useless
     assert getattr(rig.engine, "running", 0) == 0
     written = len(rig.frames())
@@ -178,5 +178,5 @@ async def test_a_failed_append_interrupts_the_attempt() -> None:
     await eventually(lambda: rig.frames(), "a frame")
     rig.memory.fail_next_append()
     await running
-    assert rig.attempt.stopped is Stop.APPEND_FAILED
+    assert rig.attempt.stop_reason is Stop.APPEND_FAILED
     assert rig.attempt.useless

@@ -16,8 +16,8 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_redis import MemoryRedis
 from tests.support.memory_worker import ENDLESS, POOL, Foreign, Time, Worker, answer, cues
 from tests.support.waiting import eventually
-from tests.unit.worker.serving import test_serving, test_serving_items
-from tests.unit.worker.serving.test_serving import metered
+from tests.unit.worker.serving import test_response_task, test_serving_items
+from tests.unit.worker.serving.test_response_task import metered
 from tests.unit.worker.serving.test_serving_fallback import judged, responses
 from worker.engines import scripted
 from worker.serving import cached_answers, replays
@@ -26,7 +26,7 @@ from worker.serving.cached_answers import CachedAnswers
 from worker.serving.outcome import Outcome
 from worker.text.generation import Detokenizer
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 GREEDY = records.Sampling(1_000, temperature=0.0)
 
 
@@ -45,7 +45,7 @@ def asking(made: Worker, n: int = 20, **more: Any) -> records.Request:
 
 
 def key(request: records.Request, engine: scripted.Scripted) -> tuple[str | None, str | None]:
-    return equal_requests.digest(request), cached_answers.made_by(request, engine)
+    return equal_requests.digest(request), cached_answers.answer_maker(request, engine)
 
 
 async def served(made: Worker, request: records.Request) -> memory_worker.Answer:
@@ -98,7 +98,7 @@ async def test_it_needs_no_slot() -> None:
         await served(made, asking(made))
         busy = memory_worker.new_request(made.memory, "busy", metadata=ENDLESS)
         made.serve(busy)
-        await test_serving.tokens(made.memory, busy.rid, 1)
+        await test_response_task.tokens(made.memory, busy.rid, 1)
         assert given(await served(made, asking(made)))
 
 
@@ -108,7 +108,7 @@ async def test_a_request_that_has_waited_is_looked_up_again() -> None:
     async with worker(capacity=1, memory=MemoryLog(clock=time), time=time) as made:
         busy = memory_worker.new_request(made.memory, "busy", metadata=ENDLESS)
         running = made.serve(busy)
-        await test_serving.tokens(made.memory, busy.rid, 1)
+        await test_response_task.tokens(made.memory, busy.rid, 1)
         requests = [asking(made) for _ in range(3)]
         waiting = [made.serve(each) for each in requests]
         turns = [each.serving.response for each in waiting]
@@ -173,8 +173,8 @@ async def test_the_key_is_of_the_engine_too() -> None:
         for name, value in (("model_rev", "b"), ("tokenizer_digest", "b"), ("max_model_len", 9)):
             other = scripted.Scripted(capacity=1, max_model_len=8_192)
             setattr(other, name, value)
-            found.add(cached_answers.made_by(request, other))
-        found.add(cached_answers.made_by(request, made.engine))
+            found.add(cached_answers.answer_maker(request, other))
+        found.add(cached_answers.answer_maker(request, made.engine))
         assert len(found) == 4
         assert None not in found
 

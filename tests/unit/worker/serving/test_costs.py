@@ -22,7 +22,7 @@ def cost(
 ) -> costs.Cost | None:
     ended = fold.Ended("stop", status, "", usage, None, 0)
     state = fold.Fold(served=served, former=former or [], ended=ended, answer_of=answer_of)
-    return costs.of(new_request(MemoryLog()), state, PRICES.get)
+    return costs.response_cost(new_request(MemoryLog()), state, PRICES.get)
 
 
 @cases.each("status", ["completed", "incomplete", "failed", "cancelled"])

@@ -12,7 +12,7 @@ from tailrace.protocol import files, records, topics
 from tests.support import cases, memory_worker, pictures
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import answer, new_request
-from worker.serving import served_response
+from worker.serving import response_state
 from worker.serving.outcome import Outcome
 
 DATA = pictures.png(1) + bytes(range(256)) * 3_000  # two chunks
@@ -20,7 +20,7 @@ DATA = pictures.png(1) + bytes(range(256)) * 3_000  # two chunks
 
 @pytest.fixture(autouse=True)
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_response, "RETRY_S", 0.005)
+    monkeypatch.setattr(response_state, "RETRY_S", 0.005)
 
 
 def put(memory: MemoryLog, data: bytes = DATA) -> dict[str, Any]:

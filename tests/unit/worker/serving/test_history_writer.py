@@ -13,13 +13,13 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import OWNER, Foreign, Worker, cues, new_request
 from tests.support.waiting import eventually
 from worker.log import appends
-from worker.serving import history_writer, serving
+from worker.serving import history_writer, response_task
 from worker.serving.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
+    monkeypatch.setattr(response_task, "RECHECK_S", 0.005)
     monkeypatch.setattr(appends, "RETRY_S", 0.005)
 
 
@@ -297,7 +297,7 @@ async def test_a_file_that_is_gone_does_not_keep_the_response_from_being_kept() 
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_writer, "REMEMBERED", 2)
+    monkeypatch.setattr(history_writer, "MAX_REMEMBERED", 2)
     async with memory_worker.worker() as worker:
         named = [put(worker.memory, bytes([n]) * 70_000) for n in range(3)]
         first, second, third = (each["sha256"] for each in named)

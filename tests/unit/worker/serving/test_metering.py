@@ -28,7 +28,7 @@ def beside(memory: MemoryLog, topic: str) -> list[bytes | None]:
 async def test_usage_and_audit_hold_the_same_record_without_the_prompt() -> None:
     memory = MemoryLog()
     request, state = finished(memory)
-    await Metering(memory.writer()).finished(request, state)
+    await Metering(memory.writer()).record_usage(request, state)
     (usage,), (audit,) = beside(memory, topics.USAGE), beside(memory, topics.AUDIT)
     assert usage == audit
     assert usage is not None
@@ -43,7 +43,7 @@ async def test_a_failed_append_is_repeated_until_the_record_is_there(
     request, state = finished(memory)
     memory.fail_next_append()
     memory.fail_next_append(landed=True)  # ambiguous: the record is there twice, and counts once
-    await Metering(memory.writer()).finished(request, state)
+    await Metering(memory.writer()).record_usage(request, state)
     usage = beside(memory, topics.USAGE)
     assert len(usage) == 2
     assert usage[0] == usage[1]

@@ -28,9 +28,9 @@ def test_the_first_request_of_a_key_is_ahead_of_the_later_ones() -> None:
     first, second, third = asked("k"), asked("k"), asked("k")
     for offset, request in enumerate((first, second, third)):
         keys.note(at(offset), request)
-    assert keys.ahead(at(0), first) == ""
-    assert keys.ahead(at(1), second) == first.rid
-    assert keys.ahead(at(2), third) == first.rid
+    assert keys.earlier(at(0), first) == ""
+    assert keys.earlier(at(1), second) == first.rid
+    assert keys.earlier(at(2), third) == first.rid
 
 
 @cases.each(
@@ -40,13 +40,13 @@ def test_another_key_or_owner_is_no_repetition(other: records.Request) -> None:
     keys = RepeatedKeys()
     keys.note(at(0), asked("k"))
     keys.note(at(1), other)
-    assert keys.ahead(at(1), other) == ""
+    assert keys.earlier(at(1), other) == ""
 
 
 def test_partitions_are_apart() -> None:
     keys = RepeatedKeys()
     keys.note(at(0), asked("k"))
-    assert keys.ahead(at(5, partition=1), asked("k")) == ""
+    assert keys.earlier(at(5, partition=1), asked("k")) == ""
 
 
 def test_an_append_that_was_repeated_and_a_second_reading_are_the_same_request() -> None:
@@ -54,12 +54,12 @@ def test_an_append_that_was_repeated_and_a_second_reading_are_the_same_request()
     first, second = asked("k"), asked("k")
     for offset, request in ((4, first), (5, first), (6, second)):
         keys.note(at(offset), request)
-    assert keys.ahead(at(5), first) == ""
+    assert keys.earlier(at(5), first) == ""
     # After a rebalance, from an earlier place than before.
     for offset, request in ((3, second), (4, first)):
         keys.note(at(offset), request)
-    assert keys.ahead(at(3), second) == ""
-    assert keys.ahead(at(4), first) == second.rid
+    assert keys.earlier(at(3), second) == ""
+    assert keys.earlier(at(4), first) == second.rid
 
 
 def test_a_key_that_lies_far_back_is_forgotten() -> None:
@@ -67,10 +67,10 @@ def test_a_key_that_lies_far_back_is_forgotten() -> None:
     old, late, again = asked("k"), asked("k"), asked("k")
     keys.note(at(0), old)
     keys.note(at(repeated_keys.RECENT + 1), late)
-    assert keys.ahead(at(repeated_keys.RECENT + 1), late) == ""
-    assert keys.ahead(at(0), old) == ""  # it was set aside, and is read again
+    assert keys.earlier(at(repeated_keys.RECENT + 1), late) == ""
+    assert keys.earlier(at(0), old) == ""  # it was set aside, and is read again
     keys.note(at(repeated_keys.RECENT + 2), again)
-    assert keys.ahead(at(repeated_keys.RECENT + 2), again) == late.rid
+    assert keys.earlier(at(repeated_keys.RECENT + 2), again) == late.rid
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for offset, request in enumerate(requests):
         keys.note(at(offset), request)
     repeated = [asked(str(n)) for n in range(4)]
-    assert [keys.ahead(at(3 + n), each) for n, each in enumerate(repeated)] == [
+    assert [keys.earlier(at(3 + n), each) for n, each in enumerate(repeated)] == [
         "",
         *(each.rid for each in requests[1:]),
     ]

@@ -9,12 +9,12 @@ from tailrace.protocol import records
 from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, cues, new_request
-from tests.unit.worker.serving import test_serving
+from tests.unit.worker.serving import test_response_task
 from tests.unit.worker.serving.test_serving_forks import done, judged
 from worker.engines import scripted
 from worker.serving.outcome import Outcome
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 TOKENS = 40
 
 

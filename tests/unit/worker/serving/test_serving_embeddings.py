@@ -13,14 +13,14 @@ from tests.support import cases, memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Foreign, answer, new_request
 from tests.support.waiting import eventually
-from tests.unit.worker.serving import test_serving
-from tests.unit.worker.serving.test_serving import dead_letters, metered
+from tests.unit.worker.serving import test_response_task
+from tests.unit.worker.serving.test_response_task import dead_letters, metered
 from worker.engines import base, scripted, scripted_embeddings
 from worker.serving.attempt import Stop
 from worker.serving.outcome import Outcome
 from worker.text import generation, visible
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 INPUTS: list[str | list[int]] = ["hello, world", [1, 2, 3], "🦊"]
 
 
@@ -151,7 +151,7 @@ async def test_what_cannot_be_embedded_fails_by_name(
 async def test_attempts_that_fail_in_the_engine_end_in_one_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.serving.served_response.RETRY_S", 0.001)
+    monkeypatch.setattr("worker.serving.response_state.RETRY_S", 0.001)
     async with memory_worker.worker() as worker:
         request = asking(worker.memory, script_fault="error", script_fault_at="1")
         assert await worker.serve(request).outcome() is Outcome.DONE
@@ -196,7 +196,7 @@ async def test_an_engine_that_only_embeds_generates_nothing(
 
 def test_an_engine_that_gives_too_few_vectors_is_not_believed() -> None:
     made = generation.Generation(
-        rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
+        rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
     made.push((), None, vectors=(b"1234",))
     with pytest.raises(generation.BadOutput):
@@ -217,7 +217,7 @@ def test_a_vector_without_a_direction_is_not_believed(value: float) -> None:
 
 def test_vectors_of_an_attempt_that_failed_are_not_written() -> None:
     made = generation.Generation(
-        rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
+        rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
     made.push((), None, vectors=(b"1234",))
     made.close("failed")

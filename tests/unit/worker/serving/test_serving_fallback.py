@@ -21,7 +21,7 @@ from tests.faults import plants
 from tests.support import cases, memory_worker, scripted_content
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import MODEL, Foreign, Served, Time, Worker, answer, cues
-from tests.unit.worker.serving import test_serving
+from tests.unit.worker.serving import test_response_task
 from worker.engines import scripted
 from worker.group import request_consumer
 from worker.queue.commit_tracker import Tracker
@@ -29,8 +29,8 @@ from worker.queue.delivery import Delivery
 from worker.serving import takeover
 from worker.serving.outcome import Outcome
 
-looks_often = test_serving.looks_often
-several_looks = test_serving.several_looks
+looks_often = test_response_task.looks_often
+several_looks = test_response_task.several_looks
 SMALL = topics.requests("small", "interactive")
 SERVED = "small-model"
 
@@ -84,10 +84,12 @@ def reroute(
     tracker = Tracker()
     tracker.begin(offset)
     worker.context.clock.observe(r.timestamp, worker.time.now)
-    at = request_consumer.asked_at(r)
+    at = request_consumer.request_time_bound(r)
     goes_on = request_consumer.continues(r)
     asked = request_consumer.broker_time(r)
-    return Delivery(*(SMALL, partition, offset, at, tracker, ()), continues=goes_on, asked_ms=asked)
+    return Delivery(
+        *(SMALL, partition, offset, at, tracker, ()), continues=goes_on, request_ms=asked
+    )
 
 
 def serve(worker: Worker, request: records.Request, *, continues: bool = False) -> Served:
@@ -142,11 +144,11 @@ async def test_another_pool_answers_and_everything_names_its_model() -> None:
         found = answer(a.memory, request.rid)
         assert [(c.served, c.version, c.req_topic) for c in found.claims] == [(SERVED, 2, SMALL)]
         assert found.ended.status == "completed"
-        assert [m.model for m in test_serving.metered(a.memory)] == [SERVED] * 2
-        assert {m.model_rev for m in test_serving.metered(a.memory)} == {"small-1"}
+        assert [m.model for m in test_response_task.metered(a.memory)] == [SERVED] * 2
+        assert {m.model_rev for m in test_response_task.metered(a.memory)} == {"small-1"}
         usage = found.ended.usage
         cost = 500 * usage.input_tokens + 1_000 * usage.output_tokens
-        assert [m.cost_nano for m in test_serving.metered(a.memory)] == [cost] * 2
+        assert [m.cost_nano for m in test_response_task.metered(a.memory)] == [cost] * 2
         created, progress, completed = responses(a.memory, request)
         assert created["model"] == MODEL
         assert "fallback" not in created
@@ -170,7 +172,7 @@ async def test_a_done_response_that_comes_again_after_it_was_packed_has_the_same
         request = new_request(a)
         assert await serve(b, request).outcome() is Outcome.DONE
         assert await serve(b, request).outcome() is Outcome.DONE
-        assert len({msgspec.json.encode(m) for m in test_serving.metered(a.memory)}) == 1
+        assert len({msgspec.json.encode(m) for m in test_response_task.metered(a.memory)}) == 1
 
 
 async def test_both_pools_race_and_one_of_them_answers() -> None:
@@ -384,10 +386,10 @@ class TestContinuation:
             ]
             # The first pool comes back: the response is done.
             assert await a.serve(request).outcome() is Outcome.DONE
-            assert {m.model for m in test_serving.metered(a.memory)} == {SERVED}
+            assert {m.model for m in test_response_task.metered(a.memory)} == {SERVED}
             prompt, later = found.ended.usage.input_tokens, len(continued)
             cost = 2_000 * prompt + 10_000 * 6 + 1_000 * later
-            assert {m.cost_nano for m in test_serving.metered(a.memory)} == {cost}
+            assert {m.cost_nano for m in test_response_task.metered(a.memory)} == {cost}
             assert len({r.value for r in kept(a.memory)}) == 1
             judged(a.memory, "L1", "L2", "L6", "L9", "L14", "L17")
 

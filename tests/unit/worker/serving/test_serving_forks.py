@@ -12,15 +12,15 @@ from tailrace.verify import checks, history, reference_fold, report
 from tests.support import cases, memory_worker, scripted_content
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, Worker, answer, cues, new_request
-from tests.unit.worker.serving import test_serving
-from tests.unit.worker.serving.test_serving import metered, tokens
+from tests.unit.worker.serving import test_response_task
+from tests.unit.worker.serving.test_response_task import metered, tokens
 from tests.unit.worker.serving.test_serving_items import asking, call_ids, items
 from worker.engines import scripted
 from worker.serving import replays
 from worker.serving.attempt import Stop
 from worker.serving.outcome import Outcome
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 REPLACED = " 天 instead"
 STRANGER = records.Owner("https://tests", "mallory")
 

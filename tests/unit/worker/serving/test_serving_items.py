@@ -11,15 +11,15 @@ from tailrace.protocol import ids, records, topics
 from tests.support import memory_worker
 from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import Foreign, answer, new_request
-from tests.unit.worker.serving import test_serving
-from tests.unit.worker.serving.test_serving import dead_letters, metered, tokens
+from tests.unit.worker.serving import test_response_task
+from tests.unit.worker.serving.test_response_task import dead_letters, metered, tokens
 from worker.engines import base, scripted, scripted_markers
 from worker.serving import claim_plan, replays
 from worker.serving.attempt import Stop
 from worker.serving.outcome import Outcome
 from worker.text.item_parser import Piece
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 TOOL = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False},
@@ -125,7 +125,7 @@ async def test_another_parser_s_items_are_left_to_who_has_it_and_then_closed() -
         await worker.caught_up()
         served = worker.serve(request)
         worker.time.advance(59)
-        await test_serving.several_looks(worker)
+        await test_response_task.several_looks(worker)
         assert answer(worker.memory, request.rid).fold.epoch == 1
         worker.time.advance(2)
         assert await served.outcome() is Outcome.DONE

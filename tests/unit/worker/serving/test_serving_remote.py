@@ -15,7 +15,7 @@ from tests.support.memory_worker import Foreign, answer, new_request
 from tests.support.openai_server import Refusal
 from tests.support.waiting import eventually
 from worker.engines import openai
-from worker.serving import attempt, served_response
+from worker.serving import attempt, response_state
 from worker.serving.attempt import Stop
 from worker.serving.outcome import Outcome
 
@@ -77,7 +77,7 @@ async def test_a_refused_request_waits_without_a_slot_and_is_no_failed_attempt(
 async def test_a_server_that_stays_busy_ends_the_response_with_the_apis_code(
     server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_response, "MAX_BUSY", 2)
+    monkeypatch.setattr(response_state, "MAX_BUSY", 2)
     async with worker_on(server) as worker:
         server.refusals = [Refusal(429, {"retry-after": "0.01"}) for _ in range(9)]
         served = worker.serve(new_request(worker.memory, "say 3", sampling=SAMPLING))
@@ -137,7 +137,7 @@ async def test_while_the_server_is_left_alone_no_other_request_is_claimed(
 async def test_an_answer_whose_stream_breaks_is_continued_by_its_text(
     server: openai_server.Server, monkeypatch: pytest.MonkeyPatch, cue: str
 ) -> None:
-    monkeypatch.setattr(served_response, "RETRY_S", 0.0)
+    monkeypatch.setattr(response_state, "RETRY_S", 0.0)
     server.continues = True
     async with worker_on(server) as worker:
         request = new_request(worker.memory, cue, sampling=SAMPLING)
@@ -167,7 +167,7 @@ async def test_a_stop_string_across_the_takeover_is_found(
     server: openai_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The text that was withheld for it is in the log as ids, and so is continued too."""
-    monkeypatch.setattr(served_response, "RETRY_S", 0.0)
+    monkeypatch.setattr(response_state, "RETRY_S", 0.0)
     server.continues = True
     async with worker_on(server) as worker:
         server.cut_after = 3

@@ -10,12 +10,12 @@ import pytest
 from tailrace.protocol import history, records, truncation
 from tests.support import cases, memory_worker, waiting
 from tests.support.memory_worker import Foreign, answer, cues, new_request
-from tests.unit.worker.serving import test_serving, test_serving_forks
+from tests.unit.worker.serving import test_response_task, test_serving_forks
 from worker.engines import base, scripted
 from worker.serving import truncation as worker_truncation
 from worker.serving.outcome import Outcome
 
-looks_often = test_serving.looks_often
+looks_often = test_response_task.looks_often
 LENGTH = 400
 TURN = "words " * 10
 
@@ -237,5 +237,5 @@ async def test_a_prompt_that_lacks_messages_is_not_what_its_digests_name() -> No
             )
             assert await worker.serve(request).outcome() is Outcome.DONE
             dropped = answer(worker.memory, request.rid).claims[0].dropped
-            held = worker.context.held.table(worker.time.now)
+            held = worker.context.prefixes.table(worker.time.now)
             assert (dropped > 0, bool(held)) == (turns == 30, turns == 1)

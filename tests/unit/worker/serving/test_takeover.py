@@ -175,7 +175,7 @@ def test_whatever_the_progress_the_sixth_attempt_is_alone_and_the_last() -> None
     story = Story().claim("a", "w-a")
     for worker in "bcdef":
         assert story.tokens(takeover.PROGRESS).decide(after_ms=3_000) == takeover.Claim(
-            story.fold.owner, alone=worker == "f"
+            story.fold.owner, full_trial=worker == "f"
         )
         story.claim(worker, f"w-{worker}")
     story.tokens(100)

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from worker.engines import scripted
 from worker.group.foreign_requests import ForeignRequests
 from worker.group.request_consumer import RequestConsumer
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 from worker.sharing.handing_over import HandingOver, Handover, Orphan, digest
 
@@ -40,7 +40,7 @@ class Old:
     """A worker of the old revision, which the group has no partition for."""
 
     context: WorkerContext
-    servings: Servings
+    responses: RunningResponses
     handing: HandingOver
     tasks: Tasks
 
@@ -56,31 +56,37 @@ class Room:
     olds: list[Old] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.offering = self._handing(self.new.context, self.new.servings, self.new.consumer, "new")
+        self.offering = self._handing(
+            self.new.context, self.new.responses, self.new.consumer, "new"
+        )
 
     def _handing(
-        self, context: WorkerContext, servings: Servings, consumer: RequestConsumer, name: str
+        self,
+        context: WorkerContext,
+        responses: RunningResponses,
+        consumer: RequestConsumer,
+        name: str,
     ) -> HandingOver:
         foreign = ForeignRequests(
-            *(context, servings, consumer, self.memory.offsets()),
+            *(context, responses, consumer, self.memory.offsets()),
             partitions=self.memory.layout.partitions,
         )
         store: Any = self.store
-        return HandingOver(store, context, servings, foreign, pool=POOL, name=name)
+        return HandingOver(store, context, responses, foreign, pool=POOL, name=name)
 
     def old(self, name: str = "old", **options: Any) -> Old:
         context = memory_worker.make_context(self.memory, self.time, name=name, **options)
         context.others = lambda: {NEW}
         tasks = Tasks()
-        servings = Servings(context, tasks)
+        responses = RunningResponses(context, tasks)
         consumer = RequestConsumer(
             *(self.memory.group_consumer, self.memory.offsets(), self.memory.replays()),
-            *(context, servings, tasks),
+            *(context, responses, tasks),
             pool=POOL,
             partitions=self.memory.layout.partitions,
         )
         tasks.create_task(context.tail.run())
-        made = Old(context, servings, self._handing(context, servings, consumer, name), tasks)
+        made = Old(context, responses, self._handing(context, responses, consumer, name), tasks)
         self.olds.append(made)
         return made
 
@@ -93,7 +99,7 @@ class Room:
         gone.claim("a", prompt_tokens=3)
         gone.tokens("a", 10)
         gone.yield_("a")
-        await eventually(lambda: self.new.servings.orphaned, "it is to be handed over")
+        await eventually(lambda: self.new.responses.orphans, "it is to be handed over")
         return request, gone
 
     async def hand_over(self, *olds: Old) -> None:
@@ -144,8 +150,8 @@ async def test_the_next_old_worker_goes_on_where_the_first_one_leaves() -> None:
         await it.hand_over(first)
         await eventually(lambda: answer(it.memory, request.rid).fold.next > 20, "it goes on")
         first.context.draining = True
-        await first.servings.hand_over(0)
-        await eventually(lambda: it.new.servings.orphaned, "it is to be handed over again")
+        await first.responses.hand_over(0)
+        await eventually(lambda: it.new.responses.orphans, "it is to be handed over again")
         await it.hand_over(second)
         await eventually(lambda: len(it.workers(request)) == 3, "it goes on again")
         assert it.workers(request) == ["gone/1", "first/1", "second/1"]
@@ -159,7 +165,7 @@ async def test_two_old_workers_take_it_and_one_has_it() -> None:
         await it.hand_over(it.old("x"), it.old("y"))
         await done(it.memory, request)
         assert len(it.workers(request)) == 2
-        await eventually(lambda: not any(len(old.servings) for old in it.olds), "both are done")
+        await eventually(lambda: not any(len(old.responses) for old in it.olds), "both are done")
 
 
 async def test_a_full_old_worker_continues_it_with_its_next_slot() -> None:
@@ -170,9 +176,9 @@ async def test_a_full_old_worker_continues_it_with_its_next_slot() -> None:
         await it.hand_over(old)
         await eventually(lambda: old.context.engine_slots.queued == 1, "it waits for a slot")
         await it.begun()
-        await eventually(lambda: len(it.new.servings.orphaned) == 2, "another one is there")
+        await eventually(lambda: len(it.new.responses.orphans) == 2, "another one is there")
         await it.hand_over(old)
-        assert len(old.servings) == 1, "it has no room for another one"
+        assert len(old.responses) == 1, "it has no room for another one"
         old.context.engine_slots.release(turn)
         await done(it.memory, request)
         assert it.workers(request) == ["gone/1", "old/1"]
@@ -188,7 +194,7 @@ async def test_a_worker_of_a_third_revision_leaves_it() -> None:
             POOL, "liar", Handover([Orphan(0, 0, 0, digest("scripted-3", OLD[1]))])
         )
         await third.handing.step()
-        await eventually(lambda: not len(third.servings), "it is left")
+        await eventually(lambda: not len(third.responses), "it is left")
         assert it.workers(request) == ["gone/1"]
 
 
@@ -201,9 +207,9 @@ async def test_a_forged_offer_of_a_response_whose_owner_lives_changes_nothing() 
         old = it.old()
         await it.store.publish(POOL, "liar", Handover([Orphan(0, 0, 0, digest(*OLD))]))
         await old.handing.step()
-        await eventually(lambda: not len(old.servings), "it is left")
+        await eventually(lambda: not len(old.responses), "it is left")
         assert it.workers(request) == ["lives/1"]
-        assert it.new.servings.orphaned == []
+        assert it.new.responses.orphans == []
 
 
 async def test_without_another_revision_in_the_pool_redis_is_not_asked() -> None:
@@ -221,7 +227,7 @@ async def test_a_worker_that_leaves_offers_and_takes_nothing() -> None:
         await it.offering.step()
         old.context.draining = True
         await old.handing.step()
-        assert len(old.servings) == 0
+        assert len(old.responses) == 0
         it.new.context.draining = True
         await it.offering.step()
         assert it.store.held == {}

@@ -26,7 +26,7 @@ from worker.engines import base, scripted
 from worker.group.foreign_requests import ForeignRequests
 from worker.group.request_consumer import RequestConsumer
 from worker.serving import warming
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 from worker.sharing.hedging import Hedging
 
@@ -36,7 +36,7 @@ TOKENS = 40
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     memory_offers.short_intervals(monkeypatch)
-    monkeypatch.setattr(warming, "LOOK_S", 0.005)
+    monkeypatch.setattr(warming, "POLL_S", 0.005)
 
 
 class Engine(scripted.Scripted):
@@ -82,7 +82,7 @@ class Hedger:
     """An idle worker, which the group has no partition for."""
 
     context: WorkerContext
-    servings: Servings
+    responses: RunningResponses
     hedging: Hedging
     tasks: Tasks
     wanted: bool = True
@@ -109,21 +109,23 @@ class Room:
         context.engine = engine or Engine()
         context.living = lambda: {"slow/1", "fast/1"}
         tasks = Tasks()
-        servings = Servings(context, tasks)
+        responses = RunningResponses(context, tasks)
         consumer = RequestConsumer(
             *(self.memory.group_consumer, self.memory.offsets(), self.memory.replays()),
-            *(context, servings, tasks),
+            *(context, responses, tasks),
             pool=POOL,
             partitions=self.memory.layout.partitions,
         )
         tasks.create_task(context.tail.run())
         store: Any = self.store
         foreign = ForeignRequests(
-            *(context, servings, consumer, self.memory.offsets()),
+            *(context, responses, consumer, self.memory.offsets()),
             partitions=self.memory.layout.partitions,
         )
-        hedging = Hedging(store, servings, consumer, foreign, pool=POOL, wanted=lambda: made.wanted)
-        made = Hedger(context, servings, hedging, tasks)
+        hedging = Hedging(
+            store, responses, consumer, foreign, pool=POOL, enabled=lambda: made.wanted
+        )
+        made = Hedger(context, responses, hedging, tasks)
         self.hedgers.append(made)
         return made
 
@@ -190,7 +192,7 @@ def judged(memory: MemoryLog) -> None:
 
 
 async def ended(hedger: Hedger) -> None:
-    await eventually(lambda: len(hedger.servings) == 0, "it has let go")
+    await eventually(lambda: len(hedger.responses) == 0, "it has let go")
 
 
 async def test_the_faster_worker_claims_and_the_first_owner_stops_and_commits() -> None:
@@ -280,7 +282,7 @@ async def test_one_of_several_idle_workers_takes_it() -> None:
         request = await it.late()
         hedgers = [it.hedger(f"fast{n}", engine) for n, engine in enumerate(engines)]
         await asyncio.gather(*(each.hedging.step() for each in hedgers))
-        assert [len(each.servings) for each in hedgers] in ([0, 1], [1, 0])
+        assert [len(each.responses) for each in hedgers] in ([0, 1], [1, 0])
         await eventually(lambda: any(e.running for e in engines), "one warms")
         assert sum(len(e.runs) for e in engines) == 1
         assert len(it.of(request).claims) == 1
@@ -291,11 +293,11 @@ async def test_the_worker_that_is_late_itself_does_not_take_it() -> None:
         request = await it.late()
         store: Any = it.store
         foreign = ForeignRequests(
-            *(it.slow.context, it.slow.servings, it.slow.consumer, it.memory.offsets()),
+            *(it.slow.context, it.slow.responses, it.slow.consumer, it.memory.offsets()),
             partitions=1,
         )
         hedging = Hedging(
-            *(store, it.slow.servings, it.slow.consumer, foreign), pool=POOL, wanted=lambda: True
+            *(store, it.slow.responses, it.slow.consumer, foreign), pool=POOL, enabled=lambda: True
         )
         await hedging.step()
         assert list(it.store.held) == [request.rid]
@@ -356,7 +358,7 @@ async def test_an_engine_that_says_nothing_at_all_shows_nothing() -> None:
 async def test_of_two_tokens_at_once_the_one_in_the_log_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(warming, "LOOK_S", 30.0)  # only the engine's token makes it look
+    monkeypatch.setattr(warming, "POLL_S", 30.0)  # only the engine's token makes it look
 
     async with room() as it:
         request = await it.late()

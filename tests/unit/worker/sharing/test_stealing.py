@@ -31,10 +31,10 @@ from tests.support.waiting import eventually
 from worker.engines import base, scripted
 from worker.group.foreign_requests import ForeignRequests
 from worker.group.request_consumer import RequestConsumer
-from worker.queue import offers
+from worker.queue import offer_selection
 from worker.queue.slots import Slots, Turn
 from worker.queue.workload import Totals, Workload
-from worker.serving.servings import Servings
+from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 from worker.sharing.stealing import Stealing
 
@@ -54,10 +54,10 @@ class Held(scripted.Scripted):
     def __init__(self) -> None:
         super().__init__(capacity=4, max_model_len=8_192)
         self.open = asyncio.Event()
-        self.asked = False
+        self.cost = False
 
     async def encode(self, request: records.Request) -> list[int]:
-        self.asked = True
+        self.cost = True
         await self.open.wait()
         return await super().encode(request)
 
@@ -77,7 +77,7 @@ class Thief:
     """A worker without partitions, which the group has none for."""
 
     context: WorkerContext
-    servings: Servings
+    responses: RunningResponses
     consumer: RequestConsumer
     stealing: Stealing
     tasks: Tasks
@@ -90,14 +90,14 @@ class Thief:
 def measured() -> Workload:
     """Of an engine that makes one token a second, so that everything that waits waits long."""
     work = Workload()
-    work.measure(Totals(10, 1.0, 100.0), 10.0, waited=True)
+    work.measure(Totals(10, 1.0, 100.0), 10.0, had_queue=True)
     return work
 
 
 def stealing_of(
-    store: MemoryOffers[offers.Offer],
+    store: MemoryOffers[offer_selection.Offer],
     context: WorkerContext,
-    servings: Servings,
+    responses: RunningResponses,
     consumer: RequestConsumer,
     memory: MemoryLog,
     name: str,
@@ -107,17 +107,17 @@ def stealing_of(
     return Stealing(
         store,  # type: ignore[arg-type]
         context,
-        servings,
+        responses,
         consumer,
         ForeignRequests(
-            *(context, servings, consumer, memory.offsets()),
+            *(context, responses, consumer, memory.offsets()),
             partitions=memory.layout.partitions,
         ),
         workload,
         pool=POOL,
         name=name,
         after_s=0.5,
-        well=well,
+        engine_ok=well,
         below=lambda n: n - 1,
     )
 
@@ -133,23 +133,23 @@ class Pool:
 
     memory: MemoryLog
     time: Time
-    store: MemoryOffers[offers.Offer]
+    store: MemoryOffers[offer_selection.Offer]
     busy: Member
     offering: Stealing
     turn: Turn
-    asked: list[records.Request] = field(default_factory=list)
+    cost: list[records.Request] = field(default_factory=list)
     thieves: list[Thief] = field(default_factory=list)
 
     def thief(self, name: str = "thief", **options: Any) -> Thief:
         context = memory_worker.make_context(self.memory, self.time, name=name, **options)
         tasks = Tasks()
-        servings = Servings(context, tasks)
+        responses = RunningResponses(context, tasks)
         consumer = RequestConsumer(
             self.memory.group_consumer,
             self.memory.offsets(),
             self.memory.replays(),
             context,
-            servings,
+            responses,
             tasks,
             pool=POOL,
             partitions=self.memory.layout.partitions,
@@ -157,10 +157,10 @@ class Pool:
         tasks.create_task(context.tail.run())
         made = Thief(
             context,
-            servings,
+            responses,
             consumer,
             stealing_of(
-                *(self.store, context, servings, consumer, self.memory, name, Workload()),
+                *(self.store, context, responses, consumer, self.memory, name, Workload()),
                 lambda: made.well,
             ),
             tasks,
@@ -172,11 +172,11 @@ class Pool:
         self, metadata: dict[str, str] | None = None, count: int = 1
     ) -> list[records.Request]:
         """Requests that wait at the busy worker."""
-        before = len(self.busy.servings.waiting)
+        before = len(self.busy.responses.waiting)
         asked = [ask(self.memory, metadata=metadata or cues(3)) for _ in range(count)]
-        self.asked += asked
+        self.cost += asked
         await eventually(
-            lambda: len(self.busy.servings.waiting) == before + count, "they wait", every_s=0.001
+            lambda: len(self.busy.responses.waiting) == before + count, "they wait", every_s=0.001
         )
         return asked
 
@@ -191,8 +191,8 @@ class Pool:
 
     async def committed(self) -> None:
         """Everything has ended and is committed."""
-        await eventually(lambda: self.busy.committed[0] == len(self.asked), "all is committed")
-        for request in self.asked:
+        await eventually(lambda: self.busy.committed[0] == len(self.cost), "all is committed")
+        for request in self.cost:
             assert answer(self.memory, request.rid).fold.ended is not None
 
     def written(self, topic: str, request: records.Request) -> list[bytes]:
@@ -216,9 +216,9 @@ async def pool() -> AsyncIterator[Pool]:
     async with member(memory, time, name="busy", capacity=1) as busy:
         await eventually(lambda: busy.consumer.partitions == [0], "it has the partition")
         turn = busy.context.engine_slots.acquire(0)
-        store = MemoryOffers(offers.Offer)
+        store = MemoryOffers(offer_selection.Offer)
         offering = stealing_of(
-            store, busy.context, busy.servings, busy.consumer, memory, "busy", measured()
+            store, busy.context, busy.responses, busy.consumer, memory, "busy", measured()
         )
         made = Pool(memory, time, store, busy, offering, turn)
         try:
@@ -244,7 +244,7 @@ async def test_both_workers_write_the_same_records_of_it_and_they_count_once() -
         thief = it.thief()
         await it.steal(thief)
         await done(it.memory, request)
-        await eventually(lambda: not len(thief.servings), "the thief is done with it")
+        await eventually(lambda: not len(thief.responses), "the thief is done with it")
         await it.committed()
         for topic in (topics.USAGE, topics.AUDIT):
             values = it.written(topic, request)
@@ -260,9 +260,9 @@ async def test_what_is_stolen_waits_at_the_busy_worker_no_more() -> None:
         await it.steal(thief)
         slots = it.busy.context.engine_slots
         await eventually(lambda: slots.queued == 0, "the busy worker saw the claim")
-        assert slots.asked(0) == 0
+        assert slots.waiting_cost(0) == 0
         assert thief.context.engine_slots.running == 1
-        assert (it.busy.servings.wanting_slots, thief.servings.wanting_slots) == (0, 1)
+        assert (it.busy.responses.slot_demand, thief.responses.slot_demand) == (0, 1)
         await it.offering.step()
         assert it.store.held == {}
         Foreign(it.memory, request).cancel()
@@ -273,9 +273,9 @@ async def test_nothing_is_offered_where_a_slot_is_free_at_once() -> None:
     async with pool() as it:
         await it.ask()
         fast = Workload()
-        fast.measure(Totals(10_000, 1_000.0, 100_000.0), 1.0, waited=True)
+        fast.measure(Totals(10_000, 1_000.0, 100_000.0), 1.0, had_queue=True)
         quick = stealing_of(
-            it.store, it.busy.context, it.busy.servings, it.busy.consumer, it.memory, "busy", fast
+            it.store, it.busy.context, it.busy.responses, it.busy.consumer, it.memory, "busy", fast
         )
         await quick.step()
         assert it.store.held == {}
@@ -288,7 +288,7 @@ async def test_a_thief_takes_no_more_than_it_has_slots_for() -> None:
         await it.steal(thief)
         await eventually(lambda: thief.context.engine_slots.running == 1, "one runs")
         await it.steal(thief)
-        assert len(thief.servings) == 1
+        assert len(thief.responses) == 1
         await eventually(lambda: any(map(it.worker_of, requests)), "it is claimed")
         assert sorted(map(it.worker_of, requests)) == [[], ["thief/1"]]
 
@@ -302,7 +302,7 @@ async def test_a_worker_with_waiting_requests_takes_none() -> None:
         thief.context.engine_slots.acquire(0)
         thief.context.engine_slots.acquire(0)
         await it.steal(thief)
-        assert len(thief.servings) == 0
+        assert len(thief.responses) == 0
 
 
 async def test_a_worker_whose_engine_is_in_trouble_takes_none() -> None:
@@ -311,10 +311,10 @@ async def test_a_worker_whose_engine_is_in_trouble_takes_none() -> None:
         thief = it.thief()
         thief.well = False
         await it.steal(thief)
-        assert len(thief.servings) == 0
+        assert len(thief.responses) == 0
         thief.well = True
         await it.steal(thief)
-        assert len(thief.servings) == 1
+        assert len(thief.responses) == 1
 
 
 async def test_a_stolen_request_does_not_wait_for_a_slot() -> None:
@@ -323,8 +323,8 @@ async def test_a_stolen_request_does_not_wait_for_a_slot() -> None:
         thief = it.thief(capacity=1)
         await it.steal(thief)
         thief.context.engine_slots.acquire(0)  # before it asks for one
-        assert len(thief.servings) == 1
-        await eventually(lambda: not len(thief.servings), "it is left")
+        assert len(thief.responses) == 1
+        await eventually(lambda: not len(thief.responses), "it is left")
         assert answer(it.memory, request.rid).kinds == []
         it.free()
         await it.committed()
@@ -341,7 +341,7 @@ async def test_a_place_whose_slot_went_to_another_request_is_left() -> None:
         thief.context.engine_slots.acquire(0)
         it.memory.release_replays()
         await stepping
-        await eventually(lambda: not len(thief.servings), "it is left")
+        await eventually(lambda: not len(thief.responses), "it is left")
         assert answer(it.memory, request.rid).kinds == []
 
 
@@ -366,14 +366,14 @@ async def test_a_thief_that_loses_the_race_leaves_the_response() -> None:
         engine = Held()
         thief = it.thief(engine=engine)
         await it.steal(thief)
-        await eventually(lambda: engine.asked, "it is about to claim")
+        await eventually(lambda: engine.cost, "it is about to claim")
         it.memory.lag(topics.TOKENS, 0, 0)
         it.free()
         await eventually(lambda: answer(it.memory, request.rid).claims, "the busy one claims")
         engine.open.set()
         await eventually(lambda: len(answer(it.memory, request.rid).claims) == 2, "both claim")
         it.memory.catch_up(topics.TOKENS, 0)
-        await eventually(lambda: not len(thief.servings), "the thief leaves it")
+        await eventually(lambda: not len(thief.responses), "the thief leaves it")
         await it.committed()
         assert it.worker_of(request) == ["busy/1"]
         assert len(it.written(topics.USAGE, request)) == 1
@@ -387,11 +387,11 @@ async def test_a_request_that_was_claimed_meanwhile_is_left() -> None:
         await eventually(lambda: answer(it.memory, request.rid).fold.next == 3, "it runs at home")
         thief = it.thief()
         await thief.stealing.step()
-        await eventually(lambda: not len(thief.servings), "it is left")
+        await eventually(lambda: not len(thief.responses), "it is left")
         assert it.worker_of(request) == ["busy/1"]
         it.time.advance(60)  # also when its owner is silent: that is for the assigned worker
         await thief.stealing.step()
-        await eventually(lambda: not len(thief.servings), "it is left again")
+        await eventually(lambda: not len(thief.responses), "it is left again")
         assert it.worker_of(request) == ["busy/1"]
         Foreign(it.memory, request).cancel()
         await it.committed()
@@ -403,7 +403,7 @@ async def test_a_thief_that_dies_before_its_claim_delays_nothing() -> None:
         engine = Held()
         thief = it.thief(engine=engine)
         await it.steal(thief)
-        await eventually(lambda: engine.asked, "it is about to claim")
+        await eventually(lambda: engine.cost, "it is about to claim")
         await thief.kill()
         it.free()
         await done(it.memory, request)
@@ -461,7 +461,7 @@ async def test_a_draining_thief_yields_and_the_assigned_worker_goes_on_at_once()
         await eventually(lambda: answer(it.memory, request.rid).fold.next > 10, "it runs")
         it.free()
         thief.context.draining = True
-        await thief.servings.hand_over(0)
+        await thief.responses.hand_over(0)
         await eventually(lambda: it.worker_of(request) == ["thief/1", "busy/1"], "no grace")
         Foreign(it.memory, request).cancel()
         await it.committed()
@@ -487,18 +487,18 @@ async def test_what_expired_or_was_cancelled_is_left_to_the_assigned_worker() ->
         Foreign(it.memory, request).cancel()
         await it.committed()
         expired = ask(it.memory, metadata=cues(1), ttl_ms=1_000)
-        it.asked.append(expired)
-        await eventually(lambda: len(it.busy.servings.waiting) == 1, "it waits")
+        it.cost.append(expired)
+        await eventually(lambda: len(it.busy.responses.waiting) == 1, "it waits")
         held = dict(it.store.held)
         await it.offering.step()
         it.time.advance(5)
         ask_later = ask(it.memory, metadata=cues(1))  # tells the thief's clock the broker's time
-        it.asked.append(ask_later)
+        it.cost.append(ask_later)
         it.store.held |= {"before": held["busy"]}
         thief = it.thief()
         thief.context.clock.observe(int(it.time.now * 1000), it.time.now)
         await thief.stealing.step()
-        await eventually(lambda: not len(thief.servings), "both are left")
+        await eventually(lambda: not len(thief.responses), "both are left")
         assert answer(it.memory, expired.rid).claims == []
         it.free()
         await it.committed()
@@ -512,7 +512,7 @@ async def test_the_assigned_worker_dies_and_its_successor_commits_what_was_stole
         await eventually(lambda: answer(it.memory, request.rid).fold.next > 10, "it runs")
         await it.busy.consumer.leave()
         async with member(it.memory, it.time, name="next") as successor:
-            await eventually(lambda: len(successor.servings) == 1, "it has the request")
+            await eventually(lambda: len(successor.responses) == 1, "it has the request")
             await done(it.memory, request)
             await eventually(lambda: successor.committed[0] == 1, "it is committed")
         assert it.worker_of(request) == ["thief/1"]
@@ -526,11 +526,11 @@ async def assigned_later(
     (request,) = await it.ask(metadata)
     async with member(it.memory, it.time, name="thief") as second:
         await eventually(lambda: it.busy.consumer.partitions == [0], "all is assigned")
-        await eventually(lambda: len(it.busy.servings.waiting) == 1, "it waits again")
+        await eventually(lambda: len(it.busy.responses.waiting) == 1, "it waits again")
         taking = stealing_of(
             it.store,
             second.context,
-            second.servings,
+            second.responses,
             second.consumer,
             it.memory,
             "thief",
@@ -542,7 +542,7 @@ async def assigned_later(
         await it.busy.consumer.leave()
         await eventually(lambda: second.consumer.partitions == [0], "it is assigned")
         later = ask(it.memory, metadata=cues(1))
-        it.asked.append(later)
+        it.cost.append(later)
         await done(it.memory, later)  # so the first one was delivered again
         yield second, request
 
@@ -576,7 +576,7 @@ async def test_a_thief_follows_the_partition_while_it_serves_and_reads_it_once()
         await it.steal(thief)
         for request in requests:
             await eventually(lambda: it.worker_of(request), "it runs")  # noqa: B023
-        assert thief.context.tail.followed == [0]
+        assert thief.context.tail.partitions == [0]
         assert not [read for read in it.memory.reads if read[0] == topics.TOKENS]
         for request in requests:
             Foreign(it.memory, request).cancel()
@@ -591,15 +591,18 @@ async def test_a_place_that_holds_no_request_for_this_worker_is_left() -> None:
         model = ask(it.memory, metadata=cues(1), model="another")
         calls = ask(it.memory, metadata=cues(1), raw=True)
         other = ask(it.memory, metadata=cues(1))
-        it.asked += [model, calls, other]
+        it.cost += [model, calls, other]
         thief = it.thief()
         thief.context.engine.features = frozenset()
-        places = [offers.Place(0, 0, garbage + n, 0, 10.0, 1.0) for n in range(5)]
-        places += [offers.Place(0, 7, 0, 0, 10.0, 1.0), offers.Place(5, 0, 0, 0, 10.0, 1.0)]
+        places = [offer_selection.Place(0, 0, garbage + n, 0, 10.0, 1.0) for n in range(5)]
+        places += [
+            offer_selection.Place(0, 7, 0, 0, 10.0, 1.0),
+            offer_selection.Place(5, 0, 0, 0, 10.0, 1.0),
+        ]
         like = thief.stealing.like
-        await it.store.publish(POOL, "busy", offers.Offer(like, 8_192, 0.0, places))
+        await it.store.publish(POOL, "busy", offer_selection.Offer(like, 8_192, 0.0, places))
         await thief.stealing.step()
-        assert len(thief.servings) == 1
+        assert len(thief.responses) == 1
         await eventually(lambda: it.worker_of(other) == ["thief/1"], "one is served")
 
 
@@ -616,7 +619,7 @@ async def test_without_redis_and_without_the_log_nothing_is_taken_and_nothing_br
         with pytest.raises(log.LogUnavailable):
             await thief.stealing.step()
         it.memory.come_back()
-        assert len(thief.servings) == 0
+        assert len(thief.responses) == 0
         it.time.advance(10)
         await thief.stealing.step()
         await it.committed()
@@ -626,10 +629,10 @@ async def test_who_runs_a_stolen_response_holds_its_prompt() -> None:
     """Gateways were told nothing of it, and what followed went to the partition's worker."""
     async with pool() as it:
         request = ask(it.memory, metadata=cues(3), prefix=["digest"])
-        it.asked.append(request)
-        await eventually(lambda: len(it.busy.servings.waiting) == 1, "it waits")
+        it.cost.append(request)
+        await eventually(lambda: len(it.busy.responses.waiting) == 1, "it waits")
         thief = it.thief()
         await it.steal(thief)
         await it.committed()
-        held = [each.context.held.table(it.time.now) for each in (thief, it.busy)]
+        held = [each.context.prefixes.table(it.time.now) for each in (thief, it.busy)]
         assert (it.worker_of(request), list(held[0]), held[1]) == (["thief/1"], ["digest"], {})

@@ -43,7 +43,7 @@ class Calls:
         self.made: list[str] = []
         self.loop = Loop()
         self.scheduler = FlushScheduler(lambda: 100, self.loop)
-        self.scheduler.acknowledged(10.0)
+        self.scheduler.observe(10.0)
 
     def first(self) -> None:
         self.made.append("first")
@@ -66,16 +66,16 @@ def test_the_linger_follows_the_round_trips_and_the_number_of_streams() -> None:
     scheduler = FlushScheduler(lambda: running, Loop())
     assert scheduler.linger_s == MIN_LINGER_S
     for _ in range(200):
-        scheduler.acknowledged(0.002)
+        scheduler.observe(0.002)
     assert scheduler.linger_s == pytest.approx(0.006, rel=0.01)
     running = 17
     assert scheduler.linger_s == pytest.approx(0.012, rel=0.01)
     running = 65
     assert scheduler.linger_s == pytest.approx(0.024, rel=0.01)
-    scheduler.acknowledged(0.5)
+    scheduler.observe(0.5)
     assert scheduler.linger_s == MAX_LINGER_S
     for _ in range(200):
-        scheduler.acknowledged(0.0001)
+        scheduler.observe(0.0001)
     assert scheduler.linger_s == MIN_LINGER_S
 
 

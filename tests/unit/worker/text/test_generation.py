@@ -44,11 +44,11 @@ def make(
     made = generation.Generation(
         rid=RID,
         fencing_token=own,
-        shown=visible.PlainText(Letters(), stop),
+        view=visible.PlainText(Letters(), stop),
         max_tokens=max_tokens,
         stop_ids=stop_ids,
     )
-    made.resume(visible.Accepted.by(state or fold.Fold()))
+    made.resume(visible.Accepted.from_fold(state or fold.Fold()))
     return made
 
 
@@ -268,12 +268,12 @@ def test_the_scripted_engines_tokens_survive_a_seam(n: int, seam: int) -> None:
 def test_ids_that_are_copied_are_frames_of_their_own() -> None:
     made = make()
     made.copy([1, 2, 3])
-    assert (made.total, made.inherited) == (3, 0)
+    assert (made.total, made.prior_total) == (3, 0)
     made.push([4])
     assert [(f.seq, f.ids) for f in made.frames(0)] == [(0, [1, 2, 3]), (3, [4])]
 
 
 def test_no_id_is_copied_once_nobody_wants_more() -> None:
     made = make()
-    made.copy([1, 2, 3], go_on=lambda: False)
+    made.copy([1, 2, 3], should_continue=lambda: False)
     assert not made.pending

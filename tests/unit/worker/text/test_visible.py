@@ -135,8 +135,8 @@ def owner_of(
     """A worker that goes on behind what the log has."""
     fields = {"max_tokens": 10_000, **more}
     shown = visible.Items(RID, parser, stop, max_calls)
-    made = Generation(rid=RID, fencing_token=log.claim(), shown=shown, **fields)
-    made.resume(visible.Accepted.by(log.state))
+    made = Generation(rid=RID, fencing_token=log.claim(), view=shown, **fields)
+    made.resume(visible.Accepted.from_fold(log.state))
     return made
 
 
@@ -382,7 +382,7 @@ def accepted(answer: str) -> tuple[Log, visible.Accepted]:
     made.push(toy(answer))
     for frame in made.frames(0):
         log.write(frame)
-    return log, visible.Accepted.by(log.state)
+    return log, visible.Accepted.from_fold(log.state)
 
 
 LEFT = '<rI see<cf|{"a"'

@@ -67,7 +67,7 @@ async def trials(engine: Engine, folder: Path | None = None, **more: Any) -> Fie
 async def test_an_engine_that_takes_everything_is_tried_once_with_each_field() -> None:
     engine = Engine()
     found = await trials(engine)
-    assert (found.not_offered, found.untried) == (OWN, [])
+    assert (found.not_offered, found.undecided) == (OWN, [])
     assert engine.tried == [None, *(r.name for r in engine_fields.TABLE if r.name not in OWN)]
     assert engine.starts == 1
 
@@ -97,14 +97,14 @@ async def test_an_engine_that_ended_once_with_a_field_may_have_had_another_reaso
 
     engine.before = before
     found = await trials(engine)
-    assert (found.not_offered, found.untried, engine.starts) == (OWN, [], 2)
+    assert (found.not_offered, found.undecided, engine.starts) == (OWN, [], 2)
 
 
 async def test_a_refusal_counts_when_it_came_twice() -> None:
     engine = Engine()
     engine.fail_every = 3  # each third attempt, whatever it asks for
     found = await trials(engine)
-    assert (found.not_offered, found.untried) == (OWN, [])
+    assert (found.not_offered, found.undecided) == (OWN, [])
 
 
 async def test_an_engine_that_ends_with_a_plain_request_has_not_started() -> None:
@@ -123,13 +123,13 @@ async def test_an_engine_that_refuses_a_plain_request_says_nothing_of_fields() -
     engine = Engine()
     engine.fail_every = 1
     found = await trials(engine)
-    assert (found.not_offered, {*found.untried}, engine.tried) == ({}, ALL, [None])
+    assert (found.not_offered, {*found.undecided}, engine.tried) == ({}, ALL, [None])
 
 
 async def test_what_the_engines_features_do_not_have_is_not_tried() -> None:
     engine = Engine()
     engine.features = frozenset({"embeddings"})
-    assert (await trials(engine)).untried == []
+    assert (await trials(engine)).undecided == []
     assert engine.tried == []
     engine.features = frozenset({"logprobs"})
     await trials(engine)
@@ -148,7 +148,7 @@ async def test_what_was_not_tried_in_time_is_offered() -> None:
     engine.before = before
     found = await trials(engine, deadline_s=5.0, clock=lambda: now)
     assert found.not_offered == {"temperature": Verdict.REFUSED}
-    assert {"effort", "seed"} <= {*found.untried}
+    assert {"effort", "seed"} <= {*found.undecided}
     assert len(engine.tried) < len(ALL)
 
 
@@ -158,7 +158,7 @@ async def test_a_trial_that_takes_too_long_says_nothing(monkeypatch: pytest.Monk
     engine.before = lambda name: hang.wait() if name == "seed" else None
     monkeypatch.setattr(field_trials, "TRIAL_S", 0.2)
     found = await trials(engine)
-    assert (found.not_offered, "seed" in found.untried) == (OWN, True)
+    assert (found.not_offered, "seed" in found.undecided) == (OWN, True)
     assert engine.starts == 1
 
 
@@ -193,7 +193,7 @@ async def test_a_cancelled_trial_costs_nothing_and_writes_no_verdict(tmp_path: P
         await cancelled_at("seed", tmp_path)
         kept = TrialResults(tmp_path, "scripted")
         assert ("seed" in kept.verdicts, kept.ends) == (False, {})
-    assert (await trials(Engine(), tmp_path)).untried == []
+    assert (await trials(Engine(), tmp_path)).undecided == []
 
 
 async def test_a_field_with_which_the_process_itself_ended_twice_is_not_tried_again(
@@ -218,5 +218,5 @@ async def test_an_engine_that_ends_with_many_fields_is_not_started_for_ever() ->
     engine = Engine(ends=ALL)
     found = await trials(engine)
     assert engine.starts <= field_trials.MAX_RESTARTS + field_trials.ENDS
-    assert {*found.not_offered} | {*found.untried} == ALL
+    assert {*found.not_offered} | {*found.undecided} == ALL
     assert not engine.dead.is_set()

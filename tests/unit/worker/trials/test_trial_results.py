@@ -37,7 +37,7 @@ def test_a_process_that_ended_in_a_trial_counts_and_one_that_survived_does_not(
     assert killed.begin("top_k") == 1
     again = made(tmp_path)
     assert again.begin("top_k") == 2
-    again.survived("top_k")
+    again.end("top_k")
     assert made(tmp_path).ends == {"top_k": 1}
 
 
@@ -61,11 +61,11 @@ def test_a_file_that_cannot_be_read_says_nothing_and_is_written_anew(
 async def test_a_folder_that_cannot_be_written_costs_the_cache_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     results = made(tmp_path / "file" / "below")
-    async with results.turn(1.0):
+    async with results.lock(1.0):
         results.decide("seed", Verdict.REFUSED)
     assert results.verdicts == {"seed": Verdict.REFUSED}
     unkept = TrialResults(tmp_path, "")
-    async with unkept.turn(1.0):
+    async with unkept.lock(1.0):
         unkept.decide("seed", Verdict.TAKEN)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -78,10 +78,10 @@ async def test_a_second_worker_waits_for_the_first_ones_results(
     order: list[str] = []
 
     async def wait() -> None:
-        async with second.turn(30.0):
+        async with second.lock(30.0):
             order.append(f"second: {[*second.verdicts]}")
 
-    async with first.turn(30.0):
+    async with first.lock(30.0):
         waiting = asyncio.create_task(wait())
         await asyncio.sleep(0)
         first.decide("seed", Verdict.TAKEN)
@@ -89,13 +89,13 @@ async def test_a_second_worker_waits_for_the_first_ones_results(
     await waiting
     assert order == ["first", "second: ['seed']"]
     # One that holds it for too long holds up nobody, and one that is cancelled lets it go.
-    async with first.turn(30.0):
-        async with second.turn(0.01):
+    async with first.lock(30.0):
+        async with second.lock(0.01):
             order.append("both")
         third = asyncio.create_task(wait())
         await asyncio.sleep(0)
         third.cancel()
         await asyncio.gather(third, return_exceptions=True)
     await eventually(lambda: order[-1] == "both", "nobody else had it")
-    async with second.turn(30.0):
+    async with second.lock(30.0):
         pass

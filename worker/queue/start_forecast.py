@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
+class StartForecast:
     """Requests that wait begin as slots come free. Both are counted in tokens that they make.
 
     Attributes:

@@ -26,10 +26,10 @@ from tests.support.waiting import eventually
 from worker.engines import base, scripted
 from worker.queue import slots
 from worker.queue.commit_tracker import Tracker
-from worker.serving import attempt, claim_plan, served_response, serving, takeover
+from worker.serving import attempt, claim_plan, response_state, response_task, takeover
 from worker.serving.attempt import Stop
 from worker.serving.outcome import Outcome
-from worker.serving.served_response import APPEND_WITHIN_MS
+from worker.serving.response_state import APPEND_WITHIN_MS
 from worker.serving.worker_context import SETTLE_S
 
 GRACE_S = 2.0
@@ -38,9 +38,9 @@ GRACE_S = 2.0
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A response that waits for time alone looks again at once: time is the test's."""
-    monkeypatch.setattr(serving, "LOOK_AGAIN_S", 0.005)
-    monkeypatch.setattr(serving, "UNAVAILABLE_S", 0.005)
-    monkeypatch.setattr(served_response, "RETRY_S", 0.005)
+    monkeypatch.setattr(response_task, "RECHECK_S", 0.005)
+    monkeypatch.setattr(response_task, "UNAVAILABLE_S", 0.005)
+    monkeypatch.setattr(response_state, "RETRY_S", 0.005)
 
 
 async def several_looks(worker: Worker) -> None:
@@ -663,7 +663,7 @@ async def test_an_engine_that_fails_again_and_again_ends_the_response_with_a_dea
         assert await served.outcome() is Outcome.DONE
         found = answer(worker.memory, request.rid)
         assert found.ended.error == claim_plan.ENGINE_FAILED.error
-        assert len(found.claims) == served_response.MAX_ENGINE_RETRIES + 1
+        assert len(found.claims) == response_state.MAX_ENGINE_RETRIES + 1
         assert found.text == scripted.expected_text(request.messages, 4)
         assert [letter.reason for letter in dead_letters(worker.memory)] == ["engine_failed"]
 
@@ -803,7 +803,7 @@ async def test_a_request_that_repeats_a_key_waits_for_its_cancel() -> None:
         repeated = dataclasses.replace(worker.deliver(second), repeats=first.rid)
         waiting = worker.serve(second, repeated)
         assert await worker.serve(first).outcome() is Outcome.DONE
-        worker.time.advance(serving.REPEATED_S - 1)
+        worker.time.advance(response_task.REPEATED_S - 1)
         await several_looks(worker)
         assert answer(worker.memory, second.rid).kinds == []
         Foreign(worker.memory, second).cancel()
@@ -826,7 +826,7 @@ async def test_a_repeated_key_whose_gateway_is_gone_is_answered_late() -> None:
         first, second = (new_request(worker.memory, metadata=cues(3)) for _ in range(2))
         repeated = dataclasses.replace(worker.deliver(second), repeats=first.rid)
         waiting = worker.serve(second, repeated)
-        worker.time.advance(serving.REPEATED_S + 1)
+        worker.time.advance(response_task.REPEATED_S + 1)
         assert await waiting.outcome() is Outcome.DONE
         assert answer(worker.memory, second.rid).ended.status == "completed"
 
@@ -926,7 +926,7 @@ async def test_an_answer_that_may_not_be_paused_keeps_its_slot(why: str) -> None
         if why == "off":
             worker.context.pause_s = 0.0
         request = new_request(worker.memory, metadata=cues(200, script_pace_ms="1"))
-        claims = served_response.MAX_PAUSES if why == "often" else 0
+        claims = response_state.MAX_PAUSES if why == "often" else 0
         other, prev = Foreign(worker.memory, request), None
         for number in range(claims):  # it made way at another worker
             other.claim(f"c{number}", prev)
@@ -967,7 +967,7 @@ async def test_long_answers_of_one_principal_make_way_for_the_first_token_of_ano
             found = answer(worker.memory, request.rid)
             assert found.text == scripted.expected_text(request.messages, 500)
             assert found.fold.ignored == {}
-            assert len(found.fold.yielded) <= served_response.MAX_PAUSES
+            assert len(found.fold.yielded) <= response_state.MAX_PAUSES
             assert takeover.attempts(found.fold) == (1, 1)
         pauses = sum(len(answer(worker.memory, r.rid).fold.yielded) for r in long)
         assert 0 < pauses <= 3, "one for each request of the other principal at most"
@@ -998,7 +998,7 @@ async def test_what_the_engine_holds_of_a_conversation_is_known_until_it_is_drop
             assert await worker.serve(request).outcome() is Outcome.DONE
             return answer(worker.memory, request.rid).ended.usage
 
-        held = worker.context.held
+        held = worker.context.prefixes
         assert (await served(first, "a")).cached_tokens == 0
         whole = held.table(worker.time.now)["a"]
         assert whole > 200

@@ -11,15 +11,15 @@ from tailrace.protocol import topics
 from tailrace.protocol.queue_place import Place
 from tailrace.store.queues import Queues, rest
 from tailrace.store.redis_store import StoreUnavailable
-from worker.queue.read_ahead import Unserved
+from worker.queue.read_ahead import Overflow
 from worker.queue.slots import Slots
 from worker.queue.waits import SetAside, places
 from worker.queue.workload import Workload
 
-TELL_S: Final = 1.0
+PUBLISH_S: Final = 1.0
 
 
-class QueueTeller:
+class QueuePublisher:
     """Tells once a second, while requests wait.
 
     Attributes:
@@ -34,7 +34,7 @@ class QueueTeller:
         slots: Slots,
         workload: Workload,
         set_aside: SetAside,
-        unserved: Callable[[int], Unserved],
+        overflow: Callable[[int], Overflow],
     ) -> None:
         """`unserved` gives the requests of a class that were not taken."""
         self._queues = queues
@@ -43,28 +43,28 @@ class QueueTeller:
         self._slots = slots
         self._workload = workload
         self._set_aside = set_aside
-        self._unserved = unserved
-        self._told: set[str] = set()
+        self._overflow = overflow
+        self._ids_in_redis: set[str] = set()
 
     async def run(self) -> None:
         """Tell until cancelled."""
         while True:
-            await self.tell()
-            await asyncio.sleep(TELL_S)
+            await self.publish()
+            await asyncio.sleep(PUBLISH_S)
 
-    async def tell(self) -> None:
+    async def publish(self) -> None:
         """Tell once; nothing if nothing waits and nothing was told."""
-        told: dict[str, Place] = {}
+        entries: dict[str, Place] = {}
         if self._slots.queued:
-            unserved = [self._unserved(rank) for rank in range(len(topics.CLASSES))]
-            told, bound = places(self._slots, self._workload, self._set_aside, unserved)
-            if bound is not None:
-                told |= dict.fromkeys(map(rest, self._models), bound)
-        gone = self._told - told.keys()
-        self._told |= told.keys()
-        if told or gone:
+            overflows = [self._overflow(rank) for rank in range(len(topics.CLASSES))]
+            entries, last_place = places(self._slots, self._workload, self._set_aside, overflows)
+            if last_place is not None:
+                entries |= dict.fromkeys(map(rest, self._models), last_place)
+        stale = self._ids_in_redis - entries.keys()
+        self._ids_in_redis |= entries.keys()
+        if entries or stale:
             try:
-                await self._queues.tell(self._pool, told, gone)
+                await self._queues.tell(self._pool, entries, stale)
             except StoreUnavailable:
                 return
-            self._told = set(told)
+            self._ids_in_redis = set(entries)

@@ -15,13 +15,13 @@ from tailrace.store.prefixes import PREFIX_TTL_S, Prefixes
 from tailrace.store.redis_store import StoreUnavailable
 from worker.prefixes.held_prefixes import HeldPrefixes
 
-TELL_S: Final = 1.0
+PUBLISH_S: Final = 1.0
 MAX_AT_ONCE: Final = 1_000  # digests of one telling; the others follow with the next ones
 # What did not change is told again after this, before it expires in Redis.
 REFRESH_S: Final = PREFIX_TTL_S / 3
 
 
-class PrefixTeller:
+class PrefixPublisher:
     """Tells changes once a second.
 
     Attributes:
@@ -42,44 +42,44 @@ class PrefixTeller:
         self._pool = pool
         self._incarnation = incarnation
         self._monotonic = monotonic
-        self._told: dict[str, tuple[int, float]] = {}
+        self._published: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
         """Tell until cancelled."""
         while True:
             try:
-                await self.tell()
+                await self.publish()
             except Exception as error:  # a defect here must not end the worker
                 telemetry.log(telemetry.Action.TASK_FAILED, part="prefix-teller", exc_info=error)
-            await asyncio.sleep(TELL_S)
+            await asyncio.sleep(PUBLISH_S)
 
-    async def tell(self) -> None:
+    async def publish(self) -> None:
         """Tell once what changed; nothing if nothing did."""
         now = self._monotonic()
-        held = self._held.table(now)
-        telemetry.HELD_PREFIXES.set(len(held))
+        table = self._held.table(now)
+        telemetry.HELD_PREFIXES.set(len(table))
         if self._held.blocks is not None:
             telemetry.CACHED_BLOCKS.set(len(self._held.blocks))
-        gone = ((digest, 0) for digest in self._told.keys() - held.keys())
-        due = (
+        removals = ((digest, 0) for digest in self._published.keys() - table.keys())
+        updates = (
             (digest, tokens)
-            for digest, tokens in held.items()
-            if self._due(self._told.get(digest), tokens, now)
+            for digest, tokens in table.items()
+            if self._needs_update(self._published.get(digest), tokens, now)
         )
-        changes = dict(itertools.islice(itertools.chain(gone, due), MAX_AT_ONCE))
+        changes = dict(itertools.islice(itertools.chain(removals, updates), MAX_AT_ONCE))
         if not changes:
             return
         try:
             await self._store.tell(self._pool, self._incarnation, changes)
         except StoreUnavailable:
             # What Redis has of all this is not known: it may have been emptied, or have taken it.
-            self._told = dict.fromkeys((*self._told, *changes), (0, -math.inf))
+            self._published = dict.fromkeys((*self._published, *changes), (0, -math.inf))
             return
         for digest, tokens in changes.items():
             if tokens:
-                self._told[digest] = tokens, now
+                self._published[digest] = tokens, now
             else:
-                self._told.pop(digest, None)
+                self._published.pop(digest, None)
 
-    def _due(self, told: tuple[int, float] | None, tokens: int, now: float) -> bool:
-        return told is None or told[0] != tokens or now - told[1] >= REFRESH_S
+    def _needs_update(self, entry: tuple[int, float] | None, tokens: int, now: float) -> bool:
+        return entry is None or entry[0] != tokens or now - entry[1] >= REFRESH_S

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.queue.starts import Starts
+from worker.queue.start_forecast import StartForecast
 
 # Fast for a second, then slow, and nothing for a second; after it, 10 tokens a second.
-CURVE = Starts((1.0, 3.0, 4.0), (100.0, 120.0, 120.0), 10.0)
+CURVE = StartForecast((1.0, 3.0, 4.0), (100.0, 120.0, 120.0), 10.0)
 
 curves = st.builds(
-    lambda steps, rate: Starts(
+    lambda steps, rate: StartForecast(
         tuple(float(sum(s for s, _ in steps[: n + 1])) for n in range(len(steps))),
         tuple(float(sum(t for _, t in steps[: n + 1])) for n in range(len(steps))),
         rate,
@@ -33,12 +33,12 @@ def test_the_time_until_so_many_tokens_have_begun(tokens: float, seconds: float)
 
 
 def test_without_times_the_rate_holds_and_without_a_rate_nothing_begins() -> None:
-    assert Starts(rate=50.0).seconds(100) == 2
-    assert Starts().seconds(1) == math.inf
-    assert Starts((2.0,), (10.0,)).seconds(5) == 1
-    assert Starts((2.0,), (10.0,)).seconds(11) == math.inf
+    assert StartForecast(rate=50.0).seconds(100) == 2
+    assert StartForecast().seconds(1) == math.inf
+    assert StartForecast((2.0,), (10.0,)).seconds(5) == 1
+    assert StartForecast((2.0,), (10.0,)).seconds(11) == math.inf
 
 
 @given(curves, st.floats(0.1, 1e4), st.floats(1.0, 2.0))
-def test_more_takes_longer(curve: Starts, tokens: float, times: float) -> None:
+def test_more_takes_longer(curve: StartForecast, tokens: float, times: float) -> None:
     assert 0 < curve.seconds(tokens) <= curve.seconds(tokens * times)

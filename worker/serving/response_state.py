@@ -22,18 +22,18 @@ CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
 
-def asked(request: records.Request) -> float:
+def request_cost(request: records.Request) -> float:
     """Tokens that a request may take: its prompt, estimated, and its longest answer."""
-    said = characters(request.messages, request.tools)
+    length = characters(request.messages, request.tools)
     if request.embed is not None:
-        said += request.embed.characters
+        length += request.embed.characters
     if request.fork is not None:
-        said += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
-    return said / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
+        length += request.fork.at * CHARACTERS_PER_TOKEN + len(request.fork.replace)
+    return length / CHARACTERS_PER_TOKEN + request.sampling.max_tokens
 
 
 @dataclass(slots=True)
-class ServedResponse:
+class ResponseState:
     """A response with its request.
 
     Attributes:
@@ -63,7 +63,7 @@ class ServedResponse:
     held_slots: HeldSlots = field(default_factory=HeldSlots)
     held_trial: HeldSlots = field(default_factory=HeldSlots)
     wants_slot: bool = True
-    orphaned: tuple[str, str, str] | None = None
+    orphan_model: tuple[str, str, str] | None = None
     turn: Turn | None = None
     fencing_tokens: set[str] = field(default_factory=set)
     abandoned: set[str] = field(default_factory=set)
@@ -74,7 +74,7 @@ class ServedResponse:
     engine_failures: int = 0
     engine_busy: int = 0
     paused_until: float = 0.0
-    looked_up: float = -math.inf
+    last_lookup: float = -math.inf
 
     @property
     def rid(self) -> str:
@@ -92,9 +92,9 @@ class ServedResponse:
         return self.deliveries[0].rank
 
     @property
-    def asked(self) -> float:
+    def cost(self) -> float:
         """See `asked`."""
-        return asked(self.request)
+        return request_cost(self.request)
 
     @property
     def partition(self) -> int:
@@ -107,12 +107,12 @@ class ServedResponse:
         return self.deliveries[0].timestamp + self.request.ttl_ms
 
     @property
-    def asked_ms(self) -> int:
+    def request_ms(self) -> int:
         """Broker time of its request in ms; 0 where no delivery says it."""
-        return min((each.asked_ms for each in self.deliveries if each.asked_ms), default=0)
+        return min((each.request_ms for each in self.deliveries if each.request_ms), default=0)
 
     @property
-    def answered_ms(self) -> float:
+    def answer_due_ms(self) -> float:
         """Broker time by which its gateway has told its client what became of the request."""
         return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)
 
@@ -152,20 +152,20 @@ class ServedResponse:
         """Whether it waits for a slot. A stolen one that had not begun starts at once or never."""
         return not self.stolen or self.handed_over
 
-    def begun_at(self, token_offset: int) -> None:
+    def note_first_record(self, token_offset: int) -> None:
         """Its first effective record lies at `token_offset`; commits must name it."""
         for delivery in self.deliveries:
-            delivery.tracker.claimed(delivery.offset, token_offset)
+            delivery.tracker.note_claim(delivery.offset, token_offset)
 
     def finish(self) -> None:
         """Nothing is left to do: its offsets may be committed."""
         for delivery in self.deliveries:
             delivery.tracker.finish(delivery.offset)
 
-    def release_slots(self, used: float | None = None, *, paused: bool = False) -> None:
+    def release_slots(self, tokens: float | None = None, *, paused: bool = False) -> None:
         """Give back all that an attempt held. `used`, `paused`: as of `Slots.release`."""
         self.held_trial.release()
-        self.held_slots.release(used, paused=paused)
+        self.held_slots.release(tokens, paused=paused)
 
     def retry_pause_s(self) -> float | None:
         """Count a failure of the engine. Returns the pause before the next attempt, or None when
@@ -188,12 +188,12 @@ class ServedResponse:
         cached_tokens: int,
         state: fold.Fold,
         copied: int = 0,
-        given: int = 0,
+        answer_prompt: int = 0,
     ) -> records.Usage:
         """Token counts, counted by ids. A claim that only closes has not encoded the prompt, and
         one that continues another model's text another one; a claim before it has said its length.
         `copied` ids are input. `given`: length of the prompt of a former answer."""
-        prompt = given or state.prompt
+        prompt = answer_prompt or state.prompt
         if self.prompt_ids is not None and not state.former:
             prompt = len(self.prompt_ids) + copied
         return records.Usage(prompt, output_tokens, min(cached_tokens, prompt), reasoning_tokens)

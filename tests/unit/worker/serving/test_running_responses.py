@@ -13,14 +13,14 @@ from tests.support.memory_log import MemoryLog
 from tests.support.memory_worker import ENDLESS, answer, cues, new_request
 from tests.support.waiting import eventually
 from worker.engines import scripted
-from worker.serving import servings
-from worker.serving.servings import Servings
+from worker.serving import running_responses
+from worker.serving.running_responses import RunningResponses
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RETRY_S", "DEFECT_RETRY_S"):
-        monkeypatch.setattr(servings, name, 0.001)
+        monkeypatch.setattr(running_responses, name, 0.001)
 
 
 class Defective(scripted.Scripted):
@@ -39,11 +39,11 @@ class Defective(scripted.Scripted):
 
 async def test_a_redelivery_starts_no_second_serving() -> None:
     async with memory_worker.worker() as worker, asyncio.TaskGroup() as tasks:
-        running = Servings(worker.context, tasks)
+        running = RunningResponses(worker.context, tasks)
         request = new_request(worker.memory, metadata=ENDLESS)
         running.deliver(request, worker.deliver(request))
         running.deliver(request, worker.deliver(request))
-        assert (len(running), running.partitions, running.wanting_slots) == (1, {0}, 1)
+        assert (len(running), running.partitions, running.slot_demand) == (1, {0}, 1)
         worker.context.draining = True
         await running.hand_over(0)
 
@@ -53,7 +53,7 @@ async def test_a_defect_in_one_response_is_tried_again_and_disturbs_no_other() -
         memory_worker.worker(engine=Defective(failures=3)) as worker,
         asyncio.TaskGroup() as tasks,
     ):
-        running = Servings(worker.context, tasks)
+        running = RunningResponses(worker.context, tasks)
         requests = [new_request(worker.memory, metadata=cues(3)) for _ in range(2)]
         for request in requests:
             running.deliver(request, worker.deliver(request))
@@ -67,7 +67,7 @@ async def test_a_leaving_worker_does_not_try_a_defect_again() -> None:
         memory_worker.worker(engine=Defective(failures=1_000_000)) as worker,
         asyncio.TaskGroup() as tasks,
     ):
-        running = Servings(worker.context, tasks)
+        running = RunningResponses(worker.context, tasks)
         request = new_request(worker.memory, metadata=cues(3))
         delivery = worker.deliver(request)
         running.deliver(request, delivery)
@@ -80,7 +80,7 @@ async def serve_on_a_replaced_log() -> None:
     async with memory_worker.worker() as worker, asyncio.TaskGroup() as tasks:
         worker.memory.replace("two")
         request = new_request(worker.memory)
-        Servings(worker.context, tasks).deliver(request, worker.deliver(request))
+        RunningResponses(worker.context, tasks).deliver(request, worker.deliver(request))
 
 
 async def test_a_replaced_log_ends_the_worker() -> None:
@@ -91,7 +91,7 @@ async def test_a_replaced_log_ends_the_worker() -> None:
 
 async def test_a_request_of_another_log_waits_while_the_log_is_away() -> None:
     async with memory_worker.worker() as worker, asyncio.TaskGroup() as tasks:
-        running = Servings(worker.context, tasks)
+        running = RunningResponses(worker.context, tasks)
         other = MemoryLog("other")
         request = new_request(other)
         delivery = worker.deliver(request)

@@ -14,9 +14,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tailrace.protocol import ids
-from worker.queue.starts import Starts
+from worker.queue.start_forecast import StartForecast
 
-MAX_OFFERED: Final = 64
+MAX_PLACES: Final = 64
 MAX_FIGURE: Final = 1e9
 
 # (rank, partition, offset)
@@ -61,7 +61,7 @@ class Offer(msgspec.Struct, frozen=True):
     like: Annotated[str, msgspec.Meta(max_length=64)]
     length: Annotated[int, msgspec.Meta(ge=0)]
     pace: _Figure
-    places: Annotated[list[Place], msgspec.Meta(max_length=MAX_OFFERED)]
+    places: Annotated[list[Place], msgspec.Meta(max_length=MAX_PLACES)]
 
 
 class Waiting(NamedTuple):
@@ -69,7 +69,7 @@ class Waiting(NamedTuple):
 
     rank: int
     principal: str
-    asked: float
+    cost: float
     partition: int
     offset: int
 
@@ -86,19 +86,19 @@ class Speed:
 
     part: float
     each: float
-    starts: Starts | None
+    forecast: StartForecast | None
 
-    def wait_s(self, ahead: float) -> float:
+    def wait_s(self, cost_before: float) -> float:
         """Until a request starts that waits behind others that ask for `ahead` tokens. 0 while
         nothing was measured."""
-        if self.starts is None:
+        if self.forecast is None:
             return 0.0
-        if not self.starts.rate:
+        if not self.forecast.rate:
             return math.inf
-        return self.starts.seconds(ahead * self.part + self.each)
+        return self.forecast.seconds(cost_before * self.part + self.each)
 
 
-def to_offer(
+def select_offers(
     waiting: Sequence[Waiting], before: float, speed: Speed, after_s: float
 ) -> list[Place]:
     """Places of the requests that will wait for longer than `after_s`, at most MAX_OFFERED.
@@ -117,16 +117,16 @@ def to_offer(
         for each in waiting:
             if each.rank == rank:
                 queues[each.principal].append(each)
-        turn = _Turn([[each.asked for each in queue] for queue in queues.values()], before)
+        turn = _Turn([[each.cost for each in queue] for queue in queues.values()], before)
         late = [
-            _late(queue, flows[name], turn, speed, after_s, MAX_OFFERED - len(places))
+            _late(queue, flows[name], turn, speed, after_s, MAX_PLACES - len(places))
             for name, queue in queues.items()
         ]
         for row in itertools.zip_longest(*late):
-            found = [place for place in row if place is not None]
-            places += sorted(found, key=lambda place: -place.wait_s)
-        if len(places) >= MAX_OFFERED:
-            return places[:MAX_OFFERED]
+            row_places = [place for place in row if place is not None]
+            places += sorted(row_places, key=lambda place: -place.wait_s)
+        if len(places) >= MAX_PLACES:
+            return places[:MAX_PLACES]
         before = turn.behind
     return places
 
@@ -144,7 +144,7 @@ class _Turn:
         self._before = before
         self.behind = before + self._sums[-1]
 
-    def ahead(self, own: float, cost: float, total: float) -> float:
+    def cost_before(self, own: float, cost: float, total: float) -> float:
         """Of a request that costs `cost`, behind `own` of its principal, which has `total`."""
         until = own + cost / 2  # principals that have as much go first half of the time
         less = bisect.bisect_left(self._totals, until)
@@ -156,27 +156,27 @@ def _late(
     queue: Sequence[Waiting], flow: int, turn: _Turn, speed: Speed, after_s: float, most: int
 ) -> list[Place]:
     """One principal's requests that wait for longer than `after_s`, the last one first."""
-    total = own = sum(each.asked for each in queue)
-    found: list[Place] = []
+    total = own = sum(each.cost for each in queue)
+    places: list[Place] = []
     for each in itertools.islice(reversed(queue), most):
-        own -= each.asked
-        wait_s = speed.wait_s(turn.ahead(own, each.asked, total))
+        own -= each.cost
+        wait_s = speed.wait_s(turn.cost_before(own, each.cost, total))
         if wait_s <= after_s:
             break
-        tokens = min(each.asked * speed.part, MAX_FIGURE)
+        tokens = min(each.cost * speed.part, MAX_FIGURE)
         place = Place(each.rank, each.partition, each.offset, flow, min(wait_s, MAX_FIGURE), tokens)
-        found.append(place)
-    return found
+        places.append(place)
+    return places
 
 
-def to_take(
+def select_places(
     offers: Mapping[str, Offer],
     *,
     like: str,
     length: int,
     pace: float,
     free: int,
-    tried: Collection[At],
+    recent: Collection[At],
     below: Callable[[int], int],
 ) -> list[Place]:
     """At most `free` of the offered places, those of lower ranks first, principals in turn.
@@ -192,16 +192,16 @@ def to_take(
         if offer.like != like or offer.length > length:
             continue
         for place in offer.places:
-            if place.at not in tried and _pays(place, offer.pace, pace):
+            if place.at not in recent and _pays(place, offer.pace, pace):
                 flows[place.rank, name, place.flow].append(place)
-    taken: list[Place] = []
+    places: list[Place] = []
     for rank in sorted({rank for rank, _, _ in flows}):
         queues = [queue for (of, _, _), queue in flows.items() if of == rank]
-        while queues and len(taken) < free:
-            turns = _shuffled(queues, below)[: free - len(taken)]
-            taken += [queue.pop(below(len(queue))) for queue in turns]
+        while queues and len(places) < free:
+            turns = _shuffle(queues, below)[: free - len(places)]
+            places += [queue.pop(below(len(queue))) for queue in turns]
             queues = [queue for queue in queues if queue]
-    return taken
+    return places
 
 
 def _pays(place: Place, there: float, here: float) -> bool:
@@ -211,6 +211,6 @@ def _pays(place: Place, there: float, here: float) -> bool:
     return place.tokens / here <= place.wait_s + place.tokens / there
 
 
-def _shuffled(queues: Sequence[list[Place]], below: Callable[[int], int]) -> list[list[Place]]:
-    left = list(queues)
-    return [left.pop(below(len(left))) for _ in range(len(left))]
+def _shuffle(queues: Sequence[list[Place]], below: Callable[[int], int]) -> list[list[Place]]:
+    remaining = list(queues)
+    return [remaining.pop(below(len(remaining))) for _ in range(len(remaining))]

@@ -22,25 +22,25 @@ from worker.log.appends import append_surely
 from worker.log.tail_state import Entry
 from worker.queue import slots
 from worker.queue.delivery import Delivery
-from worker.queue.read_ahead import Kept, Key
+from worker.queue.read_ahead import Footprint, Key
 from worker.serving import claim_plan, takeover, truncation, warming
 from worker.serving.attempt import Stop
 from worker.serving.claim_plan import ClaimPlan, Ending
 from worker.serving.claim_runner import ClaimRunner, pausable
 from worker.serving.outcome import Outcome, record_done, record_lost
-from worker.serving.served_response import ServedResponse
+from worker.serving.response_state import ResponseState
 from worker.serving.worker_context import WorkerContext
 
 UNAVAILABLE_S = 0.5
 # Longest wait when only time decides: what is known of the broker's clock may improve in between.
-LOOK_AGAIN_S = 2.0
+RECHECK_S = 2.0
 # A gateway that appended a repeated key withdraws it in milliseconds; this covers a slow one.
 REPEATED_S = 10.0
 # A request that waited for so long may have an answer by now that it did not have before.
 ANSWER_S = 1.0
 
 
-class Serving:
+class ResponseTask:
     """Serves one response.
 
     Attributes:
@@ -54,8 +54,8 @@ class Serving:
     def __init__(
         self, context: WorkerContext, request: records.Request, delivery: Delivery
     ) -> None:
-        self.response = ServedResponse(request, [delivery])
-        self.kept = Kept(Key(delivery.topic, request.owner.key), delivery.size)
+        self.response = ResponseState(request, [delivery])
+        self.footprint = Footprint(Key(delivery.topic, request.owner.key), delivery.size)
         self._context = context
         self._claim: ClaimRunner | None = None
         self._entry: Entry | None = None
@@ -112,7 +112,7 @@ class Serving:
         while True:
             try:
                 await retry_until(
-                    lambda: context.tail.known(response.partition, response.rid),
+                    lambda: context.tail.complete_entry(response.partition, response.rid),
                     on=log.LogUnavailable,
                     pause_s=UNAVAILABLE_S,
                 )
@@ -126,7 +126,7 @@ class Serving:
             if response.hedged and not own:
                 hedge = await self._hedge(entry)
                 if hedge is not None:
-                    await self._carry_out(hedge, entry)
+                    await self._run_claim(hedge, entry)
                 elif response.hedged:
                     return Outcome.LEFT
                 continue
@@ -140,16 +140,16 @@ class Serving:
             if context.leaving or not (response.assigned or response.stolen):
                 return Outcome.LEFT
             if isinstance(decision, takeover.Wait | takeover.HandOver):
-                response.release_slots(used=0)
+                response.release_slots(tokens=0)
                 response.wants_slot = False
                 handing = isinstance(decision, takeover.HandOver)
-                response.orphaned = entry.fold.model if handing else None
-                await entry.changed(min(decision.ms / 1000, LOOK_AGAIN_S))
-                response.wants_slot, response.orphaned = True, None
+                response.orphan_model = entry.fold.model if handing else None
+                await entry.changed(min(decision.ms / 1000, RECHECK_S))
+                response.wants_slot, response.orphan_model = True, None
                 continue
             plan = await self._plan(decision, entry)
             if plan is not None:
-                await self._carry_out(plan, entry)
+                await self._run_claim(plan, entry)
             elif not response.patient and context.engine_slots not in response.held_slots:
                 return Outcome.LEFT
 
@@ -157,16 +157,16 @@ class Serving:
         """Wait for the owner of a response whose beginning the log has lost, if one writes, then
         end it (log rule R5). A takeover cannot: nobody knows what was accepted."""
         response, context = self.response, self._context
-        response.release_slots(used=0)
+        response.release_slots(tokens=0)
         response.wants_slot = False
         bound, since_ms = ids.parse(response.rid).offset, context.broker_now_ms()
         while entry.complete > bound and response.assigned and not context.leaving:
             grace_ms = takeover.GRACE_MS if entry.streams else takeover.PREFILL_GRACE_MS
-            left_ms = max(entry.touched, since_ms) + grace_ms - context.broker_now_ms()
+            left_ms = max(entry.last_record_ms, since_ms) + grace_ms - context.broker_now_ms()
             if left_ms <= 0:
                 await self._append_lost()
                 since_ms, left_ms = context.broker_now_ms(), grace_ms  # for the tail to read it
-            await entry.changed(min(left_ms / 1000, LOOK_AGAIN_S))
+            await entry.changed(min(left_ms / 1000, RECHECK_S))
 
     async def _append_lost(self) -> None:
         response = self.response
@@ -181,7 +181,7 @@ class Serving:
     def _decide(self, state: fold.Fold) -> takeover.Decision:
         now_ms = self._context.broker_now_ms()
         withheld_ms = self._repeated_ms()
-        if now_ms > self.response.answered_ms:
+        if now_ms > self.response.answer_due_ms:
             # An answer that was due while the log was away may have been "unknown".
             withheld_ms = max(withheld_ms, self._context.settling_ms())
         return takeover.decide(
@@ -207,9 +207,9 @@ class Serving:
         response, context = self.response, self._context
         if not warming.may(context, response, entry.fold):
             return None
-        held, pool = response.held_slots, context.engine_slots
-        await self._acquire_slot(held, pool, response.rank, entry, None)
-        if pool not in held:
+        holder, pool = response.held_slots, context.engine_slots
+        await self._acquire_slot(holder, pool, response.rank, entry, None)
+        if pool not in holder:
             return None
         try:
             await self._encode(entry.fold)
@@ -232,7 +232,7 @@ class Serving:
     def _on_change(self, entry: Entry) -> None:
         """Ownership or phase changed: tell the trackers and the running claim."""
         if entry.first >= 0:
-            self.response.begun_at(entry.first)
+            self.response.note_first_record(entry.first)
         if self._claim is not None:
             self._claim.check_ownership()
 
@@ -247,17 +247,17 @@ class Serving:
         response, context = self.response, self._context
         # It needs no slot, and is written also where all are taken.
         if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
-            return ClaimPlan(None, response.prompt_ids or (), given=given)
+            return ClaimPlan(None, response.prompt_ids or (), former_answer=given)
         paused = context.monotonic() < response.paused_until
         rank = response.rank if decision.prev is None or paused else slots.STARTED
-        wanted = [(response.held_slots, context.engine_slots)] if response.request.generate else []
-        if wanted and (decision.last or decision.alone):
-            wanted.insert(0, (response.held_trial, context.trials))
+        needs = [(response.held_slots, context.engine_slots)] if response.request.generate else []
+        if needs and (decision.last or decision.full_trial):
+            needs.insert(0, (response.held_trial, context.trials))
         else:
             response.held_trial.release()
-        for held, pool in wanted:
-            if pool not in held:
-                await self._acquire_slot(held, pool, rank, entry, decision.prev)
+        for holder, pool in needs:
+            if pool not in holder:
+                await self._acquire_slot(holder, pool, rank, entry, decision.prev)
                 return None  # waiting takes time in which everything may change
         # Only now, so that one principal's long prompts keep no other one waiting.
         try:
@@ -266,7 +266,7 @@ class Serving:
             ending = Ending("failed", (error.code, error.message))
             return ClaimPlan(decision.prev, response.prompt_ids or (), ending=ending)
         except base.EngineError:
-            response.release_slots(used=0)
+            response.release_slots(tokens=0)
             pause_s = response.retry_pause_s()
             if pause_s is None:
                 ending = claim_plan.ENGINE_FAILED
@@ -277,7 +277,7 @@ class Serving:
             return ClaimPlan(
                 decision.prev,
                 last=decision.last,
-                alone=decision.alone,
+                full_trial=decision.full_trial,
                 continues=decision.continues,
             )
         assert response.prompt_ids is not None
@@ -288,20 +288,20 @@ class Serving:
             response.prompt_ids,
             response.inputs,
             last=decision.last,
-            alone=decision.alone,
+            full_trial=decision.full_trial,
             copied=self._copied(entry.fold),
         )
 
-    async def _former_answer(self, state: fold.Fold) -> claim_plan.Given | None:
+    async def _former_answer(self, state: fold.Fold) -> claim_plan.FormerAnswer | None:
         response, context = self.response, self._context
         now = context.monotonic()
-        if now - response.looked_up < ANSWER_S:
+        if now - response.last_lookup < ANSWER_S:
             return None
-        response.looked_up = now
+        response.last_lookup = now
         if response.request.model not in context.models:
             return None
-        found = await context.answers.find(response.request, context.engine)
-        if found is None:
+        answer = await context.answers.find(response.request, context.engine)
+        if answer is None:
             return None
         if context.engine.parser_name(response.request):
             try:
@@ -309,9 +309,9 @@ class Serving:
             except base.EngineError:
                 return None  # the usual way says what is wrong
         prompt = response.prompt_ids
-        if response.dropped or (prompt is not None and len(prompt) != found.prompt_tokens):
+        if response.dropped or (prompt is not None and len(prompt) != answer.prompt_tokens):
             return None
-        return claim_plan.Given(found.rid, found.ids, found.prompt_tokens)
+        return claim_plan.FormerAnswer(answer.rid, answer.ids, answer.prompt_tokens)
 
     async def _encode(self, state: fold.Fold, *, continues: bool = False) -> None:
         """Encode the prompt once, and look up what a fork begins with if it is to be written. What
@@ -328,12 +328,12 @@ class Serving:
         base.check_features(response.request, context.engine.features, context.not_offered)
         if continues or state.former:
             return
-        said = state.first.dropped if state.first is not None else None
-        if response.prompt_ids is None or said not in (None, response.dropped):
+        prior_drop = state.first.dropped if state.first is not None else None
+        if response.prompt_ids is None or prior_drop not in (None, response.dropped):
             with telemetry.STAGE_SECONDS.labels(stage="tokenise").time():
                 if response.request.embed is None:
-                    whole = await context.whole(response.request)
-                    prompt = await truncation.encode(context.engine, whole, said)
+                    request = await context.with_files(response.request)
+                    prompt = await truncation.encode(context.engine, request, prior_drop)
                     response.prompt_ids, response.dropped = prompt
                 else:
                     response.inputs = await context.engine.encode_inputs(response.request)
@@ -349,7 +349,7 @@ class Serving:
 
     async def _acquire_slot(
         self,
-        held: slots.HeldSlots,
+        holder: slots.HeldSlots,
         pool: slots.Slots,
         rank: int,
         entry: Entry,
@@ -371,15 +371,15 @@ class Serving:
                 and not self._expired(entry.fold)
             ):
                 left_s = math.inf if until is None else until - self._context.monotonic()
-                changed = asyncio.ensure_future(entry.changed(max(0.0, min(1.0, left_s))))
-                await asyncio.wait((turn, changed), return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                change = asyncio.ensure_future(entry.changed(max(0.0, min(1.0, left_s))))
+                await asyncio.wait((turn, change), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
 
         response = self.response
         paused = prev is not None and rank != slots.STARTED
         until = response.paused_until if paused else None
         turn = pool.acquire(
-            *(rank, response.flow, response.asked, response.rid),
+            *(rank, response.flow, response.cost, response.rid),
             first=paused,
             batch=response.rank == slots.BATCH,
             pausable=pausable(self._context, response, entry.fold),
@@ -389,7 +389,7 @@ class Serving:
             response.turn = turn
         try:
             with telemetry.span("queue"), telemetry.STAGE_SECONDS.labels(stage="queue").time():
-                await held.acquire(pool, turn, wait)
+                await holder.acquire(pool, turn, wait)
         finally:
             response.turn = None
 
@@ -397,7 +397,7 @@ class Serving:
         """Whether it may no longer be started. Then it is ended, and needs no slot for that."""
         return state.owner is None and self._context.broker_now_ms() > self.response.expires_ms
 
-    async def _carry_out(self, plan: ClaimPlan, entry: Entry) -> None:
+    async def _run_claim(self, plan: ClaimPlan, entry: Entry) -> None:
         self._claim = claim = ClaimRunner(self._context, self.response, plan, entry)
         try:
             await claim.run()
@@ -412,18 +412,18 @@ def _lacks_beginning(state: fold.Fold) -> bool:
     return state.next == 0 or state.next < state.copied
 
 
-def _note_hedged(response: ServedResponse, state: fold.Fold) -> None:
+def _note_hedged(response: ResponseState, state: fold.Fold) -> None:
     """Count what became of a response whose first token was late elsewhere."""
     if any(own in response.fencing_tokens for own, _ in state.claims):
         outcome = "won"
     else:
-        begun = state.next or len(state.claims) > 1 or state.phase is fold.Phase.DONE
-        outcome = "lost" if begun else "left"
+        owner_ahead = state.next or len(state.claims) > 1 or state.phase is fold.Phase.DONE
+        outcome = "lost" if owner_ahead else "left"
     telemetry.HEDGED.labels(outcome=outcome).inc()
     telemetry.log(telemetry.Action.RESPONSE_HEDGED, response=response.rid, outcome=outcome)
 
 
-def _note_stolen(response: ServedResponse, state: fold.Fold) -> None:
+def _note_stolen(response: ResponseState, state: fold.Fold) -> None:
     """Count what became of a request that this worker stole."""
     if any(own in response.fencing_tokens for own, _ in state.claims):
         outcome = "claimed"

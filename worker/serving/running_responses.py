@@ -7,46 +7,44 @@ import asyncio
 from tailrace import log, telemetry
 from tailrace.protocol import records
 from worker.queue.delivery import Delivery
-from worker.queue.offers import Waiting
-from worker.queue.read_ahead import Kept
+from worker.queue.offer_selection import Waiting
+from worker.queue.read_ahead import Footprint
 from worker.serving.attempt import Stop
-from worker.serving.served_response import ServedResponse
-from worker.serving.serving import Serving
+from worker.serving.response_state import ResponseState
+from worker.serving.response_task import ResponseTask
 from worker.serving.worker_context import WorkerContext
 
 RETRY_S = 0.5
-# Pause before a serving that failed by a defect is tried again; doubled each time.
+# Pause before a response that failed by a defect is served again; doubled each time.
 DEFECT_RETRY_S = 1.0
 MAX_DEFECT_RETRY_S = 60.0
 YIELD_S = 2.0  # how long interrupted responses may take to append YIELD
 
 
-class Servings:
-    """Starts a `Serving` per response and keeps it running.
+class RunningResponses:
+    """Starts a `ResponseTask` per response and keeps it running.
 
     Attributes:
-        _running: servings and their tasks, by response id.
+        _running: response tasks and their asyncio tasks, by response id.
     """
 
     def __init__(self, context: WorkerContext, tasks: asyncio.TaskGroup) -> None:
         self._context = context
         self._tasks = tasks
-        self._running: dict[str, tuple[Serving, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[ResponseTask, asyncio.Task[None]]] = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
     @property
-    def wanting_slots(self) -> int:
+    def slot_demand(self) -> int:
         """Number of responses that have or want an engine slot."""
-        return sum(serving.response.wants_slot for serving, _ in self._running.values())
+        return sum(each.response.wants_slot for each, _ in self._running.values())
 
     @property
-    def kept(self) -> list[Kept]:
+    def footprints(self) -> list[Footprint]:
         """What the requests that have or want an engine slot take of this worker's memory."""
-        return [
-            serving.kept for serving, _ in self._running.values() if serving.response.wants_slot
-        ]
+        return [each.footprint for each, _ in self._running.values() if each.response.wants_slot]
 
     def serves(self, rid: str) -> bool:
         """Whether the response is served here."""
@@ -55,7 +53,7 @@ class Servings:
     @property
     def partitions(self) -> set[int]:
         """Partitions of the responses served here."""
-        return {serving.response.partition for serving, _ in self._running.values()}
+        return {each.response.partition for each, _ in self._running.values()}
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -69,37 +67,37 @@ class Servings:
                 response.partition,
                 response.deliveries[-1].offset,
             )
-            for serving, _ in self._running.values()
-            if (turn := (response := serving.response).turn) is not None and response.assigned
+            for each, _ in self._running.values()
+            if (turn := (response := each.response).turn) is not None and response.assigned
         ]
 
     @property
-    def orphaned(self) -> list[ServedResponse]:
+    def orphans(self) -> list[ResponseState]:
         """Responses that wait for a worker of the model that began them, and that the group
         assigned to this worker."""
         return [
-            serving.response
-            for serving, _ in self._running.values()
-            if serving.response.orphaned is not None and serving.response.assigned
+            each.response
+            for each, _ in self._running.values()
+            if each.response.orphan_model is not None and each.response.assigned
         ]
 
     @property
-    def handed_over(self) -> int:
+    def handed_over_count(self) -> int:
         """Number of responses here that other workers handed over."""
-        return sum(serving.response.handed_over for serving, _ in self._running.values())
+        return sum(each.response.handed_over for each, _ in self._running.values())
 
     def deliver(self, request: records.Request, delivery: Delivery) -> None:
-        """Serve the request. A redelivery joins the serving that is under way."""
-        found = self._running.get(request.rid)
-        if found is not None and found[0].response.partition == delivery.partition:
-            found[0].join(delivery)
+        """Serve the request. A redelivery joins the task that serves it."""
+        running = self._running.get(request.rid)
+        if running is not None and running[0].response.partition == delivery.partition:
+            running[0].join(delivery)
             return
-        serving = Serving(self._context, request, delivery)
-        task = self._tasks.create_task(self._keep_serving(serving), name=request.rid)
-        self._running[request.rid] = serving, task
+        response_task = ResponseTask(self._context, request, delivery)
+        task = self._tasks.create_task(self._run(response_task), name=request.rid)
+        self._running[request.rid] = response_task, task
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when all servings of this moment have ended, or when the time is over."""
+        """Return when all responses of this moment have ended, or when the time is over."""
         tasks = [task for _, task in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
@@ -109,23 +107,23 @@ class Servings:
         YIELD each. Call it after the group was left: then other workers have the requests, and take
         over what is yielded without waiting for a rebalance."""
         await self.wait(after_s)
-        for serving, _ in list(self._running.values()):
-            serving.interrupt(Stop.DRAIN)
+        for each, _ in list(self._running.values()):
+            each.interrupt(Stop.DRAIN)
         await self.wait(YIELD_S)
         for _, task in list(self._running.values()):
             task.cancel()
 
-    async def _keep_serving(self, serving: Serving) -> None:
+    async def _run(self, response_task: ResponseTask) -> None:
         """Serve until the response is done here.
 
         Raises:
             LogChanged: the worker must end.
         """
-        rid, pause_s = serving.response.rid, DEFECT_RETRY_S
+        rid, pause_s = response_task.response.rid, DEFECT_RETRY_S
         try:
             while True:
                 try:
-                    await serving.run()
+                    await response_task.run()
                 except log.LogChanged:
                     raise
                 except log.LogUnavailable:

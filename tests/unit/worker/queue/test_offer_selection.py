@@ -5,11 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from worker.queue.offers import MAX_OFFERED, Offer, Place, Speed, Waiting, to_offer, to_take
-from worker.queue.starts import Starts
+from worker.queue.offer_selection import (
+    MAX_PLACES,
+    Offer,
+    Place,
+    Speed,
+    Waiting,
+    select_offers,
+    select_places,
+)
+from worker.queue.start_forecast import StartForecast
 
 # 10 tokens a second, half of what is asked for, 50 tokens each: a request in 5 seconds.
-SPEED = Speed(part=0.5, each=50.0, starts=Starts(rate=10.0))
+SPEED = Speed(part=0.5, each=50.0, forecast=StartForecast(rate=10.0))
 
 
 def waiting(*flows: str, rank: int = 0, asked: float = 100.0, first: int = 0) -> list[Waiting]:
@@ -22,30 +30,30 @@ def offsets(places: list[Place]) -> list[int]:
 
 
 def test_what_starts_last_is_offered_first_and_what_starts_soon_is_not() -> None:
-    places = to_offer(waiting(*"aaaa"), 0.0, SPEED, 11.0)
+    places = select_offers(waiting(*"aaaa"), 0.0, SPEED, 11.0)
     assert offsets(places) == [3, 2]
     assert [place.wait_s for place in places] == [20.0, 15.0]
     assert {place.tokens for place in places} == {50.0}
 
 
 def test_nothing_is_offered_before_anything_was_measured() -> None:
-    assert to_offer(waiting(*"aaaa"), 0.0, Speed(1.0, 0.0, None), 0.5) == []
+    assert select_offers(waiting(*"aaaa"), 0.0, Speed(1.0, 0.0, None), 0.5) == []
 
 
 def test_everything_is_offered_of_an_engine_that_makes_nothing() -> None:
-    places = to_offer(waiting("a"), 0.0, Speed(1.0, 0.0, Starts()), 0.5)
+    places = select_offers(waiting("a"), 0.0, Speed(1.0, 0.0, StartForecast()), 0.5)
     assert [place.wait_s for place in places] == [1e9]
     assert msgspec.json.decode(msgspec.json.encode(Offer("x", 8, 0.0, places)), type=Offer).places
 
 
 def test_nothing_is_offered_where_a_slot_is_free_at_once() -> None:
-    fast = Speed(part=0.5, each=50.0, starts=Starts(rate=10_000.0))
-    assert to_offer(waiting(*"aaaa"), 0.0, fast, 0.5) == []
+    fast = Speed(part=0.5, each=50.0, forecast=StartForecast(rate=10_000.0))
+    assert select_offers(waiting(*"aaaa"), 0.0, fast, 0.5) == []
 
 
 def test_principals_take_turns_and_one_with_little_waits_less() -> None:
     queue = waiting(*"aaaaaaaab")
-    places = to_offer(queue, 0.0, SPEED, 4.0)
+    places = select_offers(queue, 0.0, SPEED, 4.0)
     # b waits behind half a request of a and a slot; the last ones of a behind all that is before.
     assert {place.offset: place.wait_s for place in places}[8] == 7.5
     assert offsets(places)[:3] == [7, 8, 6]
@@ -54,21 +62,21 @@ def test_principals_take_turns_and_one_with_little_waits_less() -> None:
 
 def test_interactive_comes_before_batch_which_waits_for_all_of_it() -> None:
     queue = [*waiting("a", rank=1, first=100), *waiting(*"bb")]
-    places = to_offer(queue, 0.0, SPEED, 4.0)
+    places = select_offers(queue, 0.0, SPEED, 4.0)
     assert [(place.rank, place.wait_s) for place in places] == [(0, 10.0), (0, 5.0), (1, 15.0)]
 
 
 def test_what_other_workers_had_begun_is_ahead_of_all() -> None:
-    assert [place.wait_s for place in to_offer(waiting("a"), 200.0, SPEED, 4.0)] == [15.0]
+    assert [place.wait_s for place in select_offers(waiting("a"), 200.0, SPEED, 4.0)] == [15.0]
 
 
 def test_an_offer_is_bounded_and_lower_ranks_fill_it_first() -> None:
     queue = [*waiting(*("a" * 100)), *waiting(*("b" * 100), rank=1)]
-    places = to_offer(queue, 0.0, SPEED, 0.5)
-    assert len(places) == MAX_OFFERED
+    places = select_offers(queue, 0.0, SPEED, 0.5)
+    assert len(places) == MAX_PLACES
     assert {place.rank for place in places} == {0}
-    many = to_offer(waiting(*(str(n) for n in range(100))), 0.0, SPEED, 0.5)
-    assert len(many) == MAX_OFFERED
+    many = select_offers(waiting(*(str(n) for n in range(100))), 0.0, SPEED, 0.5)
+    assert len(many) == MAX_PLACES
 
 
 # ---- what is taken
@@ -86,13 +94,13 @@ def take(
     tried: object = (),
     length: int = 8,
 ) -> list[int]:
-    taken = to_take(
+    taken = select_places(
         {"busy": Offer("x", 8, there, list(places))},
         like="x",
         length=length,
         pace=pace,
         free=free,
-        tried=tried,  # type: ignore[arg-type]
+        recent=tried,  # type: ignore[arg-type]
         below=lambda n: n - 1,
     )
     return offsets(taken)
@@ -119,7 +127,9 @@ def test_a_place_that_was_tried_is_not_taken_again() -> None:
 
 def test_nothing_is_taken_of_a_worker_that_serves_something_else() -> None:
     offers = {"busy": Offer("x", 8, 0.0, [place(1)])}
-    taken = to_take(offers, like="y", length=8, pace=0.0, free=9, tried=(), below=lambda n: 0)
+    taken = select_places(
+        offers, like="y", length=8, pace=0.0, free=9, recent=(), below=lambda n: 0
+    )
     assert taken == []
 
 

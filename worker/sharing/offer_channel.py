@@ -18,7 +18,7 @@ EVERY_S: Final = 0.25
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Offering(Generic[T]):
+class OfferChannel(Generic[T]):
     """Offers of one kind. Every call raises StoreUnavailable.
 
     Attributes:
@@ -29,22 +29,22 @@ class Offering(Generic[T]):
         self._store = store
         self._pool = pool
         self._name = name
-        self._told = False
+        self._has_offer = False
 
-    async def tell(self, offer: T | None) -> None:
+    async def publish(self, offer: T | None) -> None:
         """Offer this, in place of what was offered before. None: nothing more."""
         if offer is not None:
-            self._told = True
+            self._has_offer = True
             await self._store.publish(self._pool, self._name, offer)
-        elif self._told:
+        elif self._has_offer:
             await self._store.withdraw(self._pool, self._name)
-            self._told = False
+            self._has_offer = False
 
-    async def of_others(self) -> dict[str, T]:
+    async def from_others(self) -> dict[str, T]:
         """What the other workers offer, by their names."""
-        found = await self._store.all_of(self._pool)
-        found.pop(self._name, None)
-        return found
+        offers = await self._store.all_of(self._pool)
+        offers.pop(self._name, None)
+        return offers
 
 
 async def rounds(
