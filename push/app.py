@@ -55,7 +55,7 @@ class Push:
         self.checks = write_deadline.DeadlineChecks()
         self.redis = redis
         self.pools = settings.CurrentPools(
-            config.pools, admit=lambda added: pool_topics.check(clients.offsets, added)
+            config.pools, admit=lambda pools: pool_topics.check(clients.offsets, pools)
         )
         self.delivery = delivery.Delivery(
             clients,
@@ -114,7 +114,9 @@ class Push:
             "draining": self.draining.begun,
         }
 
-    async def run(self, bound: socket.socket, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    async def run(
+        self, listening: socket.socket, stop: asyncio.Event, hurry: asyncio.Event
+    ) -> None:
         """Serve on `bound` until `stop`, then drain; `hurry` ends the drain.
 
         Raises:
@@ -136,7 +138,7 @@ class Push:
         try:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(part.run()) for part in parts]
-                background.append(tasks.create_task(http.serve(sockets=[bound])))
+                background.append(tasks.create_task(http.serve(sockets=[listening])))
                 telemetry.log(telemetry.Action.SERVICE_STARTED, port=config.port)
                 await stop.wait()
                 await self._drain(hurry)
@@ -167,10 +169,10 @@ async def serve(config: settings.PushSettings) -> None:
         Exception: a part failed for good; the process has to be started again.
     """
     issuers = load_issuers(config.issuers)
-    bound = listener.bind(config.host, config.port)
-    with contextlib.closing(bound):
+    listening = listener.bind(config.host, config.port)
+    with contextlib.closing(listening):
         layout = await runner.layout(config.kafka)
         clients = log_clients.over_kafka(config.kafka, config.name)
         await Push(config, issuers, layout, clients, RedisStore(config.redis)).run(
-            bound, *runner.on_signals()
+            listening, *runner.on_signals()
         )

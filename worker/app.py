@@ -59,7 +59,7 @@ ENGINE_MEMBERS: Final = (
 )
 
 
-def changed_members(before: settings.Pool, now: settings.Pool | None) -> list[str]:
+def member_changes(before: settings.Pool, now: settings.Pool | None) -> list[str]:
     """The members of a pool that changed and that a worker reads at its start. `now`: None if the
     pool is gone."""
     if now is None:
@@ -70,8 +70,8 @@ def changed_members(before: settings.Pool, now: settings.Pool | None) -> list[st
 def engine_for(s: settings.WorkerSettings) -> base.Engine:
     """The engine that the settings name. Only its own module is imported, so that a worker without
     vLLM needs no torch."""
-    made: base.Engine = importlib.import_module(engines.find(s.engine).module).create(s)
-    return made
+    engine: base.Engine = importlib.import_module(engines.find(s.engine).module).create(s)
+    return engine
 
 
 class App:
@@ -99,7 +99,7 @@ class App:
         self._connections = connections or connect(s)
         self._incarnation = f"{s.name}/{uuid.uuid4().hex[:12]}"
         self.status = Status()
-        self.pools = settings.CurrentPools(s.pools, changed=self._pools_changed)
+        self.pools = settings.CurrentPools(s.pools, changed=self._on_pools)
         if isinstance(self._engine, base.Remote):
             remote = self._engine
             self.status.trouble = lambda: remote.trouble
@@ -112,17 +112,17 @@ class App:
             Workers(self._connections.redis), s, self.status, self._engine, self._incarnation
         )
         self._leaving = asyncio.Event()
-        self._refused = False
+        self._arguments_refused = False
         self._engine_started = asyncio.Event()
         self._began = time.monotonic()
         self._context: WorkerContext | None = None
         self._responses: RunningResponses | None = None
         self._consumer: RequestConsumer | None = None
 
-    def _pools_changed(self, catalog: settings.Catalog) -> None:
+    def _on_pools(self, catalog: settings.Catalog) -> None:
         name = self._settings.pool
         before, now = self._settings.pools.pool(name), catalog.pool(name)
-        members = changed_members(before, now) if before is not None else []
+        members = member_changes(before, now) if before is not None else []
         if set(catalog.stands_in_for(name)) != set(self._settings.stands_in_for):
             members.append("fallback of another pool")
         if members:
@@ -131,14 +131,14 @@ class App:
     def _price(self, model: str) -> settings.Price | None:
         """The price of a model, as it is now. It may be one of another pool, which answered a
         request of this one."""
-        found = self.pools.catalog.find(model)
-        return found[0].price if found is not None else None
+        match = self.pools.catalog.find(model)
+        return match[0].price if match is not None else None
 
     def _answers_live_s(self) -> float:
         """For how long the pool's answers may be given again, as it is now; 0: they are not."""
         pool = self.pools.catalog.pool(self._settings.pool)
-        kept = pool.cached_answers if pool is not None else None
-        return kept.ttl_s if kept is not None else 0.0
+        cache = pool.cached_answers if pool is not None else None
+        return cache.ttl_s if cache is not None else 0.0
 
     def leave(self) -> None:
         """Drain and end; the first step of an orderly end."""
@@ -150,17 +150,15 @@ class App:
         Raises:
             settings.Misconfigured: the admin address is taken.
         """
-        chosen = self._settings
+        s = self._settings
         admin_server = (
-            admin.AdminServer(chosen.host, chosen.admin_port, self.status.readiness)
-            if chosen.admin_port
-            else None
+            admin.AdminServer(s.host, s.admin_port, self.status.readiness) if s.admin_port else None
         )
         telemetry.log(
             telemetry.Action.SERVICE_STARTED,
-            pool=chosen.pool,
-            engine=chosen.engine,
-            model=chosen.model_name,
+            pool=s.pool,
+            engine=s.engine,
+            model=s.model_name,
             incarnation=self._incarnation,
         )
         async with asyncio.TaskGroup() as tasks:
@@ -181,7 +179,7 @@ class App:
             state=self.status.state.value,
             detail=self.status.detail,
         )
-        if self._refused:
+        if self._arguments_refused:
             return 2
         return 1 if self.status.failed else 0
 
@@ -219,7 +217,7 @@ class App:
         background.append(tasks.create_task(context.tail.run(), name="tail"))
         health = Health(lambda: self._connections.offsets.ends(topics.TOKENS, [0]))
         background.append(tasks.create_task(health.run(), name="health"))
-        teller = QueuePublisher(
+        publisher = QueuePublisher(
             Queues(self._connections.redis),
             self._settings.pool,
             self._settings.models,
@@ -228,14 +226,14 @@ class App:
             consumer.set_aside,
             consumer.overflow,
         )
-        background.append(tasks.create_task(teller.run(), name="queue-teller"))
+        background.append(tasks.create_task(publisher.run(), name="queue-publisher"))
         prefixes = PrefixPublisher(
             Prefixes(self._connections.redis_cache),
             context.prefixes,
             pool=self._settings.pool,
             incarnation=self._incarnation,
         )
-        background.append(tasks.create_task(prefixes.run(), name="prefix-teller"))
+        background.append(tasks.create_task(prefixes.run(), name="prefix-publisher"))
         context.steady_s = lambda: health.steady_s
         self.status.kafka = lambda: (
             health.answers
@@ -277,7 +275,7 @@ class App:
             await self._engine.start()
             not_offered = await self._try_fields()
         except base.EngineDead as error:
-            self._refused = isinstance(error, base.ArgumentRefused)
+            self._arguments_refused = isinstance(error, base.ArgumentRefused)
             self.status.fail(f"the engine did not start: {error}")
             self._engine.dead.set()
             return None
@@ -341,7 +339,7 @@ class App:
             weight=weight_in(s.weights),
         )
         if isinstance(self._engine, base.Remote):
-            self._engine.on_bound = engine_slots.restrict
+            self._engine.on_limit = engine_slots.restrict
         tail = Tail(connections.reader, connections.replays, connections.offsets, identity, clock)
         context = WorkerContext(
             incarnation=self._incarnation,

@@ -152,15 +152,15 @@ async def test_the_blocks_of_a_prompt_are_held_until_the_cache_is_reset(
     assert blocks is not None
     keys = blocks.keys(prompt, engine.prefix_scope(request))
     whole = len(keys)
-    assert (blocks.held(keys), whole > 2) == (0, True)
+    assert (blocks.prefix_length(keys), whole > 2) == (0, True)
     await answer(engine, request)
-    await eventually(lambda: blocks.held(keys) == whole, "all full blocks are held")
-    assert blocks.held(blocks.keys(prompt, ("another tenant",))) == 0
+    await eventually(lambda: blocks.prefix_length(keys) == whole, "all full blocks are held")
+    assert blocks.prefix_length(blocks.keys(prompt, ("another tenant",))) == 0
     cached = (await steps_of(engine, request))[-1].cached_tokens
     assert cached in (whole * blocks.size, (whole - 1) * blocks.size)
     assert await engine._llm.reset_prefix_cache()
     await answer(engine, ask("And you?", max_tokens=1))  # vLLM tells at its next step
-    await eventually(lambda: blocks.held(keys) == 0, "none is held")
+    await eventually(lambda: blocks.prefix_length(keys) == 0, "none is held")
 
 
 async def test_a_slot_goes_to_the_higher_class_although_others_wait_longer(

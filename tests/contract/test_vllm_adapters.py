@@ -92,4 +92,4 @@ async def test_an_answer_goes_on_with_its_adapter(engine: vllm.VLLM) -> None:
 
 async def test_what_cannot_be_loaded_is_refused_by_name(engine: vllm.VLLM, tmp_path: Path) -> None:
     with pytest.raises(base.ArgumentRefused, match=r"adapters\.green: .*No adapter found"):
-        await vllm_adapters.loaded(engine._llm, {"green": str(tmp_path)})
+        await vllm_adapters.load(engine._llm, {"green": str(tmp_path)})

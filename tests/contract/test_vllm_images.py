@@ -171,14 +171,14 @@ async def test_a_text_does_not_wait_for_an_image_before_it(
     engine: vllm.VLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    decode = vllm_images.decoded
+    decode = vllm_images.decode
 
     def held(part: Any) -> Any:
         begun.set()
         go_on.wait()
         return decode(part)
 
-    monkeypatch.setattr(vllm_images, "decoded", held)
+    monkeypatch.setattr(vllm_images, "decode", held)
     seeing = asyncio.create_task(engine.encode(ask(shown(pictures.png(1)))))
     try:
         await asyncio.to_thread(begun.wait)

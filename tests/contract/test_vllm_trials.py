@@ -78,7 +78,7 @@ async def test_an_engine_that_knows_tools_takes_every_field(model: Model, tmp_pa
     key = engine.trial_key()
     assert key
     found = await run(engine, TrialResults(tmp_path, key))
-    assert (found.not_offered, found.untried) == ({}, [])
+    assert (found.not_offered, found.undecided) == ({}, [])
     assert {"seed", "grammar", "tools"} <= {*found.results.verdicts}
     assert {*(await run(engine, TrialResults(tmp_path, key))).results.verdicts.values()} == {
         Verdict.TAKEN
@@ -92,7 +92,7 @@ async def test_with_speculative_decoding_what_vllm_refuses_is_found_and_it_serve
 ) -> None:
     async with started(engines, **SPECULATIVE) as engine:
         found = await run(engine, TrialResults(tmp_path, str(engine.trial_key())))
-        assert found.untried == []
+        assert found.undecided == []
         assert found.not_offered["min_p"] is Verdict.REFUSED
         assert found.not_offered["logit_bias"] is Verdict.REFUSED
         assert "temperature" not in found.not_offered
@@ -119,6 +119,6 @@ async def test_an_engine_whose_process_ends_with_a_field_is_started_again(
             results.decide(row.name, Verdict.TAKEN)
     async with started(engines, Killed) as engine:
         found = await run(engine, results)
-        assert (found.not_offered, found.untried) == ({"stop": Verdict.FATAL}, [])
+        assert (found.not_offered, found.undecided) == ({"stop": Verdict.FATAL}, [])
         assert not engine.dead.is_set()
         assert await answered(engine) > 0

@@ -145,7 +145,7 @@ class GenerationInput:
     copied: int = 0
     rank: int = 0
 
-    async def whole(self) -> records.Request:
+    async def with_files(self) -> records.Request:
         """The request with its files, which may take megabytes: not to be kept.
 
         Raises:
@@ -338,13 +338,13 @@ class Remote(PlainText):
     trouble = ""
 
     def __init__(self) -> None:
-        self.on_bound: Callable[[int], None] = lambda _bound: None
+        self.on_limit: Callable[[int], None] = lambda _bound: None
 
 
 def metadata(request: records.Request) -> dict[str, Any]:
     """The client's metadata, from the echoed response object."""
-    found = request.echo.get("metadata")
-    return found if isinstance(found, dict) else {}
+    members = request.echo.get("metadata")
+    return members if isinstance(members, dict) else {}
 
 
 def check_length(prompt_tokens: int, max_model_len: int) -> None:
@@ -415,6 +415,6 @@ def check_features(
     Raises:
         Refused: unsupported_parameter; the message names the field.
     """
-    refused = lacking(request, features, not_offered)
-    if refused is not None:
-        raise refused
+    refusal = lacking(request, features, not_offered)
+    if refusal is not None:
+        raise refusal

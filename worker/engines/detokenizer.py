@@ -26,19 +26,22 @@ class Detokenizer:
         self._skip = skip_special_tokens
         self._stream = _new_stream(self._skip)
         self._context: list[int] = []
-        self._held: list[int] = []
+        self._withheld_ids: list[int] = []
         self.push(behind[-_CONTEXT_IDS:])
-        self._held.clear()
+        self._withheld_ids.clear()
 
     def push(self, ids: Sequence[int]) -> str:
         return "".join(map(self._one, ids))
 
     def flush(self) -> str:
-        if not self._held:
+        if not self._withheld_ids:
             return ""
         before = self._decode(self._context)
-        held, self._held = self._decode(self._context + self._held)[len(before) :], []
-        return held
+        rest, self._withheld_ids = (
+            self._decode(self._context + self._withheld_ids)[len(before) :],
+            [],
+        )
+        return rest
 
     def _one(self, token: int) -> str:
         try:
@@ -49,10 +52,10 @@ class Detokenizer:
             # vLLM does the same: a new decoder starts after the sequence that is no text.
             self._stream = _new_stream(self._skip)
             text = self._stream.step(self._tokenizer, token)
-        self._held.append(token)
+        self._withheld_ids.append(token)
         if not text:
             return ""
-        self._context, self._held = (self._context + self._held)[-_CONTEXT_IDS:], []
+        self._context, self._withheld_ids = (self._context + self._withheld_ids)[-_CONTEXT_IDS:], []
         return str(text)
 
     def _decode(self, ids: list[int]) -> str:

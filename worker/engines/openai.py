@@ -118,7 +118,7 @@ class OpenAI(base.Remote):
         # Whether its model reads images only the server knows; it says so when asked.
         self.features: frozenset[Feature] = frozenset({"images"})
         self._model = model
-        self._asked_continuation = continuation
+        self._continuation_setting = continuation
         self._credentials = credentials
         self._client = httpx.AsyncClient(
             base_url=_base(url),
@@ -137,12 +137,12 @@ class OpenAI(base.Remote):
         """Wait until the server answers, with the credential that it has to take: it may still be
         loading its model, and a key may be on its way. Then find out what it can do."""
 
-        def failed(error: Exception) -> None:
-            self._trouble(str(error) or type(error).__name__)
+        def on_failure(error: Exception) -> None:
+            self._report_trouble(str(error) or type(error).__name__)
 
         again = (httpx.TransportError, base.Transient)
-        await retry_until(self._probe, on=again, pause_s=PROBE_PAUSE_S, failed=failed)
-        await retry_until(self._find_out, on=again, pause_s=PROBE_PAUSE_S, failed=failed)
+        await retry_until(self._probe, on=again, pause_s=PROBE_PAUSE_S, failed=on_failure)
+        await retry_until(self._find_out, on=again, pause_s=PROBE_PAUSE_S, failed=on_failure)
 
     async def _probe(self) -> None:
         answer = await self._client.get("models", timeout=PROBE_S)
@@ -161,12 +161,12 @@ class OpenAI(base.Remote):
         if await openai_canary.tools(self._ask):
             features.add("tools")
         self.features = frozenset(features)
-        self._counts = await self._counted("one two three") is not None
+        self._counts = await self._server_count("one two three") is not None
 
     async def _continuation_offered(self) -> openai_canary.Continuation:
-        if self._asked_continuation == "auto":
+        if self._continuation_setting == "auto":
             return await openai_canary.continuation(self._ask)
-        return openai_canary.Continuation(offered=self._asked_continuation == "on")
+        return openai_canary.Continuation(offered=self._continuation_setting == "on")
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """See `openai_canary.Ask`.
@@ -185,13 +185,13 @@ class OpenAI(base.Remote):
             return _object(answer)
         error = openai_answers.failure(status, answer.headers, answer.content)
         if isinstance(error, openai_answers.Overloaded):
-            self._leave_alone(error)
+            self._back_off(error)
             await asyncio.sleep(min(error.pause_s, openai_pace.MAX_CLOSED_S))
             raise error
         if isinstance(error, openai_answers.Misconfigured):
-            self._trouble(error.told)
+            self._report_trouble(error.trouble)
             if status in (401, 403):
-                raise base.Transient(error.told)
+                raise base.Transient(error.trouble)
         if status in (502, 504):
             raise error
         return None
@@ -225,49 +225,51 @@ class OpenAI(base.Remote):
         return openai_items.Parser()
 
     async def _stream(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
-        text = self._continued(job)
+        text = self._text_so_far(job)
         closed_s = self._pace.closed_s(time.monotonic())
         if closed_s:
             raise base.Busy("the server has refused others a moment ago", closed_s)
         try:
             request = job.request
-            given = text_of(request.messages[-1]["content"]) if request.continue_final else ""
-            text = given + text
+            prefix = text_of(request.messages[-1]["content"]) if request.continue_final else ""
+            text = prefix + text
             # A space belongs to the token of the next word: text that ends with one is odd to a
             # model. So it is left out, and the model says it again.
-            sent = text.rstrip(" " if self._continuation.keeps_space else None)
-            made = await self._tokens(sent[len(given) :])
-            begun = openai_answers.Begun(made, text[len(sent) :])
-            left = job.max_tokens - begun.tokens
-            request = await job.whole()
-            body = openai_body.body(request, self._model, max(1, left), sent, begun.tokens)
+            prompt_text = text.rstrip(" " if self._continuation.keeps_space else None)
+            token_count = await self._tokens(prompt_text[len(prefix) :])
+            so_far = openai_answers.Prefix(token_count, text[len(prompt_text) :])
+            remaining = job.max_tokens - so_far.tokens
+            request = await job.with_files()
+            body = openai_body.body(
+                request, self._model, max(1, remaining), prompt_text, so_far.tokens
+            )
             if (
                 self._counts
             ):  # it is vLLM, whose shared prefix cache would tell tenants by its speed
                 body["cache_salt"] = request.owner.cache_scope
-            async with aclosing(self._answer(body, begun, job)) as answer:
+            async with aclosing(self._answer(body, so_far, job)) as answer:
                 async for step in answer:
-                    if left > 0:
+                    if remaining > 0:
                         yield step
                     elif step.finish:  # of the one token only the count of the prompt is wanted
                         assert step.usage is not None
-                        usage = replace(step.usage, output_tokens=begun.tokens)
+                        usage = replace(step.usage, output_tokens=so_far.tokens)
                         yield base.Step((), "length", step.cached_tokens, usage)
         except _UNREACHABLE as error:
-            away = openai_answers.Overloaded(f"no connection to the server ({_name(error)})")
-            self._leave_alone(away)
-            raise away from error
+            overload = openai_answers.Overloaded(f"no connection to the server ({_name(error)})")
+            self._back_off(overload)
+            raise overload from error
         except (httpx.TransportError, httpx.StreamError) as error:
             raise base.Transient(f"{_name(error)}: {error}") from error
         except base.Busy as error:
-            self._leave_alone(error)
+            self._back_off(error)
             raise
         except openai_answers.Misconfigured as error:
-            self._trouble(error.told)
+            self._report_trouble(error.trouble)
             raise
 
     async def _answer(
-        self, body: dict[str, Any], begun: openai_answers.Begun, job: base.GenerationInput
+        self, body: dict[str, Any], so_far: openai_answers.Prefix, job: base.GenerationInput
     ) -> AsyncGenerator[base.Step, None]:
         self._running += 1
         try:
@@ -275,19 +277,19 @@ class OpenAI(base.Remote):
                 if answer.status_code != 200:
                     content = await answer.aread()
                     error = openai_answers.failure(answer.status_code, answer.headers, content)
-                    if begun.tokens and type(error) is base.Refused:
+                    if so_far.tokens and type(error) is base.Refused:
                         raise base.NotResumable from error  # it took what the client asked before
                     raise error
                 self.trouble = ""
-                self._pace.answered()
-                self._tell_bound()
+                self._pace.note_answer()
+                self._report_limit()
                 items = _has_items(job.request)
-                async for step in openai_answers.steps(answer.aiter_bytes(), begun, items=items):
+                async for step in openai_answers.steps(answer.aiter_bytes(), so_far, items=items):
                     yield step
         finally:
             self._running -= 1
 
-    def _continued(self, job: base.GenerationInput) -> str:
+    def _text_so_far(self, job: base.GenerationInput) -> str:
         """The text that the answer has already.
 
         Raises:
@@ -297,8 +299,8 @@ class OpenAI(base.Remote):
             return ""
         text = openai_items.text_of(job.output_so_far)
         request = job.request
-        bound = request.format is not None or request.tool_choice.mode == "required"
-        if text is None or bound or not self._continuation.offered:
+        restricted = request.format is not None or request.tool_choice.mode == "required"
+        if text is None or restricted or not self._continuation.offered:
             raise base.NotResumable
         return text
 
@@ -306,10 +308,10 @@ class OpenAI(base.Remote):
         """Tokens of a text that the server made."""
         if not text:
             return 0
-        counted = await self._counted(text) if self._counts else None
-        return counted or -(-len(text.encode()) // BYTES_PER_TOKEN)
+        count = await self._server_count(text) if self._counts else None
+        return count or -(-len(text.encode()) // BYTES_PER_TOKEN)
 
-    async def _counted(self, text: str) -> int | None:
+    async def _server_count(self, text: str) -> int | None:
         """The server's count; None if it does not count. vLLM has `/tokenize` beside `/v1`."""
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         answer = await self._client.post("../tokenize", json=body)
@@ -318,31 +320,31 @@ class OpenAI(base.Remote):
 
     # ---- the server's state ----------------------------------------------------------------------
 
-    def _leave_alone(self, error: base.Busy) -> None:
+    def _back_off(self, error: base.Busy) -> None:
         """Ask the server nothing for a while. Sets the pause of what it refused."""
         now = time.monotonic()
-        asked_s: float | None = error.pause_s
-        limited = False
+        requested_s: float | None = error.pause_s
+        rate_limit = False
         if isinstance(error, openai_answers.Overloaded):
-            asked_s, limited = error.asked_s, error.limited
-        error.pause_s = self._pace.refused(
+            requested_s, rate_limit = error.requested_s, error.rate_limit
+        error.pause_s = self._pace.note_refusal(
             now,
-            asked_s=asked_s,
+            requested_s=requested_s,
             draw=random.random(),
-            running=max(1, self._running) if limited else 0,
+            running=max(1, self._running) if rate_limit else 0,
         )
-        self._trouble(str(error))
-        self._tell_bound()
+        self._report_trouble(str(error))
+        self._report_limit()
         loop = asyncio.get_running_loop()
-        loop.call_later(self._pace.closed_s(now) + OPEN_AFTER_S, self._tell_bound)
+        loop.call_later(self._pace.closed_s(now) + OPEN_AFTER_S, self._report_limit)
 
-    def _tell_bound(self) -> None:
-        self.on_bound(self._pace.bound(time.monotonic()))
+    def _report_limit(self) -> None:
+        self.on_limit(self._pace.limit_now(time.monotonic()))
 
-    def _trouble(self, told: str) -> None:
-        if told != self.trouble:
-            telemetry.log(telemetry.Action.WAITING, reason=told, upstream=self._model)
-        self.trouble = told
+    def _report_trouble(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            telemetry.log(telemetry.Action.WAITING, reason=trouble, upstream=self._model)
+        self.trouble = trouble
 
 
 def _has_items(request: records.Request) -> bool:
@@ -352,10 +354,10 @@ def _has_items(request: records.Request) -> bool:
 
 def _object(answer: httpx.Response) -> dict[str, Any] | None:
     try:
-        found = answer.json()
+        content = answer.json()
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _name(error: Exception) -> str:
@@ -363,5 +365,5 @@ def _name(error: Exception) -> str:
 
 
 def _base(url: str) -> str:
-    parsed = httpx.URL(url)
-    return str(parsed.copy_with(path="/v1/")) if parsed.path in ("", "/") else f"{url.rstrip('/')}/"
+    parts = httpx.URL(url)
+    return str(parts.copy_with(path="/v1/")) if parts.path in ("", "/") else f"{url.rstrip('/')}/"

@@ -32,26 +32,28 @@ class Misconfigured(base.Refused):
     """The server refuses what its operator has set, not what the client asks. `told`: what the
     operator must know."""
 
-    def __init__(self, code: str, message: str, told: str) -> None:
+    def __init__(self, code: str, message: str, trouble: str) -> None:
         super().__init__(code, message)
-        self.told = told
+        self.trouble = trouble
 
 
 class Overloaded(base.Busy):
     """The server has too much to do or is not there. `asked_s`: the pause that it asks for, None
     for none. `limited`: it says that it gets too many requests."""
 
-    def __init__(self, why: str, asked_s: float | None = None, *, limited: bool = False) -> None:
-        told = (
+    def __init__(
+        self, why: str, requested_s: float | None = None, *, rate_limit: bool = False
+    ) -> None:
+        client_error = (
             ("rate_limit_exceeded", "The model's server has too many requests.")
-            if limited
+            if rate_limit
             else ("server_error", "The model's server is not available.")
         )
-        super().__init__(why, asked_s or 0.0, *told)
-        self.asked_s, self.limited = asked_s, limited
+        super().__init__(why, requested_s or 0.0, *client_error)
+        self.requested_s, self.rate_limit = requested_s, rate_limit
 
 
-class Begun(NamedTuple):
+class Prefix(NamedTuple):
     """What an answer has already.
 
     Attributes:
@@ -88,24 +90,24 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 def _time(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _failure(status: int, error: dict[str, Any], pause_s: float | None) -> base.EngineError:
     code, message = error.get("code"), error.get("message")
     if status in (401, 403):
         # The server's own words may hold a part of the key.
-        told = f"the server refuses the credential ({status})"
+        trouble = f"the server refuses the credential ({status})"
         text = "The model's server refuses the credential of this deployment."
-        return Misconfigured("engine_unauthorized", text, told)
+        return Misconfigured("engine_unauthorized", text, trouble)
     if "insufficient_quota" in (code, error.get("type")):
-        told = "the server says that the quota is used up (insufficient_quota)"
-        return Misconfigured("engine_unauthorized", "The model's quota is used up.", told)
+        trouble = "the server says that the quota is used up (insufficient_quota)"
+        return Misconfigured("engine_unauthorized", "The model's quota is used up.", trouble)
     if status in (429, 503):
-        return Overloaded(f"the server answered {status}", pause_s, limited=status == 429)
+        return Overloaded(f"the server answered {status}", pause_s, rate_limit=status == 429)
     if status in _WRONG_REQUEST:
         text = str(message or f"The model's server refused the request ({status}).")
         if code not in _CODES:
@@ -122,17 +124,17 @@ def _failure(status: int, error: dict[str, Any], pause_s: float | None) -> base.
 def _error_in(content: bytes) -> dict[str, Any]:
     """The error object of a body; empty if it has none."""
     try:
-        told = json.loads(content)
+        members = json.loads(content)
     except ValueError:
         return {}
-    told = told.get("error", told) if isinstance(told, dict) else {}
-    if isinstance(told, str):
-        return {"message": told}
-    return told if isinstance(told, dict) else {}
+    members = members.get("error", members) if isinstance(members, dict) else {}
+    if isinstance(members, str):
+        return {"message": members}
+    return members if isinstance(members, dict) else {}
 
 
 async def steps(
-    content: AsyncIterator[bytes], begun: Begun, *, items: bool
+    content: AsyncIterator[bytes], so_far: Prefix, *, items: bool
 ) -> AsyncIterator[base.Step]:
     """Chunks to steps. The last step waits for the usage, which comes after the finish reason.
 
@@ -144,7 +146,7 @@ async def steps(
         EngineError: the stream is not whole.
     """
     finish, usage, chunks = None, None, 0
-    writer, space = openai_items.Writer(), begun.space
+    writer, space = openai_items.Writer(), so_far.space
     async for line in _lines(content):
         chunk = _chunk(line)
         if chunk is None:
@@ -156,7 +158,7 @@ async def steps(
         choice = (chunk.get("choices") or [{}])[0]
         delta = choice.get("delta") or {}
         finish = choice.get("finish_reason") or finish
-        if begun.tokens and _thinks(delta):
+        if so_far.tokens and _thinks(delta):
             raise base.NotResumable
         try:
             ids = writer.delta(delta, items=items)
@@ -167,10 +169,12 @@ async def steps(
         space = "" if ids else space
         chunks += bool(delta.get("content") or _thinks(delta) or delta.get("tool_calls"))
         yield base.Step(ids)
-    yield _last(finish, usage, chunks, begun)
+    yield _last(finish, usage, chunks, so_far)
 
 
-def _last(finish: str | None, usage: records.Usage | None, chunks: int, begun: Begun) -> base.Step:
+def _last(
+    finish: str | None, usage: records.Usage | None, chunks: int, so_far: Prefix
+) -> base.Step:
     if finish is None:
         raise base.Transient("the server's stream ended without a finish reason")
     if finish in ("error", "abort"):
@@ -178,28 +182,28 @@ def _last(finish: str | None, usage: records.Usage | None, chunks: int, begun: B
     if finish == "content_filter":
         raise base.Refused("content_filter", "The model's server has filtered the answer.")
     # A server that counts nothing sends about one token per chunk.
-    found = usage or records.Usage(output_tokens=chunks)
+    counts = usage or records.Usage(output_tokens=chunks)
     whole = records.Usage(
-        max(0, found.input_tokens - begun.tokens),
-        found.output_tokens + begun.tokens,
-        min(found.cached_tokens, max(0, found.input_tokens - begun.tokens)),
-        found.reasoning_tokens,
+        max(0, counts.input_tokens - so_far.tokens),
+        counts.output_tokens + so_far.tokens,
+        min(counts.cached_tokens, max(0, counts.input_tokens - so_far.tokens)),
+        counts.reasoning_tokens,
     )
     return base.Step((), "length" if finish == "length" else "stop", whole.cached_tokens, whole)
 
 
 async def _lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The lines of a stream. Only a line feed ends one: text in JSON may hold other separators."""
-    held = b""
+    rest = b""
     async for piece in content:
-        *whole, held = (held + piece).split(b"\n")
+        *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             if line.strip():
                 yield line.strip()
-        if len(held) > MAX_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             raise base.Transient("the server sent a line that is too long")
-    if held.strip():
-        yield held.strip()
+    if rest.strip():
+        yield rest.strip()
 
 
 def _chunk(line: bytes) -> dict[str, Any] | None:
@@ -237,14 +241,14 @@ def _thinks(delta: dict[str, Any]) -> bool:
 
 
 def _usage(chunk: dict[str, Any]) -> records.Usage | None:
-    found = chunk.get("usage")
-    if not isinstance(found, dict):
+    counts = chunk.get("usage")
+    if not isinstance(counts, dict):
         return None
-    prompt = found.get("prompt_tokens_details") or {}
-    answer = found.get("completion_tokens_details") or {}
+    prompt = counts.get("prompt_tokens_details") or {}
+    answer = counts.get("completion_tokens_details") or {}
     return records.Usage(
-        _count(found.get("prompt_tokens")),
-        _count(found.get("completion_tokens")),
+        _count(counts.get("prompt_tokens")),
+        _count(counts.get("completion_tokens")),
         _count(prompt.get("cached_tokens")),
         _count(answer.get("reasoning_tokens")),
     )

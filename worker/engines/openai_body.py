@@ -16,7 +16,11 @@ CONTINUED: Final = {"continue_final_message": True, "add_generation_prompt": Fal
 
 
 def body(
-    request: records.Request, model: str, max_tokens: int, begun: str = "", made: int = 0
+    request: records.Request,
+    model: str,
+    max_tokens: int,
+    text_so_far: str = "",
+    tokens_so_far: int = 0,
 ) -> dict[str, Any]:
     """The body.
 
@@ -30,10 +34,10 @@ def body(
         Refused: the server takes no such format.
     """
     s = request.sampling
-    said = request.messages[:-1] if request.continue_final else request.messages
-    asked: dict[str, Any] = {
+    messages = request.messages[:-1] if request.continue_final else request.messages
+    members: dict[str, Any] = {
         "model": model,
-        "messages": chat(said),
+        "messages": chat(messages),
         "max_tokens": max_tokens,
         "temperature": s.temperature,
         "top_p": s.top_p,
@@ -45,22 +49,22 @@ def body(
         "frequency_penalty": s.frequency_penalty or None,
         "stop": list(s.stop) or None,
         # The same seed for the rest would draw what it drew for the beginning.
-        "seed": None if s.seed is None else s.seed + made,
+        "seed": None if s.seed is None else s.seed + tokens_so_far,
         "logit_bias": s.logit_bias or None,
         # vLLM's own, and of most servers beside it.
         "top_k": s.top_k or None,
         "min_p": s.min_p or None,
         "repetition_penalty": s.repetition_penalty if s.repetition_penalty != 1 else None,
-        "min_tokens": min(max(0, s.min_tokens - made), max_tokens) or None,
+        "min_tokens": min(max(0, s.min_tokens - tokens_so_far), max_tokens) or None,
         "ignore_eos": s.ignore_eos or None,
         "response_format": _format(request.format) if request.format else None,
         **_tools(request),
     }
-    asked |= {k: v for k, v in optional.items() if v is not None}
-    if begun:
-        asked["messages"] = [*asked["messages"], {"role": "assistant", "content": begun}]
-        asked |= CONTINUED
-    return asked
+    members |= {k: v for k, v in optional.items() if v is not None}
+    if text_so_far:
+        members["messages"] = [*members["messages"], {"role": "assistant", "content": text_so_far}]
+        members |= CONTINUED
+    return members
 
 
 def _format(form: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ WORD: Final = "zyzzyva"
 TOOL: Final = "ring_bell"
 _MOST_TOKENS: Final = 256  # a model may think before it answers
 _USER: Final = {"role": "user", "content": "Count from one to nine, in words."}
-_BEGUN: Final = "one two three"
+_PREFIX: Final = "one two three"
 _SCHEMA: Final = {
     "type": "object",
     "properties": {"word": {"type": "string", "enum": [WORD]}},
@@ -72,20 +72,20 @@ async def continuation(ask: Ask) -> Continuation:
         last = [{"role": "assistant", "content": text}] if text else []
         answer = await ask({"messages": [_USER, *last], "max_tokens": 1, "temperature": 0, **more})
         usage = (answer or {}).get("usage")
-        found = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        return found if isinstance(found, int) else 0
+        count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return count if isinstance(count, int) else 0
 
-    continued = await prompt_tokens(_BEGUN, **openai_body.CONTINUED)
-    if not 0 < continued < await prompt_tokens(_BEGUN):
+    open_length = await prompt_tokens(_PREFIX, **openai_body.CONTINUED)
+    if not 0 < open_length < await prompt_tokens(_PREFIX):
         return NO_CONTINUATION
-    ended = await prompt_tokens(_BEGUN, add_generation_prompt=False)
-    if not 0 < await prompt_tokens("") < continued < ended:
+    closed_length = await prompt_tokens(_PREFIX, add_generation_prompt=False)
+    if not 0 < await prompt_tokens("") < open_length < closed_length:
         return NO_CONTINUATION
     # Counts that are not the same again say nothing: some servers leave out what they have cached.
-    if await prompt_tokens(_BEGUN, **openai_body.CONTINUED) != continued:
+    if await prompt_tokens(_PREFIX, **openai_body.CONTINUED) != open_length:
         return NO_CONTINUATION
-    spaced = await prompt_tokens(f"{_BEGUN}\n\n", **openai_body.CONTINUED)
-    return Continuation(offered=True, keeps_space=spaced > continued)
+    spaced_length = await prompt_tokens(f"{_PREFIX}\n\n", **openai_body.CONTINUED)
+    return Continuation(offered=True, keeps_space=spaced_length > open_length)
 
 
 async def formats(ask: Ask) -> bool:
@@ -118,8 +118,8 @@ async def tools(ask: Ask) -> bool:
 async def _message(ask: Ask, text: str, **more: Any) -> dict[str, Any]:
     """The message of the answer; empty if there is none."""
     question = [{"role": "user", "content": text}]
-    asked = {"messages": question, "max_tokens": _MOST_TOKENS, "temperature": 0}
-    answer = await ask(asked | more)
+    members = {"messages": question, "max_tokens": _MOST_TOKENS, "temperature": 0}
+    answer = await ask(members | more)
     try:
         message = (answer or {})["choices"][0]["message"]
     except (KeyError, IndexError, TypeError):

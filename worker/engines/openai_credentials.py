@@ -87,8 +87,8 @@ class KeyFile:
         return self._last
 
     async def instead_of(self, refused: str) -> str | None:
-        found = await self.current()
-        return found if found != refused else None
+        key = await self.current()
+        return key if key != refused else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _Token:
     """Times are monotonic seconds."""
 
     value: str
-    fetched: float
+    fetched_at: float
     renew_at: float
     expires_at: float
 
@@ -144,7 +144,7 @@ class ClientCredentials:
     async def instead_of(self, refused: str) -> str | None:
         token = self._token
         if token is None or token.value == refused:
-            if token is not None and self._clock() - token.fetched < FRESH_S:
+            if token is not None and self._clock() - token.fetched_at < FRESH_S:
                 return None
             token = await self._another_than(token, refused=True)
         return token.value if token.value != refused else None
@@ -154,14 +154,14 @@ class ClientCredentials:
             if self._token is not None and self._token is not old:
                 return self._token  # the one that waited before has fetched it
             try:
-                self._token = await self._fetched()
+                self._token = await self._fetch_token()
             except base.Busy:
                 if old is None or refused or self._clock() >= old.expires_at:
                     raise
                 return old
             return self._token
 
-    async def _fetched(self) -> _Token:
+    async def _fetch_token(self) -> _Token:
         """A new token.
 
         Raises:
@@ -171,7 +171,7 @@ class ClientCredentials:
         if now < self._not_before:
             raise base.Busy("the token endpoint failed a moment ago", self._not_before - now)
         try:
-            token = _token(await self._asked(), now)
+            token = _token(await self._request_token(), now)
         except ValueError as error:
             self._failures += 1
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10))
@@ -182,7 +182,7 @@ class ClientCredentials:
         self._failures = 0
         return token
 
-    async def _asked(self) -> httpx.Response:
+    async def _request_token(self) -> httpx.Response:
         """The endpoint's answer.
 
         Raises:
@@ -213,12 +213,12 @@ class Bearer(httpx.Auth):
     async def async_auth_flow(
         self, request: httpx.Request
     ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        sent = await self._credentials.current()
-        request.headers["authorization"] = f"Bearer {sent}"
+        credential = await self._credentials.current()
+        request.headers["authorization"] = f"Bearer {credential}"
         answer = yield request
         if answer.status_code != 401:
             return
-        other = await self._credentials.instead_of(sent)
+        other = await self._credentials.instead_of(credential)
         if other is not None:
             request.headers["authorization"] = f"Bearer {other}"
             yield request
@@ -231,14 +231,14 @@ def secret_in(path: Path) -> str:
         ValueError: it cannot be read or holds something else. The text shows nothing of it.
     """
     try:
-        found = path.read_text(encoding="ascii").strip()
+        secret = path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     except UnicodeError:
-        found = ""
-    if not _CREDENTIAL.fullmatch(found):
+        secret = ""
+    if not _CREDENTIAL.fullmatch(secret):
         raise ValueError(f"{path} has to hold one line of printable ASCII without spaces")
-    return found
+    return secret
 
 
 def _token(answer: httpx.Response, asked_at: float) -> _Token:
@@ -247,21 +247,21 @@ def _token(answer: httpx.Response, asked_at: float) -> _Token:
         ValueError: the answer holds none. The text shows nothing of it but the error's code.
     """
     try:
-        told: Any = answer.json()
+        members: Any = answer.json()
     except ValueError:
-        told = None
-    told = told if isinstance(told, dict) else {}
+        members = None
+    members = members if isinstance(members, dict) else {}
     if answer.status_code != 200:
-        code = told.get("error")
-        shown = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
-        raise ValueError(f"it answered {answer.status_code}{shown}")
-    value, kind = told.get("access_token"), told.get("token_type", "bearer")
+        code = members.get("error")
+        code_text = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
+        raise ValueError(f"it answered {answer.status_code}{code_text}")
+    value, kind = members.get("access_token"), members.get("token_type", "bearer")
     if not isinstance(value, str) or not _CREDENTIAL.fullmatch(value):
         raise ValueError("its answer has no access token")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise ValueError("its token is no bearer token")
     try:
-        lifetime_s = max(0.0, float(told.get("expires_in") or "inf"))
+        lifetime_s = max(0.0, float(members.get("expires_in") or "inf"))
     except (TypeError, ValueError):
         lifetime_s = float("inf")
     early_s = min(RENEW_BEFORE_MAX_S, lifetime_s * RENEW_BEFORE)

@@ -69,8 +69,8 @@ class Writer:
         ids: list[int] = []
         if items and (thought := text_in(delta, *THOUGHTS)):
             ids += self._item(REASONING) + code_points(thought)
-        if said := text_in(delta, "content", "refusal"):
-            ids += (self._item(MESSAGE) if items else []) + code_points(said)
+        if text := text_in(delta, "content", "refusal"):
+            ids += (self._item(MESSAGE) if items else []) + code_points(text)
         for call in (delta.get("tool_calls") or []) if items else []:
             ids += self._call(call)
         return ids
@@ -82,12 +82,12 @@ class Writer:
         return [marker]
 
     def _call(self, call: Any) -> list[int]:
-        told = call if isinstance(call, dict) else {}
-        function = told.get("function")
+        members = call if isinstance(call, dict) else {}
+        function = members.get("function")
         function = function if isinstance(function, dict) else {}
         name, arguments = function.get("name"), function.get("arguments") or ""
         # Servers that send each call in one piece may leave the number out.
-        index = told.get("index")
+        index = members.get("index")
         if not isinstance(index, int):
             index = self._index + 1 if name else self._index
         if index == self._index and self._open == CALL:

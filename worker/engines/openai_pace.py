@@ -25,20 +25,22 @@ class Pace:
     """
 
     def __init__(self, most: int) -> None:
-        self.allowed = float(most)
+        self.limit = float(most)
         self._most = most
         self._failures = 0
         self._closed_until = 0.0
 
-    def bound(self, now: float) -> int:
+    def limit_now(self, now: float) -> int:
         """Responses that it may run at once now; 0 while it is not asked."""
-        return 0 if now < self._closed_until else int(self.allowed)
+        return 0 if now < self._closed_until else int(self.limit)
 
     def closed_s(self, now: float) -> float:
         """For how long it is not asked."""
         return max(0.0, self._closed_until - now)
 
-    def refused(self, now: float, *, asked_s: float | None, draw: float, running: int = 0) -> float:
+    def note_refusal(
+        self, now: float, *, requested_s: float | None, draw: float, running: int = 0
+    ) -> float:
         """The server takes nothing now. Returns the pause of the response that asked.
 
         Args:
@@ -49,15 +51,15 @@ class Pace:
         if now >= self._closed_until:
             self._failures += 1
             if running:
-                self.allowed = max(1.0, min(self.allowed, running) / 2)
-        pause_s = asked_s
+                self.limit = max(1.0, min(self.limit, running) / 2)
+        pause_s = requested_s
         if pause_s is None:
             longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
             pause_s = longest * (0.5 + draw / 2)
         self._closed_until = max(self._closed_until, now + min(pause_s, MAX_CLOSED_S))
         return pause_s
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """The server took a request."""
         self._failures = 0
-        self.allowed = min(float(self._most), self.allowed + 1 / self.allowed)
+        self.limit = min(float(self._most), self.limit + 1 / self.limit)

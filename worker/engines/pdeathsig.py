@@ -34,10 +34,10 @@ def guard() -> None:
     """Make every process that this one spawns from now on register before anything else. The
     service calls it before it starts an engine."""
     os.environ[PARENT] = str(os.getpid())
-    spawn.get_command_line = _guarded_command_line
+    spawn.get_command_line = _guard_command_line
 
 
-def _guarded_command_line(**arguments: Any) -> list[str]:
+def _guard_command_line(**arguments: Any) -> list[str]:
     """multiprocessing's command line, `python … -c PROGRAM …`, with the registration in front of
     PROGRAM. multiprocessing has no hook that runs this early."""
     line = _command_line(**arguments)
@@ -52,21 +52,21 @@ def register() -> None:
     Raises:
         OSError: the kernel refused.
     """
-    expected = _expected_parent()
-    if expected is None or expected == os.getpid():
+    parent = _parent_pid()
+    if parent is None or parent == os.getpid():
         return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != expected:  # it died before the call above, so no signal will come
+    if os.getppid() != parent:  # it died before the call above, so no signal will come
         os._exit(1)
     guard()  # for the processes that this one starts
 
 
-def _expected_parent() -> int | None:
+def _parent_pid() -> int | None:
     # Unknown while a spawned process still imports its main module.
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         return parent.pid
-    told = os.environ.get(PARENT, "")
-    return int(told) if told.isdigit() else None
+    pid = os.environ.get(PARENT, "")
+    return int(pid) if pid.isdigit() else None

@@ -82,7 +82,7 @@ def token(prompt: str, h: str, index: int, previous: int | None, nonce: str = ""
     return kind << 28 | payload
 
 
-def shown(token_id: int) -> bytes:
+def token_bytes(token_id: int) -> bytes:
     """The bytes that an id stands for."""
     kind, payload = token_id >> 28, token_id & _PAYLOAD
     if kind == WORD:
@@ -100,7 +100,7 @@ def shown(token_id: int) -> bytes:
     return b""
 
 
-def written(kind: int, raw: bytes, prompt: str, h: str, index: int, nonce: str = "") -> int:
+def text_token(kind: int, raw: bytes, prompt: str, h: str, index: int, nonce: str = "") -> int:
     """Id number `index`, which stands for one or two given bytes. Arguments as of `token`."""
     digest = hashlib.blake2b(f"{prompt}|{h}|{index}|{nonce}".encode(), digest_size=2).digest()
     two = len(raw) - 1
@@ -115,7 +115,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(b"".join(map(shown, ids)))
+        return self._decoder.decode(b"".join(map(token_bytes, ids)))
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -124,11 +124,11 @@ class Detokenizer:
 def _prompt_digest(messages: list[dict[str, Any]]) -> str:
     """Digest of a prompt. An image counts by its name: its bytes are in the record or beside it."""
     if images.any_in(messages):
-        messages = [{**m, "content": _named(m.get("content"))} for m in messages]
+        messages = [{**m, "content": _name_images(m.get("content"))} for m in messages]
     return records.prompt_digest(messages)
 
 
-def _named(content: Any) -> Any:
+def _name_images(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     bytes_of = ("data", "file")
@@ -160,32 +160,32 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 def readable_text(messages: list[dict[str, Any]]) -> str:
     """The default answer. It tells the digests of the images that it was shown."""
-    asked = _asked(messages).strip()
-    quoted = asked if len(asked) <= 40 else f"{asked[:39]}…"
+    question = _question(messages).strip()
+    quote = question if len(question) <= 40 else f"{question[:39]}…"
     digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
-    seen = f" with images {digests}" if digests else ""
+    image_note = f" with images {digests}" if digests else ""
     return (
-        f"You asked: “{quoted}”{seen} — this is the scripted engine: it answers in order, but it "
-        f"does not think."
+        f"You asked: “{quote}”{image_note} — this is the scripted engine: it answers in order, but "
+        f"it does not think."
     )
 
 
-def _asked(messages: list[dict[str, Any]]) -> str:
-    found = (str(m["content"]) for m in reversed(plain(messages)) if m["role"] == "user")
-    return next(found, "")
+def _question(messages: list[dict[str, Any]]) -> str:
+    questions = (str(m["content"]) for m in reversed(plain(messages)) if m["role"] == "user")
+    return next(questions, "")
 
 
-def _seen(request: records.Request) -> records.Request:
+def _with_digests(request: records.Request) -> records.Request:
     """The request with the digests of the files that it has, and without the files."""
     if not images.any_in(request.messages):
         return request
     _check_images(request)
 
-    def seen(part: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: value for name, value in part.items() if name != "data"}
-        return {**kept, "sha256": files.digest(base64.b64decode(part["data"]))}
+    def with_digest(part: dict[str, Any]) -> dict[str, Any]:
+        members = {name: value for name, value in part.items() if name != "data"}
+        return {**members, "sha256": files.digest(base64.b64decode(part["data"]))}
 
-    return msgspec.structs.replace(request, messages=images.map_images(request.messages, seen))
+    return msgspec.structs.replace(request, messages=images.map_images(request.messages, with_digest))
 
 
 def _check_images(request: records.Request) -> None:
@@ -201,7 +201,7 @@ def readable(messages: list[dict[str, Any]]) -> list[int]:
 def echo(messages: list[dict[str, Any]], total: int | None) -> Iterator[int]:
     """The last user message, three bytes to a token; with `total`, so many tokens of it, begun
     again at its end."""
-    ids = text_ids(_asked(messages))
+    ids = text_ids(_question(messages))
     return iter(ids) if total is None else itertools.islice(itertools.cycle(ids), total)
 
 
@@ -226,45 +226,45 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
         if _is_on(cues, "script_echo"):
             return itertools.islice(echo(request.messages, total), len(before), None)
         if request.continue_final and total is not None:
-            begun = _begun(request, total)
-            if begun is not None:
-                left = max(0, total - len(begun) - len(before))
-                rest = tokens(request.messages[:-1], [*begun, *before], nonce)
-                return itertools.islice(rest, left)
+            prefix = _greedy_prefix(request, total)
+            if prefix is not None:
+                remaining = max(0, total - len(prefix) - len(before))
+                rest = tokens(request.messages[:-1], [*prefix, *before], nonce)
+                return itertools.islice(rest, remaining)
         if request.continue_final and total is None:
             whole, text = readable_text(request.messages[:-1]), _last_text(request)
             if whole.startswith(text):
                 return iter(text_ids(whole[len(text) :])[len(before) :])
         if total is None:
             return iter(readable(request.messages)[len(before) :])
-        left = max(0, total - len(before))
-        return itertools.islice(tokens(request.messages, before, nonce), left)
-    quoted = scripted_markers.harmless(readable_text(request.messages))
+        remaining = max(0, total - len(before))
+        return itertools.islice(tokens(request.messages, before, nonce), remaining)
+    quote = scripted_markers.harmless(readable_text(request.messages))
     try:
-        runs = scripted_answers.runs(request, quoted if total is None else total)
+        runs = scripted_answers.runs(request, quote if total is None else total)
     except scripted_answers.Impossible as error:
         raise base.Refused("unsupported_parameter", str(error)) from error
-    return _filled(_slots(runs), _prompt_digest(request.messages), before, nonce)
+    return _fill(_slots(runs), _prompt_digest(request.messages), before, nonce)
 
 
 def _last_text(request: records.Request) -> str:
     return plain(request.messages[-1:])[0]["content"]
 
 
-def _begun(request: records.Request, total: int) -> list[int] | None:
+def _greedy_prefix(request: records.Request, total: int) -> list[int] | None:
     """The ids of the text that is continued, if the greedy answer to what comes before it begins
     with them; None if it does not."""
-    text, found = _last_text(request), ""
-    detokenizer, begun = Detokenizer(), list[int]()
+    text, text_so_far = _last_text(request), ""
+    detokenizer, prefix = Detokenizer(), list[int]()
     for each in itertools.islice(tokens(request.messages[:-1]), total):
-        if len(found) >= len(text):
+        if len(text_so_far) >= len(text):
             break
-        begun.append(each)
-        found += detokenizer.push((each,))
-    return begun if found == text else None
+        prefix.append(each)
+        text_so_far += detokenizer.push((each,))
+    return prefix if text_so_far == text else None
 
 
-def _filled(
+def _fill(
     slots: Iterable[tuple[int, bytes]], prompt: str, before: Sequence[int], nonce: str
 ) -> Iterator[int]:
     """Ids for the slots behind `before`."""
@@ -272,7 +272,7 @@ def _filled(
     rest = itertools.islice(slots, len(before), None)
     for index, (kind, raw) in enumerate(rest, len(before)):
         if raw:
-            previous = written(kind, raw, prompt, h, index, nonce)
+            previous = text_token(kind, raw, prompt, h, index, nonce)
         else:
             previous = token(prompt, h, index, previous, nonce)
             if kind == WORD and previous >> 28 == HALF:
@@ -304,14 +304,14 @@ def _pairs(text: str) -> Iterator[bytes]:
 def logprobs(ids: Sequence[int], top: int) -> list[records.Lp]:
     """Log probabilities of ids: made up, a function of each id alone. `top`: so many likely tokens,
     of which it is the first. A marker's token is empty."""
-    found = []
+    entries = []
     for each in ids:
         kind, payload = each >> 28, each & _PAYLOAD
-        raw, own = b"" if kind == MARKER else shown(each), -(payload % 1000 + 1) / 1000
-        words = (shown(WORD << 28 | payload + n & _PAYLOAD) for n in range(1, top))
+        raw, own = b"" if kind == MARKER else token_bytes(each), -(payload % 1000 + 1) / 1000
+        words = (token_bytes(WORD << 28 | payload + n & _PAYLOAD) for n in range(1, top))
         likely = [records.likely(word, own - n) for n, word in enumerate(words, 1)]
-        found.append(records.lp(raw, own, [records.likely(raw, own), *likely] if top else ()))
-    return found
+        entries.append(records.lp(raw, own, [records.likely(raw, own), *likely] if top else ()))
+    return entries
 
 
 def _number(cues: dict[str, Any], name: str, default: float) -> float:
@@ -321,7 +321,7 @@ def _number(cues: dict[str, Any], name: str, default: float) -> float:
         raise base.Refused("invalid_prompt", f"metadata {name} is not a number") from error
 
 
-def _sampled(cues: dict[str, Any]) -> bool:
+def _samples(cues: dict[str, Any]) -> bool:
     return _is_on(cues, "script_sampling")
 
 
@@ -331,15 +331,15 @@ def _is_on(cues: dict[str, Any], name: str) -> bool:
 
 def create(s: settings.WorkerSettings) -> Scripted:
     """The engine for these settings."""
-    made = Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
-    made.model_rev = s.script_revision
-    made.first_token_s = s.script_first_token_s
-    made.fail_every = s.script_fail_every
-    made.prefill_s = s.script_prefill_s
-    made.refuses, made.ends = s.script_refuses, s.script_ends
+    engine = Scripted(capacity=s.max_num_seqs, max_model_len=s.max_model_len)
+    engine.model_rev = s.script_revision
+    engine.first_token_s = s.script_first_token_s
+    engine.fail_every = s.script_fail_every
+    engine.prefill_s = s.script_prefill_s
+    engine.refuses, engine.ends = s.script_refuses, s.script_ends
     if s.cache == "prefix":
-        made.hold(s.script_cache_tokens)
-    return made
+        engine.hold(s.script_cache_tokens)
+    return engine
 
 
 class Scripted:
@@ -376,7 +376,7 @@ class Scripted:
         self.prefill_s = 0.0
         self.refuses: frozenset[str] = frozenset()
         self.ends: frozenset[str] = frozenset()
-        self.begun = 0
+        self.attempts = 0
         self.cached_blocks: cached_blocks.CachedBlocks | None = None
         self._cache: scripted_cache.PrefixCache | None = None
         self._computing = asyncio.Lock()
@@ -395,8 +395,8 @@ class Scripted:
     async def encode(self, request: records.Request) -> list[int]:
         answer(request)  # refuses what it cannot write
         _check_images(request)
-        said = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages))
-        ids = scripted_embeddings.text_ids(said)
+        text = "\n".join(f"{m['role']}: {m['content']}" for m in plain(request.messages))
+        ids = scripted_embeddings.text_ids(text)
         base.check_length(len(ids), self.max_model_len)
         return ids
 
@@ -405,7 +405,11 @@ class Scripted:
         return scripted_embeddings.encode(request.embed, self.max_model_len)
 
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
-        steps = self._vectors(job) if job.inputs else self._steps(job, _seen(await job.whole()))
+        steps = (
+            self._vectors(job)
+            if job.inputs
+            else self._steps(job, _with_digests(await job.with_files()))
+        )
         await base.call_with_each(steps, on_step)
 
     async def _steps(
@@ -414,52 +418,52 @@ class Scripted:
         cues = base.metadata(job.request)
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
         top = job.request.sampling.logprobs
-        sampled = _sampled(cues)
-        nonce = job.fencing_token if sampled else ""
-        made = 0
-        self.begun += 1
+        sampling = _samples(cues)
+        nonce = job.fencing_token if sampling else ""
+        count = 0
+        self.attempts += 1
         self._check_fields(job.request)
-        if self.fail_every and self.begun % self.fail_every == 0:
+        if self.fail_every and self.attempts % self.fail_every == 0:
             raise base.Refused("server_error", "scripted failure")
         self.running += 1
         try:
             await asyncio.sleep(self.first_token_s)
-            cached = await self._prefill(job)
+            hits = await self._prefill(job)
             for token_id in answer(request, job.output_so_far, nonce):
-                await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + made, pace_s))
-                made += 1
-                finish = "length" if made >= job.max_tokens else None
+                await asyncio.sleep(await self._fault(cues, len(job.output_so_far) + count, pace_s))
+                count += 1
+                finish = "length" if count >= job.max_tokens else None
                 lp = () if top is None else logprobs((token_id,), top)
-                yield base.Step((token_id,), finish, cached, logprobs=lp)
-                if made >= job.max_tokens:
+                yield base.Step((token_id,), finish, hits, logprobs=lp)
+                if count >= job.max_tokens:
                     return
-            await self._fault(cues, len(job.output_so_far) + made, pace_s)
-            yield base.Step((), "stop", cached)
+            await self._fault(cues, len(job.output_so_far) + count, pace_s)
+            yield base.Step((), "stop", hits)
         finally:
             self.running -= 1
 
     def _check_fields(self, request: records.Request) -> None:
         """Refuse, or end, as it was told to."""
         names = {row.name for row in engine_fields.rows_for(request)}
-        if refused := names & self.refuses:
-            raise base.Refused("invalid_prompt", f"scripted refusal of {min(refused)}")
+        if refusals := names & self.refuses:
+            raise base.Refused("invalid_prompt", f"scripted refusal of {min(refusals)}")
         if names & self.ends:
             self.dead.set()
             raise base.EngineDead("scripted death")
 
     def trial_key(self) -> str | None:
-        told = (sorted(self.refuses), sorted(self.ends))
-        return f"{self.model_rev} {told}" if any(told) else None
+        fields = (sorted(self.refuses), sorted(self.ends))
+        return f"{self.model_rev} {fields}" if any(fields) else None
 
     async def _prefill(self, job: base.GenerationInput) -> int:
         """Compute the prompt. Returns how many of its tokens were in the cache."""
-        cached, ids = 0, [*job.prompt_ids, *job.output_so_far]
+        hits, ids = 0, [*job.prompt_ids, *job.output_so_far]
         async with self._computing:
             if self._cache is not None and ids:
-                cached = self._cache.use(ids, self.prefix_scope(job.request))
+                hits = self._cache.use(ids, self.prefix_scope(job.request))
             if self.prefill_s:
-                await asyncio.sleep((len(ids) - cached) / 1000 * self.prefill_s)
-        return cached
+                await asyncio.sleep((len(ids) - hits) / 1000 * self.prefill_s)
+        return hits
 
     async def _vectors(self, job: base.GenerationInput) -> AsyncGenerator[base.Step, None]:
         """With the pace and the faults of tokens, by the number of vectors."""
@@ -468,10 +472,10 @@ class Scripted:
         pace_s = _number(cues, "script_pace_ms", PACE_MS) / 1000
         self.running += 1
         try:
-            for made, ids in enumerate(job.inputs, 1):
-                await asyncio.sleep(await self._fault(cues, made - 1, pace_s))
+            for count, ids in enumerate(job.inputs, 1):
+                await asyncio.sleep(await self._fault(cues, count - 1, pace_s))
                 vector = scripted_embeddings.vector(ids, job.request.embed.dimensions)
-                finish = "stop" if made == len(job.inputs) else None
+                finish = "stop" if count == len(job.inputs) else None
                 yield base.Step((), finish, vectors=(vector,))
         finally:
             self.running -= 1
@@ -484,8 +488,8 @@ class Scripted:
 
     def repeatable(self, request: records.Request) -> str | None:
         cues = base.metadata(request)
-        said = sorted((name, cue) for name, cue in cues.items() if name.startswith("script_"))
-        return None if _sampled(cues) else repr(said)
+        script = sorted((name, cue) for name, cue in cues.items() if name.startswith("script_"))
+        return None if _samples(cues) else repr(script)
 
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
         return (request.owner.cache_scope,)

@@ -71,10 +71,10 @@ class _Answer:
     def __init__(self, request: records.Request, otherwise: Run) -> None:
         self._request = request
         self._otherwise = otherwise
-        self._allowed = _allowed(request)
+        self._tools = _callable_tools(request)
 
     def all(self) -> list[Run]:
-        found: list[Run] = []
+        runs: list[Run] = []
         commands = self._commands()
         reasons = self._request.reasoning is not None
         if reasons and self._request.reasoning.get("effort") != "none":  # type: ignore[union-attr]
@@ -85,42 +85,42 @@ class _Answer:
         spoken = False
         for each in commands:
             if each.verb == "think":
-                found += [scripted_markers.THINK, *_words(each.rest), scripted_markers.END]
+                runs += [scripted_markers.THINK, *_words(each.rest), scripted_markers.END]
             elif each.verb == "call":
-                found += self._call(self._allowed[each.name], each.rest)
+                runs += self._call(self._tools[each.name], each.rest)
             elif not spoken:
-                found += self._message(each)
+                runs += self._message(each)
                 spoken = self._request.format is not None
-        return found
+        return runs
 
     def _commands(self) -> list[Command]:
         """What is to be done, as the request allows it."""
-        found = self._asked()
-        if not found and self._outputs():
-            found = [Command("quote", "")]
+        requested = self._requested_commands()
+        if not requested and self._outputs():
+            requested = [Command("quote", "")]
         most = self._request.max_tool_calls
         most = 1 if not self._request.parallel_tool_calls else most
-        kept, calls = [], 0
-        for each in found:
+        commands, calls = [], 0
+        for each in requested:
             if each.verb == "call":
-                if each.name not in self._allowed or calls == most:
+                if each.name not in self._tools or calls == most:
                     continue
                 calls += 1
-            kept.append(each)
-        if not calls and self._request.tool_choice.mode == "required" and self._allowed:
-            kept = [c for c in kept if c.verb == "think"]
-            kept.append(Command("call", "", next(iter(self._allowed))))
-        if not any(each.verb != "think" for each in kept):
-            kept.append(Command("otherwise", ""))
-        return kept
+            commands.append(each)
+        if not calls and self._request.tool_choice.mode == "required" and self._tools:
+            commands = [c for c in commands if c.verb == "think"]
+            commands.append(Command("call", "", next(iter(self._tools))))
+        if not any(each.verb != "think" for each in commands):
+            commands.append(Command("otherwise", ""))
+        return commands
 
-    def _asked(self) -> list[Command]:
+    def _requested_commands(self) -> list[Command]:
         """The commands that this answer is for."""
         messages = self._request.messages
         last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=None)
         if last is None:
             return []
-        done = sum("tool_calls" in m for m in messages[last + 1 :])
+        answered = sum("tool_calls" in m for m in messages[last + 1 :])
         sections: list[list[Command]] = [[]]
         for line in text_of(messages[last].get("content")).splitlines():
             command = _COMMAND.fullmatch(line.strip())
@@ -134,47 +134,47 @@ class _Answer:
                 sections[-1].append(Command(verb, rest.strip(), name))
             else:
                 sections[-1].append(Command(verb, rest))
-        return sections[done] if done < len(sections) else []
+        return sections[answered] if answered < len(sections) else []
 
     def _outputs(self) -> list[str]:
         """The outputs of tools that this answer follows."""
-        found: list[str] = []
+        outputs: list[str] = []
         for message in reversed(self._request.messages):
             if message.get("role") != "tool":
                 break
-            found.insert(0, text_of(message.get("content"))[:MAX_QUOTE])
-        return found
+            outputs.insert(0, text_of(message.get("content"))[:MAX_QUOTE])
+        return outputs
 
     def _message(self, command: Command) -> list[Run]:
         if self._request.format is not None:
-            return self._formatted(command)
+            return self._format(command)
         if command.verb == "quote":
-            return [_quoted(self._outputs())]
+            return [_quote(self._outputs())]
         return [self._otherwise] if command.verb == "otherwise" else _words(command.rest)
 
-    def _formatted(self, command: Command) -> list[Run]:
-        given = command.rest if command.verb == "json" else ""
+    def _format(self, command: Command) -> list[Run]:
+        content = command.rest if command.verb == "json" else ""
         form: dict[str, Any] = self._request.format or {}
         match form["type"]:
             case "json_schema":
-                return _value(form["schema"], given)
+                return _value(form["schema"], content)
             case "json_object":
-                return _value({"properties": {"answer": {"type": "string"}}}, given)
+                return _value({"properties": {"answer": {"type": "string"}}}, content)
             case "regex":
                 return [_matching(form["pattern"])]
             case "choice":
                 return [str(form["choices"][0])]
         raise Impossible("The scripted engine has no grammars: `format` is not supported.")
 
-    def _call(self, tool: dict[str, Any], given: str) -> list[Run]:
+    def _call(self, tool: dict[str, Any], text: str) -> list[Run]:
         kind = tool["type"]
         about = tool[kind]
         marker = scripted_markers.call(about["name"], custom=kind == "custom")
-        content = _input(about, given) if kind == "custom" else _value(about["parameters"], given)
+        content = _input(about, text) if kind == "custom" else _value(about["parameters"], text)
         return [marker, *content, scripted_markers.END]
 
 
-def _allowed(request: records.Request) -> dict[str, dict[str, Any]]:
+def _callable_tools(request: records.Request) -> dict[str, dict[str, Any]]:
     """The tools that may be called, by name."""
     choice = request.tool_choice
     if choice.mode == "none":
@@ -183,53 +183,53 @@ def _allowed(request: records.Request) -> dict[str, dict[str, Any]]:
     return {n: tool for n, tool in tools.items() if not choice.names or n in choice.names}
 
 
-def _words(given: str) -> list[Run]:
-    return [int(given)] if _is_number(given) else [scripted_markers.harmless(given)]
+def _words(text: str) -> list[Run]:
+    return [int(text)] if _is_number(text) else [scripted_markers.harmless(text)]
 
 
-def _is_number(given: str) -> bool:
-    return given.isascii() and given.isdigit() and len(given) <= 6
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-def _quoted(outputs: list[str]) -> str:
-    said = " and ".join(f"“{output}”" for output in outputs)
-    return scripted_markers.harmless(f"The tools said: {said}.")
+def _quote(outputs: list[str]) -> str:
+    quotes = " and ".join(f"“{output}”" for output in outputs)
+    return scripted_markers.harmless(f"The tools said: {quotes}.")
 
 
-def _input(about: dict[str, Any], given: str) -> list[Run]:
+def _input(about: dict[str, Any], text: str) -> list[Run]:
     """The input of a custom tool."""
     form = about.get("format") or {}
-    if not given and form.get("syntax") == "regex":
+    if not text and form.get("syntax") == "regex":
         return [_matching(form["definition"])]
-    if given.startswith('"') and isinstance(said := _decoded(given), str):
-        return [scripted_markers.harmless(said)]
-    return _words(given or str(WORDS))
+    if text.startswith('"') and isinstance(decoded := _decode(text), str):
+        return [scripted_markers.harmless(decoded)]
+    return _words(text or str(WORDS))
 
 
-def _value(schema: dict[str, Any], given: str) -> list[Run]:
+def _value(schema: dict[str, Any], text: str) -> list[Run]:
     """A value for the schema: the given one, if it is JSON."""
-    if given and not _is_number(given) and _decoded(given) is not _NO_JSON:
-        return [scripted_markers.harmless(given)]
+    if text and not _is_number(text) and _decode(text) is not _NO_JSON:
+        return [scripted_markers.harmless(text)]
     try:
         parts = scripted_values.parts(schema)
     except scripted_values.Impossible as error:
         raise Impossible("The scripted engine found no value for the schema.") from error
-    return _filled(parts, int(given) if _is_number(given) else None)
+    return _fill(parts, int(text) if _is_number(text) else None)
 
 
-def _filled(parts: list[scripted_values.Part], words: int | None) -> list[Run]:
+def _fill(parts: list[scripted_values.Part], words: int | None) -> list[Run]:
     """With so many words, shared by the free strings; the first ones get what is over."""
     free = sum(part is None for part in parts)
-    found: list[Run] = []
-    left = free * WORDS if words is None else words
+    runs: list[Run] = []
+    remaining = free * WORDS if words is None else words
     for part in parts:
         if part is not None:
-            found.append(scripted_markers.harmless(part))
+            runs.append(scripted_markers.harmless(part))
             continue
-        share = -(-left // free)
-        found.append(share)
-        left, free = left - share, free - 1
-    return found
+        share = -(-remaining // free)
+        runs.append(share)
+        remaining, free = remaining - share, free - 1
+    return runs
 
 
 def _matching(pattern: str) -> str:
@@ -242,7 +242,7 @@ def _matching(pattern: str) -> str:
 _NO_JSON: Final = object()
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -28,14 +28,14 @@ def encode(embed: records.Embed, max_model_len: int) -> list[list[int]]:
     """
     if embed.dimensions is not None and not 1 <= embed.dimensions <= DIMENSIONS:
         raise base.Refused("invalid_value", f"'dimensions' must be from 1 to {DIMENSIONS}.")
-    found = []
+    inputs = []
     for index, each in enumerate(embed.inputs, embed.first):
         ids = text_ids(each) if isinstance(each, str) else list(each)
         if embed.truncate:
             ids = ids[:max_model_len]
         base.check_input(index, len(ids), max_model_len)
-        found.append(ids)
-    return found
+        inputs.append(ids)
+    return inputs
 
 
 def vector(ids: Sequence[int], dimensions: int | None = None) -> bytes:

@@ -54,29 +54,29 @@ class Parser:
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
         self._open: Piece = Piece("m", "")
-        self._held = ""
+        self._buffer = ""
 
     def push(self, token: int) -> Sequence[Piece]:
-        return self._read(self._detokenizer.push((token,)))
+        return self._parse(self._detokenizer.push((token,)))
 
     def finish(self) -> Sequence[Piece]:
         """Text that is still held, also that of a marker which never ended."""
-        held, self._held = self._held, ""
-        return self._text(held + self._detokenizer.flush())
+        rest, self._buffer = self._buffer, ""
+        return self._text(rest + self._detokenizer.flush())
 
-    def _read(self, delta: str) -> Sequence[Piece]:
-        if not self._held:
+    def _parse(self, delta: str) -> Sequence[Piece]:
+        if not self._buffer:
             if delta != OPEN:
                 return self._text(delta)
-            self._held = delta
+            self._buffer = delta
             return ()
-        self._held += delta
-        if not self._held.endswith(CLOSE) and len(self._held) < MAX_MARKER:
+        self._buffer += delta
+        if not self._buffer.endswith(CLOSE) and len(self._buffer) < MAX_MARKER:
             return ()
-        held, self._held = self._held, ""
-        marker = _MARKER.fullmatch(held)
+        rest, self._buffer = self._buffer, ""
+        marker = _MARKER.fullmatch(rest)
         if marker is None:
-            return self._text(held)
+            return self._text(rest)
         self._open = Piece("m", "")
         if marker[1]:
             self._open = Piece("r", "")

@@ -92,13 +92,13 @@ class _Maker:
         for keyword in ("allOf", "anyOf", "oneOf"):
             if keyword in schema:
                 return self._first_of(schema[keyword], levels)
-        return self._typed(schema, levels)
+        return self._by_type(schema, levels)
 
     def _target(self, ref: str) -> Any:
-        found = self._root
+        schema = self._root
         for name in ref.split("/")[1:]:
-            found = found[name]
-        return found
+            schema = schema[name]
+        return schema
 
     def _first_of(self, branches: list[Any], levels: int) -> list[Part]:
         for branch in branches:
@@ -108,9 +108,9 @@ class _Maker:
                 continue
         raise _TooDeep
 
-    def _typed(self, schema: dict[str, Any], levels: int) -> list[Part]:
-        named = schema.get("type")
-        type_ = named[0] if isinstance(named, list) else named
+    def _by_type(self, schema: dict[str, Any], levels: int) -> list[Part]:
+        type_names = schema.get("type")
+        type_ = type_names[0] if isinstance(type_names, list) else type_names
         if type_ is None:
             type_ = "object" if "properties" in schema else "array" if "items" in schema else None
         match type_:
@@ -144,7 +144,7 @@ class _Maker:
         while further and len(members) < min(schema.get("minProperties", 0), MAX_PARTS):
             name = f"member_{len(members)}"
             members.append([f"{_json(name)}:", *self.value(further, levels - 1)])
-        return ["{", *_joined(members), "}"]
+        return ["{", *_join(members), "}"]
 
     def _array(self, schema: dict[str, Any], levels: int) -> list[Part]:
         items = [self.value(inner, levels - 1) for inner in schema.get("prefixItems", ())]
@@ -157,14 +157,14 @@ class _Maker:
         except _TooDeep:
             if len(items) < least:
                 raise
-        return ["[", *_joined(items), "]"]
+        return ["[", *_join(items), "]"]
 
 
-def _joined(values: list[list[Part]]) -> list[Part]:
-    found: list[Part] = []
+def _join(values: list[list[Part]]) -> list[Part]:
+    pieces: list[Part] = []
     for value in values:
-        found += [*([","] if found else []), *value]
-    return found
+        pieces += [*([","] if pieces else []), *value]
+    return pieces
 
 
 def _text(literal: str | None) -> list[Part]:
@@ -235,31 +235,31 @@ class _Pattern:
 
     def alternatives(self) -> str:
         """The first of `a|b|…`, up to the end or a closing parenthesis."""
-        found = self._sequence()
+        first = self._sequence()
         while self._skip("|"):
             self._sequence()
-        return found
+        return first
 
     def _sequence(self) -> str:
-        found = ""
+        text = ""
         while (char := self._peek()) not in ("", "|", ")"):
             self._at += 1
             if char in "^$":
                 continue
-            found += self._repeated(self._atom(char))
-            if len(found) > MAX_PARTS:
+            text += self._repeat(self._atom(char))
+            if len(text) > MAX_PARTS:
                 raise Impossible
-        return found
+        return text
 
-    def _repeated(self, atom: str) -> str:
+    def _repeat(self, atom: str) -> str:
         char, times = self._peek(), 1
         if char in ("*", "+", "?"):
             self._at += 1
             times = char == "+"
         elif char == "{":
-            braced = self._text[self._at + 1 : self._text.index("}", self._at)]
-            self._at += len(braced) + 2
-            times = int(braced.partition(",")[0])
+            count = self._text[self._at + 1 : self._text.index("}", self._at)]
+            self._at += len(count) + 2
+            times = int(count.partition(",")[0])
         else:
             return atom
         self._skip("?")
@@ -269,9 +269,9 @@ class _Pattern:
         if char == "(":
             if self._skip("?"):
                 self._at = self._text.index(">" if self._peek() != ":" else ":", self._at) + 1
-            found = self.alternatives()
+            text = self.alternatives()
             self._skip(")")
-            return found
+            return text
         if char == "[":
             return self._class()
         if char == "\\":
@@ -334,11 +334,11 @@ class _Pattern:
 
 def _from(ranges: list[tuple[str, str]]) -> list[str]:
     """Some characters of ranges; those that JSON must escape are avoided."""
-    found = []
+    characters = []
     for low, high in ranges:
         following = (chr(c) for c in range(ord(low), min(ord(low) + 40, ord(high) + 1)))
-        found += [c for c in following if c not in '"\\' and c >= " "]
-    return found
+        characters += [c for c in following if c not in '"\\' and c >= " "]
+    return characters
 
 
 def _is_short(char: str, short: str) -> bool:

@@ -150,8 +150,8 @@ class VLLM:
         self.max_model_len = max_model_len
         self._public_api = public_api
         self._cpu_dtype = cpu_dtype or vllm_cpu.native_dtype()
-        self._wanted_parsers = (tool_parser, reasoning_parser)
-        self._given = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
+        self._parser_settings = (tool_parser, reasoning_parser)
+        self._engine_args = engine_args if prefix_cache else {**engine_args, **NO_PREFIX_CACHE}
         self._sources = adapters
         self._adapters: dict[str, Any] = {}
         self._by_class = False
@@ -182,19 +182,19 @@ class VLLM:
         pdeathsig.guard()
         self._renew()
         loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[Any] = loop.create_future()
+        llm: asyncio.Future[Any] = loop.create_future()
         self._parent = threading.Thread(
-            target=self._load, args=(loop, loaded), name="engine-parent", daemon=True
+            target=self._load, args=(loop, llm), name="engine-parent", daemon=True
         )
         self._parent.start()
-        self._llm = await loaded
+        self._llm = await llm
         self._describe()
         if self._events is not None:
             self.cached_blocks = self._events.begin(self.config.cache_config.block_size)
             self._reading = asyncio.create_task(self._events.run())
         if self._sources and self._embeds:
             raise base.ArgumentRefused("adapters: the model makes embeddings")
-        self._adapters = await vllm_adapters.loaded(self._llm, self._sources)
+        self._adapters = await vllm_adapters.load(self._llm, self._sources)
         await self._warm_up()
         self._watcher = asyncio.create_task(self._watch())
 
@@ -243,10 +243,10 @@ class VLLM:
             raise base.EngineDead("vLLM's engine process ended") from error
         except EngineGenerateError as error:  # the public API's wrapper of any other error
             if isinstance(error.__cause__, ValueError):
-                raise _refused(error.__cause__) from error
+                raise _refusal(error.__cause__) from error
             raise base.Transient(f"vLLM failed: {type(error.__cause__).__name__}") from error
         except (VLLMClientError, ValueError) as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
 
     async def _generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         try:
@@ -258,8 +258,8 @@ class VLLM:
             prompt = vllm_request.prompt(job)
             adapter = self._adapters.get(job.request.model)
             if images.any_in(job.request.messages):
-                shown = await self._with_images(await job.whole())
-                prompt = {**shown, "prompt_token_ids": prompt["prompt_token_ids"]}
+                image_prompt = await self._with_images(await job.with_files())
+                prompt = {**image_prompt, "prompt_token_ids": prompt["prompt_token_ids"]}
             await self._run(
                 prompt,
                 vllm_request.sampling(job, outline.constraint, outline.under_it),
@@ -284,7 +284,7 @@ class VLLM:
         # Without this digest it is not known whether the template asks for the time.
         if not self.counting_digest:
             return None
-        return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._given.items())!r}"
+        return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._engine_args.items())!r}"
 
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
         adapter = (request.model,) if request.model in self._adapters else ()
@@ -353,7 +353,7 @@ class VLLM:
         parts = (
             *(vllm.__version__, torch.__version__, self.internals, self.parsers),
             *(self.model_rev, self.tokenizer_digest, self.max_model_len, self.capacity),
-            *(sorted(self._given.items()), sorted(self._sources), sorted(variables.items())),
+            *(sorted(self._engine_args.items()), sorted(self._sources), sorted(variables.items())),
             *(str(self.config.model_config.dtype), vllm_cpu.machine()),
         )
         return repr(parts)
@@ -376,20 +376,22 @@ class VLLM:
         if Path(self._model).is_dir():
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-    def _load(self, loop: asyncio.AbstractEventLoop, loaded: asyncio.Future[Any]) -> None:
+    def _load(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
         """Runs in `_parent`. It must not end before the engine: the engine's processes die with the
         thread that started them."""
         try:
             llm = self._construct()
         except base.ArgumentRefused as error:
-            loop.call_soon_threadsafe(_settle, loaded, error)
+            loop.call_soon_threadsafe(_settle, future, error)
             return
         except BaseException as error:
-            given = f" (with engine_args {', '.join(self._given)})" if self._given else ""
-            dead = base.EngineDead(f"{type(error).__name__}: {error}{given}")
-            loop.call_soon_threadsafe(_settle, loaded, dead)
+            hint = (
+                f" (with engine_args {', '.join(self._engine_args)})" if self._engine_args else ""
+            )
+            dead = base.EngineDead(f"{type(error).__name__}: {error}{hint}")
+            loop.call_soon_threadsafe(_settle, future, dead)
             return
-        loop.call_soon_threadsafe(_settle, loaded, llm)
+        loop.call_soon_threadsafe(_settle, future, llm)
         self._release.wait()
 
     def _construct(self) -> Any:
@@ -400,11 +402,11 @@ class VLLM:
 
         on_cpu = current_platform.is_cpu()
         parts = vllm_internals.PARTS + (vllm_internals.CPU_PARTS if on_cpu else ())
-        self.internals = vllm_internals.allowed(
+        self.internals = vllm_internals.usable(
             vllm.__version__, private_parts.changes(parts), public_api=self._public_api
         )
         # The model in the scheduler's process is one process.
-        in_one = self.internals and not vllm_cpu.PARALLEL.intersection(self._given)
+        in_one = self.internals and not vllm_cpu.PARALLEL.intersection(self._engine_args)
         own: dict[str, Any] = {  # with a prefix cache, unless the model can have none
             "model": self._model,
             "max_model_len": self.max_model_len,
@@ -412,25 +414,25 @@ class VLLM:
             "structured_outputs_config": dict(vllm_formats.BACKEND),
             "scheduling_policy": "priority",
             **vllm_images.ARGUMENTS,
-            **vllm_adapters.arguments(self._sources, self._given, on_cpu=on_cpu),
+            **vllm_adapters.arguments(self._sources, self._engine_args, on_cpu=on_cpu),
             **(vllm_cpu.arguments(internals=in_one, dtype=self._cpu_dtype) if on_cpu else {}),
         }
-        if vllm_kv_events.wanted(self._given):
+        if vllm_kv_events.available(self._engine_args):
             self._events = vllm_kv_events.KvEvents()
             own |= self._events.arguments()
 
-        def build(given: Mapping[str, Any]) -> Any:
-            return AsyncEngineArgs(**{**own, **given}).create_engine_config()
+        def build(arguments: Mapping[str, Any]) -> Any:
+            return AsyncEngineArgs(**{**own, **arguments}).create_engine_config()
 
-        known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
-        vllm_arguments.check_names(self._given, known, vllm.__version__)
-        config = vllm_arguments.configure(build, self._given, vllm.__version__)
+        names = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
+        vllm_arguments.check_names(self._engine_args, names, vllm.__version__)
+        config = vllm_arguments.configure(build, self._engine_args, vllm.__version__)
         self._by_class = str(config.scheduler_config.policy) == "priority"
         self._embeds = vllm_embeddings.pools(config.model_config)
         if not self._embeds:
             self._names = self._find_parsers(config.model_config)
             config.structured_outputs_config.reasoning_parser = self._names.reasoning
-        silent = bool(self._given.get("disable_log_stats"))
+        silent = bool(self._engine_args.get("disable_log_stats"))
         with vllm_cpu.cores(config, internals=in_one):
             return AsyncLLM.from_vllm_config(config, disable_log_stats=silent)
 
@@ -441,20 +443,20 @@ class VLLM:
 
         tokenizer = cached_tokenizer_from_config(model)
         template = vllm_template.Template(tokenizer)
-        found = vllm_parsers.names(
-            *self._wanted_parsers,
+        parser_names = vllm_parsers.names(
+            *self._parser_settings,
             str(getattr(model.hf_config, "model_type", "")),
             template.text,
             opens_thinking=template.opens_thinking,
         )
-        changed = private_parts.changes(vllm_internals.PARSER_PARTS)
-        found = vllm_parsers.known(found, *self._wanted_parsers, changed)
-        return vllm_parsers.fitting(found, *self._wanted_parsers, tokenizer)
+        changes = private_parts.changes(vllm_internals.PARSER_PARTS)
+        parser_names = vllm_parsers.usable(parser_names, *self._parser_settings, changes)
+        return vllm_parsers.fitting(parser_names, *self._parser_settings, tokenizer)
 
     def _describe(self) -> None:
         config = self.config.model_config
         self._tokenizer = self._llm.renderer.tokenizer
-        if vllm_images.taken(config):
+        if vllm_images.reads_images(config):
             self._tokenizer = copy.deepcopy(self._tokenizer)
         self._fast = self._tokenizer.backend_tokenizer
         weights = revision(self._model, getattr(config.hf_config, "_commit_hash", None))
@@ -465,8 +467,8 @@ class VLLM:
         if self._embeds:
             return
         eos = config.try_get_generation_config().get("eos_token_id")
-        found = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
-        self.stop_ids = frozenset(int(e) for e in found if e is not None)
+        eos_ids = {self._tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])}
+        self.stop_ids = frozenset(int(e) for e in eos_ids if e is not None)
         self.template = vllm_template.Template(self._tokenizer)
         self.item_parsers = vllm_parsers.Parsers(
             self._names, self._tokenizer, self._fast, config, self.stop_ids
@@ -486,7 +488,7 @@ class VLLM:
         )
         some_prompt = {"type": "token", "prompt_token_ids": [0, 1, 2, 3]}
         await self._run(some_prompt, two_tokens, "warm-up", lambda _step: True)
-        found: set[Feature] = {
+        features: set[Feature] = {
             "logprobs",
             "formats",
             "raw_prompts",
@@ -494,23 +496,23 @@ class VLLM:
             "truncation",
         }
         if self._names.tools and self.template.takes_tools:
-            found |= {"tools", "custom_tools"}
+            features |= {"tools", "custom_tools"}
         if self._names.reasoning:
-            found.add("reasoning")
-        if self.template.takes_images and vllm_images.taken(self._llm.model_config):
-            found.add("images")
+            features.add("reasoning")
+        if self.template.takes_images and vllm_images.reads_images(self._llm.model_config):
+            features.add("images")
             if self.template.takes_tool_images:
-                found.add("tool_images")
+                features.add("tool_images")
         if self.template.continues:
-            found.add("continuation")
+            features.add("continuation")
         if self.template.switches:
-            found.add("effort")
+            features.add("effort")
         if await self._continues_a_grammar():
-            found.add("formats_resumable")
+            features.add("formats_resumable")
         else:
             because = "vLLM did not continue a grammar: answers with a format end with their worker"
             telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because)
-        self.features = frozenset(found)
+        self.features = frozenset(features)
         self.parsers = tuple(filter(None, (self._names.tools, self._names.reasoning)))
 
     def _digest(self) -> str:
@@ -524,19 +526,19 @@ class VLLM:
     async def _continues_a_grammar(self) -> bool:
         """The canary: whether the plugin `vllm_grammar` is there and does what it should."""
         whole = self._text_ids(vllm_grammar.CANARY)
-        made = whole[: len(whole) // 2]
-        sampling = vllm_request.canary(len(made))
-        prompt = {"type": "token", "prompt_token_ids": [0, 1, *made]}
+        ids = whole[: len(whole) // 2]
+        sampling = vllm_request.canary(len(ids))
+        prompt = {"type": "token", "prompt_token_ids": [0, 1, *ids]}
 
-        def keep(step: base.Step) -> bool:
-            made.extend(step.ids)
+        def append(step: base.Step) -> bool:
+            ids.extend(step.ids)
             return True
 
         try:
-            await self._run(prompt, sampling, "canary", keep, reasoning_ended=True)
+            await self._run(prompt, sampling, "canary", append, reasoning_ended=True)
         except (ValueError, vllm_public.GaveUp):
             return False
-        return bool(self._fast.decode(made, skip_special_tokens=True) == vllm_grammar.CANARY)
+        return bool(self._fast.decode(ids, skip_special_tokens=True) == vllm_grammar.CANARY)
 
     async def _watch(self) -> None:
         while not self._llm.errored:  # noqa: ASYNC110 - vLLM has a flag, no event
@@ -559,14 +561,14 @@ def revision(model: str, commit: str | None = None) -> str:
     return f"{folder.name}@{digest.hexdigest()}"
 
 
-def _refused(error: Exception) -> base.Refused:
+def _refusal(error: Exception) -> base.Refused:
     return base.Refused("invalid_prompt", str(error.args[0] if error.args else error)[:500])
 
 
-def _settle(loaded: asyncio.Future[Any], outcome: Any) -> None:
-    if loaded.done():  # the start was cancelled
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():  # the start was cancelled
         return
     if isinstance(outcome, BaseException):
-        loaded.set_exception(outcome)
+        future.set_exception(outcome)
     else:
-        loaded.set_result(outcome)
+        future.set_result(outcome)

@@ -13,7 +13,7 @@ MOST_AT_ONCE: Final = 8
 
 
 def arguments(
-    adapters: Mapping[str, str], given: Mapping[str, Any], *, on_cpu: bool
+    adapters: Mapping[str, str], engine_args: Mapping[str, Any], *, on_cpu: bool
 ) -> dict[str, Any]:
     """Arguments of the engine: requests for different adapters run together. The pool's own
     `engine_args`, `given`, win.
@@ -26,7 +26,7 @@ def arguments(
     if not adapters:
         return {}
     enough = len(adapters) + 1 if on_cpu else min(len(adapters), MOST_AT_ONCE)
-    if on_cpu and given.get("max_loras", enough) < enough:
+    if on_cpu and engine_args.get("max_loras", enough) < enough:
         raise base.ArgumentRefused(
             f"engine_args.max_loras is below {enough}: on a CPU vLLM needs one more than there "
             "are adapters, or requests without an adapter get one"
@@ -34,7 +34,7 @@ def arguments(
     return {"enable_lora": True, "max_loras": enough}
 
 
-async def loaded(llm: Any, adapters: Mapping[str, str]) -> dict[str, Any]:
+async def load(llm: Any, adapters: Mapping[str, str]) -> dict[str, Any]:
     """vLLM's `LoRARequest` of each adapter, by its name, after the engine has loaded it once: what
     it cannot load ends the worker's start and not a request.
 
@@ -46,16 +46,16 @@ async def loaded(llm: Any, adapters: Mapping[str, str]) -> dict[str, Any]:
     """
     from vllm.lora.request import LoRARequest
 
-    found = {}
+    requests = {}
     for name, source in sorted(adapters.items()):
         request = LoRARequest(name, _number(name), source)
         try:
             await llm.add_lora(request)
         except Exception as error:  # of the engine's process, as a plain Exception
-            said = " ".join(str(error).split())[:300]
-            raise base.ArgumentRefused(f"adapters.{name}: {said}") from error
-        found[name] = request
-    return found
+            detail = " ".join(str(error).split())[:300]
+            raise base.ArgumentRefused(f"adapters.{name}: {detail}") from error
+        requests[name] = request
+    return requests
 
 
 def revision(model_rev: str, adapters: Mapping[str, str], of: Callable[[str], str]) -> str:

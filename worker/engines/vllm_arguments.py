@@ -24,17 +24,17 @@ OWN: Final[Mapping[str, str]] = {
     "mm_processor_cache_gb": "it would keep images of prompts that are never asked for",
     "skip_tokenizer_init": "Tailrace needs the tokenizer",
 }
-_SAID: Final = 180  # characters of what vLLM said
+_MAX_TEXT: Final = 180  # characters of what vLLM said
 
 
-def check_names(given: Iterable[str], known: Iterable[str], version: str) -> None:
+def check_names(engine_args: Iterable[str], known_names: Iterable[str], version: str) -> None:
     """Check that vLLM knows the arguments, and that they are not the worker's own.
 
     Raises:
         base.ArgumentRefused
     """
-    names = [name for name in known if not name.startswith("_")]
-    for name in given:
+    names = [name for name in known_names if not name.startswith("_")]
+    for name in engine_args:
         if name in OWN:
             raise base.ArgumentRefused(f"engine_args.{name} cannot be given: {OWN[name]}")
         if name not in names:
@@ -44,7 +44,7 @@ def check_names(given: Iterable[str], known: Iterable[str], version: str) -> Non
 
 
 def configure(
-    build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any], version: str
+    build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str, Any], version: str
 ) -> Any:
     """vLLM's configuration with the given arguments, as `build` makes it.
 
@@ -54,53 +54,59 @@ def configure(
         Exception: as `build` raises it, where no argument is the cause.
     """
     try:
-        config = build(given)
+        config = build(engine_args)
     except Exception as error:
-        names = _culprits(build, given)
+        names = _culprits(build, engine_args)
         if not names:
             raise
         raise base.ArgumentRefused(
-            f"vLLM {version} cannot do {_listed(names)} here: {_said(error)}"
+            f"vLLM {version} cannot do {_list(names)} here: {_describe(error)}"
         ) from error
-    for name, value in given.items():
-        found = _found(config, name, type(value))
-        if found and value != "auto" and value not in found:
+    for name, value in engine_args.items():
+        values = _values(config, name, type(value))
+        if values and value != "auto" and value not in values:
             raise base.ArgumentRefused(
                 f"vLLM {version} cannot do engine_args.{name} = {value!r} here: it takes "
-                f"{found[0]!r}"
+                f"{values[0]!r}"
             )
     return config
 
 
-def _culprits(build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> list[str]:
+def _culprits(
+    build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str, Any]
+) -> list[str]:
     """The arguments without which it can be made: each alone, or else all together."""
-    alone = [name for name in given if _builds(build, {n: given[n] for n in given if n != name})]
-    if alone or not given:
+    alone = [
+        name
+        for name in engine_args
+        if _builds(build, {n: engine_args[n] for n in engine_args if n != name})
+    ]
+    if alone or not engine_args:
         return alone
-    return list(given) if _builds(build, {}) else []
+    return list(engine_args) if _builds(build, {}) else []
 
 
-def _builds(build: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> bool:
+def _builds(build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str, Any]) -> bool:
     try:
-        build(given)
+        build(engine_args)
     except Exception:  # vLLM's checks raise errors of many kinds
         return False
     return True
 
 
-def _found(config: Any, name: str, kind: type) -> list[Any]:
+def _values(config: Any, name: str, kind: type) -> list[Any]:
     """What the parts of the configuration have under an argument's name, where that is plain."""
     if kind not in (bool, int, float, str):
         return []
     parts = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    found = [getattr(part, name) for part in parts if name in getattr(part, "__dict__", ())]
-    return [value for value in found if type(value) is kind]
+    values = [getattr(part, name) for part in parts if name in getattr(part, "__dict__", ())]
+    return [value for value in values if type(value) is kind]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     return ", ".join(f"engine_args.{name}" for name in names)
 
 
-def _said(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said[:_SAID]}"
+def _describe(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:_MAX_TEXT]}"

@@ -44,10 +44,10 @@ def arguments(*, internals: bool, dtype: str) -> dict[str, Any]:
 
     Nothing is compiled: compiling would cost more seconds at every start than it saves.
     """
-    chosen: dict[str, Any] = {"dtype": dtype, "enforce_eager": True}
+    engine_args: dict[str, Any] = {"dtype": dtype, "enforce_eager": True}
     if internals:
-        chosen["distributed_executor_backend"] = vllm_internals.one_process_executor()
-    return chosen
+        engine_args["distributed_executor_backend"] = vllm_internals.one_process_executor()
+    return engine_args
 
 
 def cores(config: Any, *, internals: bool) -> contextlib.AbstractContextManager[None]:

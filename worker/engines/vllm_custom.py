@@ -33,18 +33,18 @@ def grammars(tools: Sequence[dict[str, Any]]) -> dict[str, str]:
     Raises:
         Refused: the engine cannot read a grammar.
     """
-    found = {}
+    by_title = {}
     for tool in tools:
         custom = tool.get("custom") or {}
         form = custom.get("format") or {}
         if form.get("type") != "grammar":
             continue
         try:
-            found[TITLE + custom["name"]] = _arguments(_ebnf(form))
+            by_title[TITLE + custom["name"]] = _arguments(_ebnf(form))
         except (ValueError, RuntimeError) as error:
             message = f"The grammar of the tool {custom['name']!r} cannot be used: {error}"
             raise base.Refused("invalid_prompt", message[:500]) from error
-    return found
+    return by_title
 
 
 def _ebnf(form: dict[str, Any]) -> str:
@@ -82,19 +82,19 @@ def _rewritten(part: str) -> str:
 
 
 def _literal(text: str) -> str:
-    return '"' + "".join(map(_shown, map(ord, text))) + '"'
+    return '"' + "".join(map(_escape, map(ord, text))) + '"'
 
 
 def _class(inside: str) -> str:
-    negated = inside.startswith("^")
-    wanted = _ranges(inside[1:] if negated else inside)
-    if negated:
-        wanted = _without([(0, _LAST)], wanted)
-    escaped = [c for c in _SHORT if any(a <= ord(c) <= b for a, b in wanted)]
-    plain = _without(wanted, [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0xD800, 0xDFFF)])
-    ways = [_literal(json.dumps(c)[1:-1]) for c in escaped]
+    negation = inside.startswith("^")
+    members = _ranges(inside[1:] if negation else inside)
+    if negation:
+        members = _without([(0, _LAST)], members)
+    escapes = [c for c in _SHORT if any(a <= ord(c) <= b for a, b in members)]
+    plain = _without(members, [(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0xD800, 0xDFFF)])
+    ways = [_literal(json.dumps(c)[1:-1]) for c in escapes]
     if plain:
-        ranges = (_shown(a) if a == b else f"{_shown(a)}-{_shown(b)}" for a, b in plain)
+        ranges = (_escape(a) if a == b else f"{_escape(a)}-{_escape(b)}" for a, b in plain)
         ways.append("[" + "".join(ranges) + "]")
     if not ways:
         raise ValueError("a character class has no character that JSON can hold")
@@ -102,7 +102,7 @@ def _class(inside: str) -> str:
 
 
 def _ranges(inside: str) -> Ranges:
-    found: Ranges = []
+    ranges: Ranges = []
     tokens = [m.group(0) for m in _ESCAPE.finditer(inside)]
     at = 0
     while at < len(tokens):
@@ -111,34 +111,34 @@ def _ranges(inside: str) -> Ranges:
         if at + 2 < len(tokens) and tokens[at + 1] == "-":
             [last] = _characters(tokens[at + 2])
             at += 2
-        found.append((first, last))
+        ranges.append((first, last))
         at += 1
-    return found
+    return ranges
 
 
-def _without(wanted: Ranges, unwanted: Ranges) -> Ranges:
-    for low, high in unwanted:
-        left: Ranges = []
-        for a, b in wanted:
-            left += [r for r in ((a, min(b, low - 1)), (max(a, high + 1), b)) if r[0] <= r[1]]
-        wanted = left
-    return wanted
+def _without(ranges: Ranges, excluded: Ranges) -> Ranges:
+    for low, high in excluded:
+        remaining: Ranges = []
+        for a, b in ranges:
+            remaining += [r for r in ((a, min(b, low - 1)), (max(a, high + 1), b)) if r[0] <= r[1]]
+        ranges = remaining
+    return ranges
 
 
 def _characters(text: str) -> list[int]:
     """Code points of EBNF text with escapes."""
-    found = []
+    codes = []
     for escape, plain in _ESCAPE.findall(text):
         if plain:
-            found.append(ord(plain))
+            codes.append(ord(plain))
         elif escape[0] in "xuU" and len(escape) > 1:
-            found.append(int(escape[1:], 16))
+            codes.append(int(escape[1:], 16))
         else:
-            found.append(ord(_NAMED.get(escape, escape)))
-    return found
+            codes.append(ord(_NAMED.get(escape, escape)))
+    return codes
 
 
-def _shown(code: int) -> str:
+def _escape(code: int) -> str:
     """One character in a literal or a class of EBNF."""
     character = chr(code)
     if character.isascii() and (character.isalnum() or character in " _{}:,.;=<>/+*()|!?#%&@'~$`"):

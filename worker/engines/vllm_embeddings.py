@@ -30,10 +30,10 @@ async def warm_up(llm: Any) -> frozenset[Feature]:
     if "embed" not in await llm.get_supported_tasks():
         raise base.EngineDead("the model makes no embeddings (a classifier or a reranker?)")
     await _vector(llm, "warm-up", [0, 1, 2, 3])
-    found: set[Feature] = {"embeddings"}
+    features: set[Feature] = {"embeddings"}
     if llm.model_config.is_matryoshka:
-        found.add("dimensions")
-    return frozenset(found)
+        features.add("dimensions")
+    return frozenset(features)
 
 
 def encode(
@@ -51,7 +51,7 @@ def encode(
     if request.embed.truncate:
         # By the tokenizer, because a marker may have to stand behind the last token.
         options = {"truncation": True, "max_length": longest}
-    found = []
+    inputs = []
     for index, each in enumerate(request.embed.inputs, request.embed.first):
         if isinstance(each, str):
             ids = list(tokenize(each.lower() if lower else each, **options))
@@ -62,16 +62,16 @@ def encode(
                     "invalid_prompt", f"'input[{index}]' has a token that the model does not have."
                 )
         base.check_input(index, len(ids), longest)
-        found.append(ids)
+        inputs.append(ids)
     dimensions = request.embed.dimensions
     _check_dimensions(dimensions, model_config)
-    base.check_vectors(len(found), dimensions or model_config.embedding_size)
-    return found
+    base.check_vectors(len(inputs), dimensions or model_config.embedding_size)
+    return inputs
 
 
-def _check_dimensions(asked: int | None, model_config: Any) -> None:
+def _check_dimensions(dimensions: int | None, model_config: Any) -> None:
     most, some = model_config.embedding_size, model_config.matryoshka_dimensions
-    if asked is None or (1 <= asked <= most and (some is None or asked in some)):
+    if dimensions is None or (1 <= dimensions <= most and (some is None or dimensions in some)):
         return
     which = f"one of {sorted(some)}" if some else f"from 1 to {most}"
     raise base.Refused("invalid_value", f"'dimensions' must be {which} for this model.")
@@ -120,7 +120,7 @@ def to_bytes(data: Any) -> bytes:
     """
     if data.ndim != 1:
         raise base.Transient("vLLM made no vector")
-    found = data.float().cpu()
-    if not bool(found.isfinite().all()):
+    vector = data.float().cpu()
+    if not bool(vector.isfinite().all()):
         raise base.Transient("vLLM made a vector that is not finite")
-    return bytes(found.numpy().astype("<f4").tobytes())
+    return bytes(vector.numpy().astype("<f4").tobytes())

@@ -22,7 +22,7 @@ _LOOSE: Final = r"[^\"\\\r\n]"
 _CHARACTER: Final = r"[^\"\\\0-\x1f]"
 
 
-def repaired(schema: Any, **more: Any) -> str | None:
+def repair(schema: Any, **more: Any) -> str | None:
     """The grammar of a JSON schema in which bounded texts hold no control characters; None where
     xgrammar's own has none that could. `more`: of `xgrammar.Grammar.from_json_schema`."""
     import xgrammar
@@ -40,7 +40,7 @@ def constraint(form: dict[str, Any]) -> Any:
 
     match form["type"]:
         case "json_schema":
-            if grammar := repaired(form["schema"], any_whitespace=False):
+            if grammar := repair(form["schema"], any_whitespace=False):
                 return StructuredOutputsParams(grammar=grammar)
             return StructuredOutputsParams(json=form["schema"])
         case "json_object":
@@ -55,24 +55,24 @@ def constraint(form: dict[str, Any]) -> Any:
             raise ValueError(f"no format is called {other!r}")
 
 
-def bounded(found: Any, grammars: Mapping[str, str] | None = None) -> Any:
+def limit_whitespace(params: Any, grammars: Mapping[str, str] | None = None) -> Any:
     """The same constraint without endless whitespace (`BACKEND` does not hold within structural
     tags), and with grammars of custom tools instead of the schemas with their titles.
 
     Raises:
         Refused: a grammar has no place in it.
     """
-    wanted = dict(grammars or {})
-    if found is None or found.structural_tag is None:
-        if wanted:
+    titles = dict(grammars or {})
+    if params is None or params.structural_tag is None:
+        if titles:
             raise _no_grammars()
-        return found
+        return params
     from vllm.sampling_params import StructuredOutputsParams
 
-    tag = json.loads(found.structural_tag)
-    placed: set[str] = set()
-    _bound(tag, wanted, placed)
-    if placed != set(wanted):
+    tag = json.loads(params.structural_tag)
+    used_titles: set[str] = set()
+    _limit_node(tag, titles, used_titles)
+    if used_titles != set(titles):
         raise _no_grammars()
     return StructuredOutputsParams(structural_tag=json.dumps(tag))
 
@@ -82,25 +82,25 @@ def _no_grammars() -> base.Refused:
     return base.Refused("unsupported_parameter", message)
 
 
-def _bound(node: Any, grammars: Mapping[str, str], placed: set[str]) -> None:
+def _limit_node(node: Any, grammars: Mapping[str, str], used_titles: set[str]) -> None:
     if isinstance(node, list):
         for one in node:
-            _bound(one, grammars, placed)
+            _limit_node(one, grammars, used_titles)
     elif isinstance(node, dict):
         if node.get("type") != "json_schema":
             for one in node.values():
-                _bound(one, grammars, placed)
+                _limit_node(one, grammars, used_titles)
             return
         schema = node.get("json_schema")
         title = str(schema.get("title")) if isinstance(schema, dict) else ""
         if title in grammars and node.get("style", "json") == "json":
             node.clear()
             node |= {"type": "grammar", "grammar": grammars[title]}
-            placed.add(title)
+            used_titles.add(title)
         elif (
             isinstance(schema, dict)
             and node.get("style", "json") == "json"
-            and (grammar := repaired(schema, max_whitespace_cnt=1))
+            and (grammar := repair(schema, max_whitespace_cnt=1))
         ):
             node.clear()
             node |= {"type": "grammar", "grammar": grammar}

@@ -27,7 +27,7 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
 }
 
 
-def taken(model_config: Any) -> bool:
+def reads_images(model_config: Any) -> bool:
     """Whether the model reads images. `model_config`: vLLM's."""
     return bool(model_config.supports_multimodal_inputs)
 
@@ -42,27 +42,27 @@ def prompt(renderer: Any, ids: Sequence[int], request: records.Request) -> dict[
     Raises:
         Refused: an image cannot be decoded, or the model does not take it.
     """
-    shown = list(images.parts(request.messages))
+    parts = list(images.parts(request.messages))
     scope = request.owner.cache_scope
-    given = {
+    raw_input = {
         "prompt_token_ids": list(ids),
-        "multi_modal_data": {"image": [decoded(part) for part in shown]},
+        "multi_modal_data": {"image": [decode(part) for part in parts]},
         # vLLM keeps what the model made of an image under this name. Its timing, and that of the
         # prefix cache, would tell one tenant what another asked.
-        "multi_modal_uuids": {"image": [_name(scope, part["sha256"]) for part in shown]},
+        "multi_modal_uuids": {"image": [_name(scope, part["sha256"]) for part in parts]},
         "cache_salt": scope,
     }
     try:
-        made = dict(renderer.process_for_engine(given, time.time()))
+        engine_input = dict(renderer.process_for_engine(raw_input, time.time()))
     except Exception as error:  # processors raise any type
         raise base.Refused(
             "invalid_prompt", f"The model does not take these images: {type(error).__name__}"
         ) from error
-    _check_places(made, renderer.model_config.hf_config)
-    return made
+    _check_places(engine_input, renderer.model_config.hf_config)
+    return engine_input
 
 
-def _check_places(made: Mapping[str, Any], config: Any) -> None:
+def _check_places(engine_input: Mapping[str, Any], config: Any) -> None:
     """Check that images are only where the messages show them. vLLM puts them at the first markers,
     and a text may contain one.
 
@@ -71,15 +71,15 @@ def _check_places(made: Mapping[str, Any], config: Any) -> None:
     """
     names = ("image_token_id", "image_token_index")
     marker = next((t for n in names if (t := getattr(config, n, None)) is not None), None)
-    ids = made["prompt_token_ids"]
-    left = {at for at, token in enumerate(ids) if token == marker}
-    for place in made["mm_placeholders"]["image"]:
-        left.difference_update(range(place.offset, place.offset + place.length))
-    if left:
+    ids = engine_input["prompt_token_ids"]
+    markers = {at for at, token in enumerate(ids) if token == marker}
+    for place in engine_input["mm_placeholders"]["image"]:
+        markers.difference_update(range(place.offset, place.offset + place.length))
+    if markers:
         raise base.Refused("invalid_prompt", "A text contains the model's marker for images.")
 
 
-def decoded(part: Mapping[str, Any]) -> Any:
+def decode(part: Mapping[str, Any]) -> Any:
     """The picture (of PIL) that an image part shows: the first one, where it has several.
 
     Raises:

@@ -76,15 +76,15 @@ PARSER_PARTS: Final = (
 )
 
 
-def allowed(version: str, found: Sequence[str], *, public_api: bool) -> bool:
+def usable(version: str, changes: Sequence[str], *, public_api: bool) -> bool:
     """Whether this module may be used: the operator did not ask for the public API, and nothing
     changed. A change is logged in one line that names it."""
     if public_api:
         telemetry.log(telemetry.Action.ENGINE_FALLBACK, because="TAILRACE_VLLM_PUBLIC_API is set")
-    elif found:
+    elif changes:
         because = f"vLLM {version} is not as {WRITTEN_FOR}: its public API is used, which is slower"
-        telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(found))
-    return not public_api and not found
+        telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(changes))
+    return not public_api and not changes
 
 
 # ---- a parser's place ----------------------------------------------------------------------------
@@ -155,10 +155,10 @@ class OutputHook:
         if self._state is not None:
             reason = None if finish_reason is None else str(finish_reason)
             # All of the request so far; None where the request wants none.
-            found = self._state.logprobs_processor.logprobs
-            if found is not None:
-                found = found[-len(new_token_ids) :] if new_token_ids else []
-            self._step(new_token_ids, reason, self._state.num_cached_tokens, found)
+            logprobs = self._state.logprobs_processor.logprobs
+            if logprobs is not None:
+                logprobs = logprobs[-len(new_token_ids) :] if new_token_ids else []
+            self._step(new_token_ids, reason, self._state.num_cached_tokens, logprobs)
 
     def put(self, output: Any) -> None:
         """Stands in for `RequestOutputCollector.put`. vLLM puts an exception when the engine died;
@@ -170,21 +170,28 @@ class OutputHook:
             self._read(output)
 
     def _read(self, output: Any) -> None:
-        made = output.outputs[0]
-        self._step(made.token_ids, made.finish_reason, output.num_cached_tokens, made.logprobs)
+        completion = output.outputs[0]
+        self._step(
+            completion.token_ids,
+            completion.finish_reason,
+            output.num_cached_tokens,
+            completion.logprobs,
+        )
 
-    def _step(self, ids: Sequence[int], reason: str | None, cached: int | None, found: Any) -> None:
+    def _step(
+        self, ids: Sequence[int], reason: str | None, cached_tokens: int | None, logprobs: Any
+    ) -> None:
         """Never raises: the caller is the output loop of all requests."""
         self.finished = reason is not None
         if self.over.done():
             return
         try:
-            step = vllm_public.to_step(ids, reason, cached, self._describe(ids, found))
-            wanted = self._on_step(step)
+            step = vllm_public.to_step(ids, reason, cached_tokens, self._describe(ids, logprobs))
+            more = self._on_step(step)
         except Exception as error:
             self._fail(error)
             return
-        if step.finish is not None or not wanted:
+        if step.finish is not None or not more:
             self.over.set_result(None)
 
     def _fail(self, error: Exception) -> None:

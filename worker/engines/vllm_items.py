@@ -74,7 +74,7 @@ class Items:
         self._kit = kit
         self._parser = kit.new_parser(kit.in_message)
         reasoner = self._parser.reasoning_parser
-        self._reasoned = (
+        self._reasoning_over = (
             kit.in_message or reasoner is None or reasoner.is_reasoning_end(list(kit.prompt_ids))
         )
         self._failed = False
@@ -114,10 +114,10 @@ class Items:
 
     def _begin(self) -> None:
         self._raw = ""
-        self._said = ""
+        self._content = ""
         self._call: int | None = None
-        self._announced = False
-        self._spoiled = False
+        self._has_name = False
+        self._out_of_order = False
         self._arguments = 0
 
     def _feed_block(self, *, finished: bool) -> list[Piece]:
@@ -134,26 +134,26 @@ class Items:
             )
         except Exception:  # a parser that fails on some text fails on it in every worker
             self._failed = True
-            lost = self._raw[len(self._said) :] if not self._announced else ""
-            return self._message(lost + text)
-        said = delta.content or "" if delta is not None else ""
+            rest = self._raw[len(self._content) :] if not self._has_name else ""
+            return self._message(rest + text)
+        content = delta.content or "" if delta is not None else ""
         before = len(self._raw)
-        if self._reasoned:
+        if self._reasoning_over:
             self._raw += text
         elif vllm_internals.reasoning_is_over(self._parser):
-            self._reasoned = True
-            self._raw += said  # without the mark that ended the reasoning
+            self._reasoning_over = True
+            self._raw += content  # without the mark that ended the reasoning
         pieces: list[Piece] = []
         if delta is not None:
             if delta.reasoning:
                 pieces += self._out("r", delta.reasoning)
-            if said:
-                self._said += said
-                pieces += self._message(said)
+            if content:
+                self._content += content
+                pieces += self._message(content)
             for call in delta.tool_calls or []:
                 pieces += self._of_call(call)
         if self._kit.marks is not None and not finished:
-            pieces += self._closed(before, ids)
+            pieces += self._close_call(before, ids)
         return pieces
 
     def _of_call(self, call: Any) -> list[Piece]:
@@ -161,12 +161,12 @@ class Items:
         name = call.function.name if call.function is not None else None
         if name:
             pieces += self._end_call()
-            self._call, self._announced, self._arguments = call.index, True, 0
-            self._spoiled = self._comes_spoiled()
-            if not self._spoiled:
+            self._call, self._has_name, self._arguments = call.index, True, 0
+            self._out_of_order = self._is_out_of_order()
+            if not self._out_of_order:
                 pieces += self._begin_call(name)
         text = call.function.arguments if call.function is not None else None
-        if text and call.index == self._call and not self._spoiled:
+        if text and call.index == self._call and not self._out_of_order:
             pieces += self._argue(text)
         return pieces
 
@@ -189,21 +189,21 @@ class Items:
         if self._custom is not None:
             rest, self._custom = self._custom.finish(), None
             pieces += [Piece("x", rest)] if rest else []
-        elif self._call is not None and not self._arguments and not self._spoiled:
+        elif self._call is not None and not self._arguments and not self._out_of_order:
             pieces.append(Piece("c", "{}"))  # a call without arguments
         self._call = None
         return pieces
 
     # ---- calls between marks ---------------------------------------------------------------------
 
-    def _comes_spoiled(self) -> bool:
+    def _is_out_of_order(self) -> bool:
         if self._kit.marks is None:
             return False
         call = self._raw[self._raw.find(self._kit.marks[0]) :]
         name, arguments = call.find('"name"'), call.find('"arguments"')
         return -1 < arguments < name
 
-    def _closed(self, before: int, ids: list[int]) -> list[Piece]:
+    def _close_call(self, before: int, ids: list[int]) -> list[Piece]:
         """Begin anew behind a call that is complete."""
         assert self._kit.marks is not None
         begin, end = self._kit.marks
@@ -215,7 +215,7 @@ class Items:
             return []
         behind = at + len(end)
         pieces: list[Piece] = []
-        if not self._announced or self._spoiled:
+        if not self._has_name or self._out_of_order:
             pieces += self._whole(self._raw[start:behind], self._raw[start + len(begin) : at])
         pieces += self._end_call()
         rest = self._raw[behind:]
@@ -229,27 +229,27 @@ class Items:
     def _whole(self, marked: str, inside: str) -> list[Piece]:
         """A complete call that the parser could not read: its pieces, or its text."""
         try:
-            found = json.loads(inside)
-            name, arguments = found["name"], found["arguments"]
+            call = json.loads(inside)
+            name, arguments = call["name"], call["arguments"]
         except (ValueError, TypeError, KeyError):
             return self._message(marked)
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             return self._message(marked)
         text = json.dumps(arguments, ensure_ascii=False)
         pieces = [*self._begin_call(name), *self._argue(text)]
-        self._call, self._spoiled = 0, False
+        self._call, self._out_of_order = 0, False
         return pieces
 
     def _rest(self) -> list[Piece]:
         """What the parser still holds at the end."""
         if self._failed:
             return []
-        if self._announced and not self._spoiled:
+        if self._has_name and not self._out_of_order:
             return []
-        if self._spoiled and self._kit.marks is not None:
+        if self._out_of_order and self._kit.marks is not None:
             return self._message(self._raw[self._raw.find(self._kit.marks[0]) :])
-        if self._raw.startswith(self._said):
-            return self._message(self._raw[len(self._said) :])
+        if self._raw.startswith(self._content):
+            return self._message(self._raw[len(self._content) :])
         return []
 
     # ---- pieces ----------------------------------------------------------------------------------
@@ -277,43 +277,43 @@ class CustomInput:
     another form are the text themselves."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffer = ""
         self._inside: bool | None = None  # None: the text has not begun
 
     def push(self, more: str) -> str:
         """Text that `more` completes."""
-        self._held += more
+        self._buffer += more
         if self._inside is None:
-            begun = _skip(self._held, ("{", f'"{chat_template.CUSTOM_INPUT}"', ":", '"'))
-            if begun is None:
+            start = _skip(self._buffer, ("{", f'"{chat_template.CUSTOM_INPUT}"', ":", '"'))
+            if start is None:
                 return ""
-            self._inside = begun >= 0
-            self._held = self._held[max(begun, 0) :]
+            self._inside = start >= 0
+            self._buffer = self._buffer[max(start, 0) :]
         if not self._inside:
-            text, self._held = self._held, ""
+            text, self._buffer = self._buffer, ""
             return text
         return self._unescape()
 
     def finish(self) -> str:
         """Text that is still held."""
-        text, self._held = self._held, ""
+        text, self._buffer = self._buffer, ""
         return text if self._inside is None else ""
 
     def _unescape(self) -> str:
         out: list[str] = []
-        at, held = 0, self._held
-        while at < len(held):
-            if held[at] == '"':
-                self._held = '"'  # closed: what follows is no text
+        at, buffer = 0, self._buffer
+        while at < len(buffer):
+            if buffer[at] == '"':
+                self._buffer = '"'  # closed: what follows is no text
                 return "".join(out)
             length = 1
-            if held[at] == "\\":
-                length = _escape_length(held, at)
-                if at + length > len(held) or length == 0:
+            if buffer[at] == "\\":
+                length = _escape_length(buffer, at)
+                if at + length > len(buffer) or length == 0:
                     break
-            out.append(_character(held[at : at + length]))
+            out.append(_character(buffer[at : at + length]))
             at += length
-        self._held = held[at:]
+        self._buffer = buffer[at:]
         return "".join(out)
 
 
@@ -329,14 +329,14 @@ def _escape_length(text: str, at: int) -> int:
     return 6
 
 
-def _character(escaped: str) -> str:
-    if len(escaped) == 1:
-        return escaped
+def _character(escape: str) -> str:
+    if len(escape) == 1:
+        return escape
     try:
-        found = json.loads(f'"{escaped}"')
+        character = json.loads(f'"{escape}"')
     except ValueError:
-        return escaped
-    return str(found).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return escape
+    return str(character).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _skip(text: str, tokens: Sequence[str]) -> int | None:

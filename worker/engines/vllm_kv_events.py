@@ -111,9 +111,11 @@ class KvEvents:
                 blocks.apply(each)
 
 
-def wanted(given: Mapping[str, Any]) -> bool:
+def available(engine_args: Mapping[str, Any]) -> bool:
     """Whether there are events to read, with these engine arguments of the pool."""
-    return bool(given.get("enable_prefix_caching", True)) and not APART.intersection(given)
+    return bool(engine_args.get("enable_prefix_caching", True)) and not APART.intersection(
+        engine_args
+    )
 
 
 def events_of(event: Any) -> Iterator[Event]:

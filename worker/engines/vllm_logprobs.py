@@ -12,7 +12,7 @@ from typing import Any
 
 from tailrace.protocol import records
 
-Found = Sequence[Mapping[int, Any]]
+Tables = Sequence[Mapping[int, Any]]
 """What vLLM says of each new id: a table of vLLM's `Logprob` by id, the id itself among them."""
 
 
@@ -33,18 +33,18 @@ class TokenBytes:
         self._plain = {i: a.content.encode() for i, a in added.items() if not a.special}
         decoder = json.loads(tokenizer.to_str()).get("decoder")
         self._letters = _byte_letters() if "ByteLevel" in json.dumps(decoder) else None
-        self._known: dict[int, bytes] = {}
+        self._cache: dict[int, bytes] = {}
 
-    def of(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """The token's bytes; for a special token its name."""
-        found = self._known.get(token)
-        if found is None:
-            found = self._known[token] = self._look_up(token)
-        return found
+        token_bytes = self._cache.get(token)
+        if token_bytes is None:
+            token_bytes = self._cache[token] = self._look_up(token)
+        return token_bytes
 
-    def shown(self, token: int) -> bytes:
+    def text_bytes(self, token: int) -> bytes:
         """Like `of`, but a special token is empty: it is no text of the answer."""
-        return b"" if token in self._markers else self.of(token)
+        return b"" if token in self._markers else self.token_bytes(token)
 
     def _look_up(self, token: int) -> bytes:
         added: bytes | None = self._markers.get(token) or self._plain.get(token)
@@ -61,21 +61,21 @@ class TokenBytes:
 
 
 def entries(
-    ids: Sequence[int], found: Found | None, count: int, table: TokenBytes
+    ids: Sequence[int], tables: Tables | None, count: int, table: TokenBytes
 ) -> tuple[records.Lp, ...]:
     """One entry per id, each with its `count` likeliest tokens."""
     if not ids:
         return ()
-    assert found is not None
-    assert len(found) == len(ids), "vLLM says something of every id"
-    return tuple(_entry(i, one, count, table) for i, one in zip(ids, found, strict=True))
+    assert tables is not None
+    assert len(tables) == len(ids), "vLLM says something of every id"
+    return tuple(_entry(i, one, count, table) for i, one in zip(ids, tables, strict=True))
 
 
-def _entry(token: int, found: Mapping[int, Any], count: int, table: TokenBytes) -> records.Lp:
+def _entry(token: int, by_id: Mapping[int, Any], count: int, table: TokenBytes) -> records.Lp:
     # The id itself is in the table also where it is not among the likeliest.
-    ranked = sorted((one.rank, i) for i, one in found.items() if one.rank <= count)
-    top = [records.likely(table.of(i), found[i].logprob) for _, i in ranked[:count]]
-    return records.lp(table.shown(token), found[token].logprob, top)
+    ranking = sorted((one.rank, i) for i, one in by_id.items() if one.rank <= count)
+    top = [records.likely(table.token_bytes(i), by_id[i].logprob) for _, i in ranking[:count]]
+    return records.lp(table.text_bytes(token), by_id[token].logprob, top)
 
 
 def _byte_letters() -> dict[str, int]:

@@ -60,32 +60,32 @@ def names(
 ) -> Names:
     """The names for a model. `tools`, `reasoning`: the settings. `opens_thinking`: the prompts end
     within the model's reasoning."""
-    found = _find(TOOLS, model_type, template) if tools == AUTO else tools
+    tool_parser = _find(TOOLS, model_type, template) if tools == AUTO else tools
     thinking = _find(REASONING, model_type, template) if reasoning == AUTO else reasoning
     if reasoning == AUTO and not thinking and opens_thinking:
         thinking = "deepseek_r1"
     always = reasoning not in (AUTO, NONE)
-    return Names(_named(found), _named(thinking), always)
+    return Names(_name_or_none(tool_parser), _name_or_none(thinking), always)
 
 
-def known(found: Names, tools: str, reasoning: str, changed: Sequence[str]) -> Names:
+def usable(parsers: Names, tools: str, reasoning: str, changes: Sequence[str]) -> Names:
     """`found`, or none of them where the private state of vLLM's parsers is not as expected.
     `changed`: the differences.
 
     Raises:
         EngineDead: one of them is named by the settings, and cannot be used.
     """
-    if not changed or not (found.tools or found.reasoning):
-        return found
+    if not changes or not (parsers.tools or parsers.reasoning):
+        return parsers
     what = f"vLLM's parsers are not as in {vllm_internals.WRITTEN_FOR}"
-    if (found.tools and tools != AUTO) or (found.reasoning and reasoning != AUTO):
-        raise base.EngineDead(f"{what}: {'; '.join(changed)}")
+    if (parsers.tools and tools != AUTO) or (parsers.reasoning and reasoning != AUTO):
+        raise base.EngineDead(f"{what}: {'; '.join(changes)}")
     because = f"{what}: no tools and no reasoning"
-    telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(changed))
+    telemetry.log(telemetry.Action.ENGINE_FALLBACK, because=because, changed=list(changes))
     return Names("", "")
 
 
-def fitting(found: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
+def fitting(parsers: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
     """`found` without parsers of the table that do not fit the tokenizer.
 
     Raises:
@@ -103,11 +103,11 @@ def fitting(found: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
         return True
 
     return Names(
-        found.tools if fits(tools, {"tool_parser_name": found.tools or None}) else "",
-        found.reasoning
-        if fits(reasoning, {"reasoning_parser_name": found.reasoning or None})
+        parsers.tools if fits(tools, {"tool_parser_name": parsers.tools or None}) else "",
+        parsers.reasoning
+        if fits(reasoning, {"reasoning_parser_name": parsers.reasoning or None})
         else "",
-        found.always,
+        parsers.always,
     )
 
 
@@ -134,13 +134,13 @@ class Parsers:
     """
 
     def __init__(
-        self, wanted: Names, tokenizer: Any, fast: Any, config: Any, stop_ids: frozenset[int]
+        self, parser_names: Names, tokenizer: Any, fast: Any, config: Any, stop_ids: frozenset[int]
     ) -> None:
         """`wanted`: names that fit. `tokenizer`, `fast`: of transformers, and the Rust one inside
         of it. `config`: vLLM's `ModelConfig`."""
         from vllm import __version__
 
-        self.names = wanted
+        self.names = parser_names
         self._tokenizer = tokenizer
         self._fast = fast
         self._config = config
@@ -148,37 +148,37 @@ class Parsers:
         self._version = __version__
         self._classes: dict[tuple[str, str], Any] = {}
 
-    def of(self, request: records.Request) -> tuple[str, str]:
+    def parsers_for(self, request: records.Request) -> tuple[str, str]:
         """The parsers for tools and for reasoning that this request needs."""
         if request.raw:
             return "", ""
         tools = self.names.tools if request.tools and request.tool_choice.mode != "none" else ""
-        parsed = self.names.always or request.version == records.VERSION_2
-        return tools, self.names.reasoning if parsed else ""
+        reasons = self.names.always or request.version == records.VERSION_2
+        return tools, self.names.reasoning if reasons else ""
 
     def name(self, request: records.Request) -> str:
         """What CLAIM says."""
-        used = "+".join(filter(None, self.of(request)))
+        used = "+".join(filter(None, self.parsers_for(request)))
         return f"{used}@vllm-{self._version}" if used else ""
 
     def item_parser(
         self, request: records.Request, prompt_ids: Sequence[int], variables: dict[str, Any]
     ) -> vllm_items.Items:
         """A new parser of this response. `variables`: of the chat template."""
-        made, asked = self._adjusted(request, variables)
-        spare = [made]
+        first_parser, vllm_request = self._adjust(request, variables)
+        spare = [first_parser]
 
         def new_parser(behind_reasoning: bool) -> Any:
-            parser = spare.pop() if spare else self._new(request, asked, variables)
+            parser = spare.pop() if spare else self._new(request, vllm_request, variables)
             if behind_reasoning:
                 vllm_internals.begin_behind_reasoning(parser)
             return parser
 
-        skips = bool(asked.skip_special_tokens)
+        skips = bool(vllm_request.skip_special_tokens)
         return vllm_items.Items(
             vllm_items.Kit(
                 new_parser,
-                asked,
+                vllm_request,
                 prompt_ids,
                 detokenizer.Detokenizer(
                     self._fast,
@@ -187,8 +187,9 @@ class Parsers:
                 ),
                 self._stop_ids,
                 frozenset(t["custom"]["name"] for t in request.tools if t.get("type") == "custom"),
-                _marks(made.tool_parser, asked),
-                made.tool_parser is not None and made.tool_parser.engine_based_streaming,
+                _marks(first_parser.tool_parser, vllm_request),
+                first_parser.tool_parser is not None
+                and first_parser.tool_parser.engine_based_streaming,
                 in_message=request.continue_final,
             )
         )
@@ -199,10 +200,10 @@ class Parsers:
         if not self.name(request):
             constraint = None if request.format is None else vllm_formats.constraint(request.format)
             return Outline(constraint, len(job.output_so_far) if constraint else 0, {})
-        parser, asked = self._adjusted(request, variables)
-        allowed = [] if parser.tool_parser is None else _allowed(request)
-        constraint = vllm_formats.bounded(
-            asked.extract_structured_outputs(), vllm_custom.grammars(allowed)
+        parser, vllm_request = self._adjust(request, variables)
+        tools = [] if parser.tool_parser is None else _callable_tools(request)
+        constraint = vllm_formats.limit_whitespace(
+            vllm_request.extract_structured_outputs(), vllm_custom.grammars(tools)
         )
         if constraint is None:
             return Outline(None, 0, {})
@@ -211,15 +212,15 @@ class Parsers:
             # The engine has one parser for all requests. This one's reasoning is plain text.
             plain = {"reasoning_ended": True} if self.names.reasoning else {}
             return Outline(constraint, len(job.output_so_far), plain)
-        ended = request.continue_final or bool(
-            asked.resolve_reasoning_ended(parser, list(job.prompt_ids))
+        reasoning_over = request.continue_final or bool(
+            vllm_request.resolve_reasoning_ended(parser, list(job.prompt_ids))
         )
         count = len(job.output_so_far)
-        if not ended:
+        if not reasoning_over:
             count = behind_reasoning(reasoner, job.prompt_ids, job.output_so_far)
         kwargs = {"chat_template_kwargs": variables}
         further: dict[str, Any] = {
-            "reasoning_ended": ended or count > 0 or _just_ended(reasoner, job),
+            "reasoning_ended": reasoning_over or count > 0 or _ends_reasoning(reasoner, job),
             "reasoning_parser_kwargs": kwargs,
         }
         return Outline(constraint, count, further)
@@ -242,18 +243,18 @@ class Parsers:
             )
         return self._classes[key]
 
-    def _new(self, request: records.Request, asked: Any, variables: dict[str, Any]) -> Any:
-        return self._class(*self.of(request))(
+    def _new(self, request: records.Request, vllm_request: Any, variables: dict[str, Any]) -> Any:
+        return self._class(*self.parsers_for(request))(
             self._tokenizer,
-            asked.tools,
+            vllm_request.tools,
             chat_template_kwargs=variables,
             model_config=self._config,
         )
 
-    def _adjusted(self, request: records.Request, variables: dict[str, Any]) -> tuple[Any, Any]:
-        asked = vllm_request_of(request)
-        parser = self._new(request, asked, variables)
-        return parser, parser.adjust_request(asked)
+    def _adjust(self, request: records.Request, variables: dict[str, Any]) -> tuple[Any, Any]:
+        vllm_request = vllm_request_of(request)
+        parser = self._new(request, vllm_request, variables)
+        return parser, parser.adjust_request(vllm_request)
 
 
 def vllm_request_of(request: records.Request) -> Any:
@@ -261,54 +262,52 @@ def vllm_request_of(request: records.Request) -> Any:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     choice = request.tool_choice
-    tools = [_tool(t) for t in _allowed(request)]
+    tools = [_tool(t) for t in _callable_tools(request)]
     mode: Any = choice.mode
     if mode == "required" and len(choice.names) == 1:
         mode = {"type": "function", "function": {"name": choice.names[0]}}
-    asked = ChatCompletionRequest(
+    vllm_request = ChatCompletionRequest(
         messages=[{"role": "user", "content": ""}],
         **({"tools": tools, "tool_choice": mode} if tools and mode != "none" else {}),
         parallel_tool_calls=request.parallel_tool_calls and request.max_tool_calls != 1,
     )
     if request.format is not None:
-        asked.structured_outputs = vllm_formats.constraint(request.format)
-    return asked
+        vllm_request.structured_outputs = vllm_formats.constraint(request.format)
+    return vllm_request
 
 
-def behind_reasoning(reasoner: Any, prompt_ids: Sequence[int], accepted: Sequence[int]) -> int:
+def behind_reasoning(reasoner: Any, prompt_ids: Sequence[int], ids: Sequence[int]) -> int:
     """How many of the accepted ids are behind the reasoning, where the prompt is not. The engine
     decides it for each id like this."""
-    at = _end_of_reasoning(reasoner, prompt_ids, accepted)
-    return 0 if at is None else len(accepted) - at
+    at = _end_of_reasoning(reasoner, prompt_ids, ids)
+    return 0 if at is None else len(ids) - at
 
 
-def _end_of_reasoning(
-    reasoner: Any, prompt_ids: Sequence[int], accepted: Sequence[int]
-) -> int | None:
+def _end_of_reasoning(reasoner: Any, prompt_ids: Sequence[int], ids: Sequence[int]) -> int | None:
     """The place of the first id under the grammar."""
     from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
 
     by_engine = isinstance(reasoner, ParserEngineReasoningAdapter)
     if by_engine and reasoner.reasoning_end_token_ids:
-        for at, token in enumerate(accepted):
+        for at, token in enumerate(ids):
             end = reasoner.find_reasoning_end([token])
             if end is not None:
                 return at if end.implicit else at + 1
         return None
-    seen = list(prompt_ids)
-    for at, token in enumerate(accepted):
-        seen.append(token)
-        if reasoner.is_reasoning_end_streaming(seen, [token]):
+    ids_so_far = list(prompt_ids)
+    for at, token in enumerate(ids):
+        ids_so_far.append(token)
+        if reasoner.is_reasoning_end_streaming(ids_so_far, [token]):
             return at + 1
     return None
 
 
-def _just_ended(reasoner: Any, job: base.GenerationInput) -> bool:
+def _ends_reasoning(reasoner: Any, job: base.GenerationInput) -> bool:
     """Whether the last accepted id ended the reasoning."""
     return _end_of_reasoning(reasoner, job.prompt_ids, job.output_so_far) is not None
 
 
-def _allowed(request: records.Request) -> list[dict[str, Any]]:
+def _callable_tools(request: records.Request) -> list[dict[str, Any]]:
     """The tools that may be called."""
     names = request.tool_choice.names
     return [t for t in request.tools if not names or _name(t) in names]
@@ -316,9 +315,9 @@ def _allowed(request: records.Request) -> list[dict[str, Any]]:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     """As vLLM takes it; strict unless the client said that it is not."""
-    shown = chat_template.shown_tool(tool)
+    template_tool = chat_template.shown_tool(tool)
     strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
-    function = {**shown["function"], "strict": strict}
+    function = {**template_tool["function"], "strict": strict}
     if ((tool.get("custom") or {}).get("format") or {}).get("type") == "grammar":
         title = vllm_custom.TITLE + function["name"]
         function["parameters"] = {**function["parameters"], "title": title}
@@ -329,11 +328,11 @@ def _name(tool: dict[str, Any]) -> str:
     return str(tool[tool.get("type", "function")]["name"])
 
 
-def _marks(parser: Any, asked: Any) -> tuple[str, str] | None:
+def _marks(parser: Any, vllm_request: Any) -> tuple[str, str] | None:
     """What begins and ends a call for a parser that reads the text between."""
     if parser is None or parser.engine_based_streaming:
         return None
-    if parser.supports_required_and_named and asked.tool_choice != "auto":
+    if parser.supports_required_and_named and vllm_request.tool_choice != "auto":
         return None  # the answer is a JSON array, without marks
     begin = getattr(parser, "tool_call_start_token", None)
     end = getattr(parser, "tool_call_end_token", None)
@@ -346,5 +345,5 @@ def _find(table: Sequence[tuple[str, str, str]], model_type: str, template: str)
     )
 
 
-def _named(name: str) -> str:
+def _name_or_none(name: str) -> str:
     return "" if name == NONE else name

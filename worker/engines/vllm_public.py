@@ -34,7 +34,7 @@ def nothing(_ids: Sequence[int], _found: Any) -> Sequence[records.Lp]:
 def to_step(
     ids: Sequence[int],
     reason: str | None,
-    cached: int | None,
+    cached_tokens: int | None,
     logprobs: Sequence[records.Lp] = (),
 ) -> base.Step:
     """One step from what vLLM reports.
@@ -45,7 +45,7 @@ def to_step(
     if reason in ("error", "abort"):
         raise GaveUp(reason)
     finish = None if reason is None else "length" if reason == "length" else "stop"
-    return base.Step(ids, finish, cached, logprobs=logprobs)
+    return base.Step(ids, finish, cached_tokens, logprobs=logprobs)
 
 
 async def run(
@@ -65,8 +65,8 @@ async def run(
     """
     async with contextlib.aclosing(llm.generate(prompt, sampling, key, **further)) as outputs:
         async for out in outputs:  # closing the generator aborts the request
-            made = out.outputs[0]
-            lps = describe(made.token_ids, made.logprobs)
-            step = to_step(made.token_ids, made.finish_reason, out.num_cached_tokens, lps)
+            output = out.outputs[0]
+            lps = describe(output.token_ids, output.logprobs)
+            step = to_step(output.token_ids, output.finish_reason, out.num_cached_tokens, lps)
             if not on_step(step) or step.finish is not None:
                 return

@@ -27,10 +27,10 @@ def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    s, accepted = job.request.sampling, len(job.output_so_far)
+    s, count = job.request.sampling, len(job.output_so_far)
     return SamplingParams(
         max_tokens=job.max_tokens,
-        min_tokens=min(max(0, s.min_tokens - accepted + job.copied), job.max_tokens),
+        min_tokens=min(max(0, s.min_tokens - count + job.copied), job.max_tokens),
         ignore_eos=s.ignore_eos,
         temperature=s.temperature,
         top_p=s.top_p,
@@ -39,7 +39,7 @@ def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 
         presence_penalty=s.presence_penalty,
         frequency_penalty=s.frequency_penalty,
         repetition_penalty=s.repetition_penalty,
-        seed=None if s.seed is None else s.seed + accepted,
+        seed=None if s.seed is None else s.seed + count,
         logit_bias={int(k): v for k, v in s.logit_bias.items()} or None,
         logprobs=s.logprobs,
         structured_outputs=constraint,
@@ -49,7 +49,7 @@ def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 
     )
 
 
-def canary(accepted: int) -> Any:
+def canary(count: int) -> Any:
     """For an answer that can only be `vllm_grammar.CANARY`; the prompt ends with `accepted` ids of
     it."""
     from vllm import SamplingParams
@@ -60,7 +60,7 @@ def canary(accepted: int) -> Any:
         max_tokens=len(text) + 1,
         temperature=0.0,
         structured_outputs=vllm_formats.constraint({"type": "choice", "choices": [text]}),
-        extra_args=vllm_grammar.arguments(accepted),
+        extra_args=vllm_grammar.arguments(count),
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )

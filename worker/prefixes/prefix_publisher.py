@@ -50,7 +50,7 @@ class PrefixPublisher:
             try:
                 await self.publish()
             except Exception as error:  # a defect here must not end the worker
-                telemetry.log(telemetry.Action.TASK_FAILED, part="prefix-teller", exc_info=error)
+                telemetry.log(telemetry.Action.TASK_FAILED, part="prefix-publisher", exc_info=error)
             await asyncio.sleep(PUBLISH_S)
 
     async def publish(self) -> None:

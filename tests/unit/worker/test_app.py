@@ -32,7 +32,7 @@ from tests.support.memory_worker import (
 )
 from tests.support.waiting import eventually
 from tests.unit.worker.serving.test_response_task import metered
-from worker.app import App, changed_members
+from worker.app import App, member_changes
 from worker.engines import base, scripted
 from worker.group import membership
 from worker.heartbeat.status import State
@@ -418,7 +418,7 @@ async def test_a_worker_prices_what_another_pool_answered_by_that_pools_price(
 
 def test_a_pool_that_is_gone_needs_a_restart_too() -> None:
     pool = settings.Pool("p", ("m",), 100, 10)
-    assert changed_members(pool, None) == ["pool"]
-    assert changed_members(pool, dataclasses.replace(pool, price=settings.Price(1, 1))) == []
+    assert member_changes(pool, None) == ["pool"]
+    assert member_changes(pool, dataclasses.replace(pool, price=settings.Price(1, 1))) == []
     now = dataclasses.replace(pool, engine_args={"seed": 1}, cache="none")
-    assert changed_members(pool, now) == ["engine_args", "cache"]
+    assert member_changes(pool, now) == ["engine_args", "cache"]

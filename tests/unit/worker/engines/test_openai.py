@@ -329,7 +329,7 @@ async def test_separators_of_unicode_inside_of_a_chunk_do_not_end_its_line() -> 
         for at in range(0, len(line), 7):
             yield line[at : at + 7]
 
-    begun = openai_answers.Begun()
+    begun = openai_answers.Prefix()
     steps = [step async for step in openai_answers.steps(content(), begun, items=False)]
     assert "".join(chr(i) for step in steps for i in step.ids) == "a\u2028b\x85c"
 
@@ -484,7 +484,7 @@ async def test_a_busy_server_is_left_alone_for_as_long_as_it_asks(
 ) -> None:
     async with engine_of(server) as engine:
         bounds: list[int] = []
-        engine.on_bound = bounds.append
+        engine.on_limit = bounds.append
         server.refusals = [Refusal(status, headers)]
         with pytest.raises(base.Busy) as caught:
             await told(engine, ask())
@@ -507,7 +507,7 @@ async def test_slots_open_again_by_themselves_and_grow_with_answers(
 ) -> None:
     async with engine_of(server) as engine:
         bounds: list[int] = []
-        engine.on_bound = bounds.append
+        engine.on_limit = bounds.append
         server.refusals = [Refusal(429, {"retry-after-ms": "20"})]
         with pytest.raises(base.Busy):
             await told(engine, ask())
@@ -568,29 +568,29 @@ async def test_what_cannot_succeed_fails_with_a_code(
 def test_a_burst_of_refusals_halves_once_and_answers_add_one_a_round() -> None:
     pace = openai_pace.Pace(16)
     for _ in range(5):
-        assert pace.refused(10.0, asked_s=2.0, draw=0.0, running=12) == 2.0
-    assert (pace.allowed, pace.bound(11.9), pace.bound(12.0)) == (6.0, 0, 6)
+        assert pace.note_refusal(10.0, requested_s=2.0, draw=0.0, running=12) == 2.0
+    assert (pace.limit, pace.limit_now(11.9), pace.limit_now(12.0)) == (6.0, 0, 6)
     for _ in range(6):
-        pace.answered()
-    assert 6.9 < pace.allowed < 7.1
+        pace.note_answer()
+    assert 6.9 < pace.limit < 7.1
     for _ in range(1000):
-        pace.answered()
-    assert pace.bound(12.0) == 16
+        pace.note_answer()
+    assert pace.limit_now(12.0) == 16
 
 
 def test_pauses_grow_have_jitter_and_a_bound() -> None:
     pace, now = openai_pace.Pace(4), 0.0
     pauses = []
     for _ in range(9):
-        pauses.append(pace.refused(now, asked_s=None, draw=1.0))
+        pauses.append(pace.note_refusal(now, requested_s=None, draw=1.0))
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
-    assert pace.refused(now, asked_s=None, draw=0.0) == 15
-    pace.answered()
-    assert pace.refused(now + 60, asked_s=None, draw=0.0) == 0.5
+    assert pace.note_refusal(now, requested_s=None, draw=0.0) == 15
+    pace.note_answer()
+    assert pace.note_refusal(now + 60, requested_s=None, draw=0.0) == 0.5
 
 
 def test_a_server_that_asks_for_hours_is_asked_again_within_a_minute() -> None:
     pace = openai_pace.Pace(4)
-    assert pace.refused(0.0, asked_s=86_400, draw=0.0) == 86_400
-    assert (pace.bound(59.0), pace.bound(60.0)) == (0, 4)
+    assert pace.note_refusal(0.0, requested_s=86_400, draw=0.0) == 86_400
+    assert (pace.limit_now(59.0), pace.limit_now(60.0)) == (0, 4)

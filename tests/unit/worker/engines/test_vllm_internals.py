@@ -188,13 +188,13 @@ class TestAllowed:
     def test_an_unchanged_version_uses_the_internals_and_says_nothing(
         self, lines: list[dict[str, Any]]
     ) -> None:
-        assert vllm_internals.allowed("0.32.0", [], public_api=False)
+        assert vllm_internals.usable("0.32.0", [], public_api=False)
         assert lines == []
 
     def test_a_changed_version_falls_back_with_one_line_that_names_the_changes(
         self, lines: list[dict[str, Any]]
     ) -> None:
-        assert not vllm_internals.allowed("0.33.1", ["m has no A", "B takes (x)"], public_api=False)
+        assert not vllm_internals.usable("0.33.1", ["m has no A", "B takes (x)"], public_api=False)
         (line,) = lines
         assert line["action"] is telemetry.Action.ENGINE_FALLBACK
         assert "0.33.1" in line["because"]
@@ -204,6 +204,6 @@ class TestAllowed:
     def test_the_setting_wins_over_the_check(
         self, lines: list[dict[str, Any]], found: list[str]
     ) -> None:
-        assert not vllm_internals.allowed("0.32.0", found, public_api=True)
+        assert not vllm_internals.usable("0.32.0", found, public_api=True)
         (line,) = lines
         assert "TAILRACE_VLLM_PUBLIC_API" in line["because"]

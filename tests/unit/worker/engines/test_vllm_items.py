@@ -41,15 +41,15 @@ def test_parsers_that_changed_are_not_used_and_none_that_is_named_is_left_out(
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(telemetry, "log", lambda action, **more: told.append({"a": action, **more}))
     found = vllm_parsers.Names("hermes", "qwen3")
-    assert vllm_parsers.known(found, "auto", "auto", []) == found
-    assert vllm_parsers.known(vllm_parsers.Names("", ""), "none", "auto", ["x"]).tools == ""
+    assert vllm_parsers.usable(found, "auto", "auto", []) == found
+    assert vllm_parsers.usable(vllm_parsers.Names("", ""), "none", "auto", ["x"]).tools == ""
     assert told == []
-    assert vllm_parsers.known(found, "auto", "auto", ["x"]) == vllm_parsers.Names("", "")
+    assert vllm_parsers.usable(found, "auto", "auto", ["x"]) == vllm_parsers.Names("", "")
     assert told[0]["a"] is telemetry.Action.ENGINE_FALLBACK
     assert told[0]["changed"] == ["x"]
     for tools, reasoning in (("hermes", "auto"), ("auto", "qwen3")):
         with pytest.raises(base.EngineDead, match="x"):
-            vllm_parsers.known(found, tools, reasoning, ["x"])
+            vllm_parsers.usable(found, tools, reasoning, ["x"])
 
 
 def test_a_parser_is_named_or_found_by_the_model_and_its_template() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.support import cases
-from worker.engines.vllm_kv_events import KvEvents, events_of, wanted
+from worker.engines.vllm_kv_events import KvEvents, available, events_of
 from worker.prefixes.cached_blocks import Cleared, Removed, Stored
 
 
@@ -181,4 +181,4 @@ def test_events_go_over_a_socket_that_only_this_user_reaches(
     ],
 )
 def test_who_publishes_elsewhere_is_left_alone(given: dict[str, Any], expected: bool) -> None:
-    assert wanted(given) is expected
+    assert available(given) is expected

@@ -68,7 +68,7 @@ async def test_the_same_request_is_answered_once_more_without_the_engine() -> No
         first, second = asking(made), asking(made)
         expected = await served(made, first)
         found = await served(made, second)
-        assert made.engine.begun == 1
+        assert made.engine.attempts == 1
         assert (given(expected), given(found)) == ("", first.rid)
         assert (found.text, found.fold.ids) == (expected.text, expected.fold.ids)
         assert found.ended.usage == expected.ended.usage
@@ -247,7 +247,7 @@ async def test_without_redis_every_answer_is_generated() -> None:
         redis.away = False
         redis.values.clear()  # emptied
         assert not given(await served(made, asking(made)))
-        assert made.engine.begun == 3
+        assert made.engine.attempts == 3
         assert given(await served(made, asking(made)))
 
 
@@ -328,7 +328,7 @@ async def test_a_worker_that_takes_over_generates_the_rest() -> None:
         lost.yield_("lost")
         await made.caught_up()
         found = await served(made, second)
-        assert made.engine.begun == 2
+        assert made.engine.attempts == 2
         assert [each.answer_of for each in found.claims] == [first.rid, ""]
         assert (found.fold.answer_of, found.fold.ids) == (first.rid, expected.fold.ids)
         assert metered(made.memory)[-1].answer_of == first.rid

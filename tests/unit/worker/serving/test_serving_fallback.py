@@ -332,7 +332,7 @@ class TestTakeover:
 class TestContinuation:
     """Behind a token, where a gateway asked the other pool to continue (log rule §25)."""
 
-    async def begun(self, a: Worker, request: records.Request, tokens: int = 6) -> Foreign:
+    async def attempts(self, a: Worker, request: records.Request, tokens: int = 6) -> Foreign:
         """A worker of the first pool began, and died."""
         a.deliver(request)
         other = Foreign(a.memory, request, "dead/1")
@@ -349,7 +349,7 @@ class TestContinuation:
 
     async def continued(self, a: Worker, b: Worker, request: records.Request) -> None:
         """The same, and a worker of the other pool continues it to its end."""
-        await self.begun(a, request)
+        await self.attempts(a, request)
         b.time.advance(5)
         await b.caught_up()
         assert await serve(b, request, continues=True).outcome() is Outcome.DONE
@@ -357,7 +357,7 @@ class TestContinuation:
     async def test_the_text_goes_on_in_another_item_which_names_the_model(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            await self.begun(a, request)
+            await self.attempts(a, request)
             said = answer(a.memory, request.rid).text
             await b.caught_up()
             served = serve(b, request, continues=True)
@@ -416,7 +416,7 @@ class TestContinuation:
     async def test_a_takeover_goes_on_behind_the_ids_of_the_new_item(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            other = await self.begun(a, request)
+            other = await self.attempts(a, request)
             said = answer(a.memory, request.rid).text
             continued = list(scripted.answer(segments.prompt(request, said)))
             reroute(b, request, continues=True)
@@ -469,7 +469,7 @@ class TestContinuation:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
             request.echo["metadata"]["script_sampling"] = sampling
-            other = await self.begun(a, request, tokens=0)
+            other = await self.attempts(a, request, tokens=0)
             made = list(scripted.answer(request, (), "dead" if sampling == "1" else ""))[:6]
             text = scripted.Detokenizer().push(made)
             other.write(records.Tok(request.rid, "dead", 0, made, text, fold.H0))
@@ -518,13 +518,13 @@ class TestContinuation:
         async with two_pools() as (a, b):
             request = new_request(a, 30, **more)
             request = msgspec.structs.replace(request, v=request.version)
-            await self.begun(a, request)
+            await self.attempts(a, request)
             await self.left_alone(b, request)
 
     async def test_an_open_call_or_thought_is_not_continued(self) -> None:
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            other = await self.begun(a, request, tokens=0)
+            other = await self.attempts(a, request, tokens=0)
             mark = (records.Mark(0, 0, "r"),)
             other.write(records.Tok(request.rid, "dead", 0, [1], "hm", fold.H0, marks=mark))
             await self.left_alone(b, request)
@@ -533,7 +533,7 @@ class TestContinuation:
         """The owner wrote its first token between the other worker's look and its claim."""
         async with two_pools() as (a, b):
             request = new_request(a, 30)
-            other = await self.begun(a, request, tokens=0)
+            other = await self.attempts(a, request, tokens=0)
             b.time.advance(5)
             await b.caught_up()
             append = b.context.writer.append

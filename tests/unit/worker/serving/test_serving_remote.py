@@ -31,7 +31,7 @@ async def worker_on(
         if start:
             await engine.start()
         async with memory_worker.worker(engine=engine) as worker:
-            engine.on_bound = worker.context.engine_slots.restrict
+            engine.on_limit = worker.context.engine_slots.restrict
             yield worker
     finally:
         await engine.shutdown()

@@ -90,7 +90,7 @@ class Room:
         self.olds.append(made)
         return made
 
-    async def begun(
+    async def attempts(
         self, metadata: dict[str, str] | None = None
     ) -> tuple[records.Request, Foreign]:
         """A response with ten tokens of the old revision, whose owner has yielded."""
@@ -130,7 +130,7 @@ async def room() -> AsyncIterator[Room]:
 
 async def test_a_response_of_the_old_revision_goes_on_at_an_old_worker_at_once() -> None:
     async with room() as it:
-        request, _ = await it.begun()
+        request, _ = await it.attempts()
         await it.hand_over(it.old())
         await done(it.memory, request)
         found = answer(it.memory, request.rid)
@@ -145,7 +145,7 @@ async def test_a_response_of_the_old_revision_goes_on_at_an_old_worker_at_once()
 
 async def test_the_next_old_worker_goes_on_where_the_first_one_leaves() -> None:
     async with room() as it:
-        request, _ = await it.begun({**cues(10_000), "script_pace_ms": "1"})
+        request, _ = await it.attempts({**cues(10_000), "script_pace_ms": "1"})
         first, second = it.old("first"), it.old("second")
         await it.hand_over(first)
         await eventually(lambda: answer(it.memory, request.rid).fold.next > 20, "it goes on")
@@ -161,7 +161,7 @@ async def test_the_next_old_worker_goes_on_where_the_first_one_leaves() -> None:
 
 async def test_two_old_workers_take_it_and_one_has_it() -> None:
     async with room() as it:
-        request, _ = await it.begun()
+        request, _ = await it.attempts()
         await it.hand_over(it.old("x"), it.old("y"))
         await done(it.memory, request)
         assert len(it.workers(request)) == 2
@@ -170,12 +170,12 @@ async def test_two_old_workers_take_it_and_one_has_it() -> None:
 
 async def test_a_full_old_worker_continues_it_with_its_next_slot() -> None:
     async with room() as it:
-        request, _ = await it.begun()
+        request, _ = await it.attempts()
         old = it.old(capacity=1)
         turn = old.context.engine_slots.acquire(0)
         await it.hand_over(old)
         await eventually(lambda: old.context.engine_slots.queued == 1, "it waits for a slot")
-        await it.begun()
+        await it.attempts()
         await eventually(lambda: len(it.new.responses.orphans) == 2, "another one is there")
         await it.hand_over(old)
         assert len(old.responses) == 1, "it has no room for another one"
@@ -186,7 +186,7 @@ async def test_a_full_old_worker_continues_it_with_its_next_slot() -> None:
 
 async def test_a_worker_of_a_third_revision_leaves_it() -> None:
     async with room() as it:
-        request, _ = await it.begun()
+        request, _ = await it.attempts()
         third = it.old("third")
         third.context.engine.model_rev = "scripted-3"
         await it.hand_over(third)
@@ -222,7 +222,7 @@ async def test_without_another_revision_in_the_pool_redis_is_not_asked() -> None
 
 async def test_a_worker_that_leaves_offers_and_takes_nothing() -> None:
     async with room() as it:
-        await it.begun()
+        await it.attempts()
         old = it.old()
         await it.offering.step()
         old.context.draining = True
@@ -235,7 +235,7 @@ async def test_a_worker_that_leaves_offers_and_takes_nothing() -> None:
 
 async def test_without_redis_a_round_does_nothing_and_the_next_one_does() -> None:
     async with room() as it:
-        request, _ = await it.begun()
+        request, _ = await it.attempts()
         old = it.old()
         publish = it.store.publish
 
