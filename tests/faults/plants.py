@@ -30,9 +30,9 @@ def no_barrier() -> None:
     """A successor continues from what it had read before its claim landed."""
     from worker.serving import claim_runner
 
-    async def pass_barrier(self: Any, sent: asyncio.Future[log.Appended]) -> bool:
+    async def pass_barrier(self: Any, append: asyncio.Future[log.Appended]) -> bool:
         await asyncio.sleep(0)
-        return self._attempt.stopped is None
+        return bool(self._claim.attempt.stop_reason is None)
 
     no_grace()
     claim_runner.ClaimRunner._pass_barrier = pass_barrier  # type: ignore[method-assign]
@@ -131,11 +131,11 @@ def two_ids_at_once() -> None:
         if before is None:
             held[self] = token
             return ()
-        return self._read(self._detokenizer.push((before, token)))
+        return self._parse(self._detokenizer.push((before, token)))
 
     def finished(self: scripted_markers.Parser) -> Any:
         before = held.pop(self, None)
-        last = () if before is None else self._read(self._detokenizer.push((before,)))
+        last = () if before is None else self._parse(self._detokenizer.push((before,)))
         return [*last, *finish(self)]
 
     scripted_markers.Parser.push = push  # type: ignore[method-assign]
@@ -163,7 +163,7 @@ def die_before_the_bill() -> None:
     in the log."""
     from worker.serving import metering
 
-    metering.Metering.finished = _once(metering.Metering.finished)  # type: ignore[method-assign]
+    metering.Metering.record_usage = _once(metering.Metering.record_usage)  # type: ignore[method-assign]
 
 
 def die_before_the_letter() -> None:

@@ -8,7 +8,10 @@ the log decides the same, so a response continues after any worker's death.
       response_state    what outlives a single claim
       takeover          what to do about a response, by its fold; pure
       claim_plan        what a claim is for, and its records; pure
-      claim_runner      one claim, from CLAIM to the fold's verdict on its END
+      claim_runner      one claim in the log: CLAIM, barrier, END, the fold's verdict
+      engine_run        one claim in the engine: resume, then generate
+      claim_stop        a claim that stops before its END
+      claim_state       what these three share
       attempt           the engine's steps become frames and one END
       outcome           how it ended, and the records about that
     worker_context      what all responses of this worker share

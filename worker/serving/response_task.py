@@ -26,7 +26,8 @@ from worker.queue.read_ahead import Footprint, Key
 from worker.serving import claim_plan, takeover, truncation, warming
 from worker.serving.attempt import Stop
 from worker.serving.claim_plan import ClaimPlan, Ending
-from worker.serving.claim_runner import ClaimRunner, pausable
+from worker.serving.claim_runner import ClaimRunner
+from worker.serving.claim_stop import pausable
 from worker.serving.outcome import Outcome, record_done, record_lost
 from worker.serving.response_state import ResponseState
 from worker.serving.worker_context import WorkerContext
@@ -403,7 +404,7 @@ class ResponseTask:
             await claim.run()
         finally:
             self._claim = None
-            self.response.release_slots(claim.used, paused=claim.paused)
+            self.response.release_slots(claim.engine_tokens, paused=claim.paused)
 
 
 def _lacks_beginning(state: fold.Fold) -> bool:
