@@ -56,7 +56,7 @@ class ClaimStop:
             exc_info=error,
         )
         claim.attempt.flush()  # what was generated before the failure is good
-        fork_begins = response.request.fork is not None and not claim.entry.fold.made
+        fork_begins = response.request.fork is not None and not claim.entry.fold.generated_count
         if fork_begins and isinstance(error, base.NotResumable):
             return self._fail(Ending("failed", fork_sources.NOT_CONTINUED))
         if isinstance(error, visible.ParserFailed):

@@ -208,7 +208,7 @@ def test_a_vector_without_a_direction_is_not_believed(value: float) -> None:
     """A client would have got null, which no SDK expects, and a vector store a row that no search
     finds."""
     made = generation.Generation(
-        rid="r", fencing_token="n", shown=visible.Nothing(), max_tokens=0, vectors=2
+        rid="r", fencing_token="n", view=visible.Nothing(), max_tokens=0, vectors=2
     )
     made.push((), None, vectors=(struct.pack("<2f", 3e38, 3e38),))
     with pytest.raises(generation.BadOutput):
