@@ -72,7 +72,10 @@ class ConversationTurns:
         return rows
 
     async def _row(
-        self, conversation: conversations.Conversation, name: str, copy: delivery.StoredResponse | None
+        self,
+        conversation: conversations.Conversation,
+        name: str,
+        copy: delivery.StoredResponse | None,
     ) -> Json:
         node = conversation.nodes[name]
         items, response = [], None
@@ -93,7 +96,10 @@ class ConversationTurns:
         }
 
     async def _turn(
-        self, conversation: conversations.Conversation, rid: str, copy: delivery.StoredResponse | None
+        self,
+        conversation: conversations.Conversation,
+        rid: str,
+        copy: delivery.StoredResponse | None,
     ) -> Turn | None:
         """A turn; None if its response was deleted, withdrawn, never written, or lost."""
         assert conversation.owner is not None
@@ -119,7 +125,9 @@ class ConversationTurns:
         snapshot = await self._delivery.find(rid, owner)
         if snapshot.withdrawn:
             return None
-        return delivery.StoredResponse(await self._delivery.request_of(rid, owner), snapshot.response)
+        return delivery.StoredResponse(
+            await self._delivery.request_of(rid, owner), snapshot.response
+        )
 
     async def _from_archive(
         self, conversation: conversations.Conversation, nodes: Sequence[str]

@@ -105,7 +105,9 @@ def takes_images(workers: Sequence[Mapping[str, Any]]) -> bool | None:
 def _needs(request: records.Request) -> list[_Need]:
     """What a request needs from the engine."""
     needs = [_Need(need.feature, need.field, own=False) for need in features.needs_of(request)]
-    return needs + [_Need(row.name, row.member, own=True) for row in engine_fields.rows_for(request)]
+    return needs + [
+        _Need(row.name, row.member, own=True) for row in engine_fields.rows_for(request)
+    ]
 
 
 def _lacks(worker: Mapping[str, Any], needs: Sequence[_Need]) -> list[_Need]:

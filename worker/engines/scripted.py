@@ -185,7 +185,9 @@ def _with_digests(request: records.Request) -> records.Request:
         members = {name: value for name, value in part.items() if name != "data"}
         return {**members, "sha256": files.digest(base64.b64decode(part["data"]))}
 
-    return msgspec.structs.replace(request, messages=images.map_images(request.messages, with_digest))
+    return msgspec.structs.replace(
+        request, messages=images.map_images(request.messages, with_digest)
+    )
 
 
 def _check_images(request: records.Request) -> None:
