@@ -61,20 +61,20 @@ class Service:
     task: asyncio.Task[None]
     revoked: int = 0
 
-    def client(self, subject: str = "alice", **named: Any) -> httpx.AsyncClient:
-        headers = {"authorization": f"Bearer {self.keys.token(subject, **named)}"}
+    def client(self, subject: str = "alice", **claims: Any) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {self.keys.token(subject, **claims)}"}
         return httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", headers=headers)
 
     def socket(
-        self, query: str = "", subject: str = "alice", path: str = "/v1/responses", **named: Any
+        self, query: str = "", subject: str = "alice", path: str = "/v1/responses", **claims: Any
     ) -> Any:
-        headers = {"authorization": f"Bearer {self.keys.token(subject, **named)}"}
+        headers = {"authorization": f"Bearer {self.keys.token(subject, **claims)}"}
         url = f"ws://127.0.0.1:{self.port}{path}{query}"
         return websockets.connect(url, additional_headers=headers, compression=None)
 
     def requests(self) -> list[records.Request]:
-        found = [records.decode_request(r.value) for r in self.broker.appended]
-        return [request for request in found if request is not None]
+        requests = [records.decode_request(r.value) for r in self.broker.appended]
+        return [request for request in requests if request is not None]
 
     async def asked(self, count: int = 1) -> records.Request:
         """The request record number `count`, once it is in the log."""
@@ -82,8 +82,8 @@ class Service:
         return self.requests()[count - 1]
 
     def cancels(self) -> list[str]:
-        found = [records.token_of(r.key, r.value) for r in self.broker.appended]
-        return [record.rid for record in found if isinstance(record, records.Cancel)]
+        log_records = [records.token_of(r.key, r.value) for r in self.broker.appended]
+        return [record.rid for record in log_records if isinstance(record, records.Cancel)]
 
     async def cancelled(self, *rids: str) -> None:
         """Wait until these are cancelled, in this order and no other."""
@@ -172,7 +172,7 @@ async def serving(
     *,
     ready: bool = True,
     vectors: contract.VectorDatabase | None = None,
-    moved: Time | None = None,
+    time: Time | None = None,
     **more: str,
 ) -> AsyncIterator[Service]:
     """A gateway that listens on a free port, and is ready unless `ready` is False. `moved`: the
@@ -191,19 +191,21 @@ async def serving(
         else None,
     )
     config = configuration(keys, **more)
-    times = (moved.now, moved.later) if moved is not None else ()
-    made = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients, *times)
+    times = (time.now, time.later) if time is not None else ()
+    gateway = app.Gateway(config, load_issuers(config.issuers), broker.layout, clients, *times)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with contextlib.closing(listener.bind("127.0.0.1", 0)) as bound:
-        task = asyncio.ensure_future(made.run(bound, stop, hurry))
+        task = asyncio.ensure_future(gateway.run(bound, stop, hurry))
         await log_contract.until(
             lambda: (
-                not ready or (made.submission.responsive and made.revocations.ready) or task.done()
+                not ready
+                or (gateway.submission.responsive and gateway.revocations.ready)
+                or task.done()
             ),
             10,
         )
         port = bound.getsockname()[1]
-        service = Service(made, broker, redis, keys, port, stop, hurry, task)
+        service = Service(gateway, broker, redis, keys, port, stop, hurry, task)
         await waiting.eventually(lambda: listening(port), "listening", within_s=10)
         try:
             yield service
@@ -224,14 +226,14 @@ async def listening(port: int) -> bool:
 
 
 async def event(socket: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 5))
-    return found
+    message: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 5))
+    return message
 
 
 async def until_type(socket: Any, *kinds: str) -> dict[str, Any]:
-    while (found := await event(socket))["type"] not in kinds:
+    while (reply := await event(socket))["type"] not in kinds:
         pass
-    return found
+    return reply
 
 
 class TestPools:
@@ -263,15 +265,15 @@ class TestPools:
             assert await listed() == ["n", "o", "auto"]
             assert (await client.get("/v1/models/auto")).status_code == 200
             assert (await client.get("/v1/models/m")).status_code == 404
-            gone = await client.post("/v1/responses", json={"model": "m", "input": "hi"})
-            assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
+            answer = await client.post("/v1/responses", json={"model": "m", "input": "hi"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
             service.answer(request, "yes")
             assert (await running).json()["output"][0]["content"][0]["text"] == "yes"
             body = {"model": "o", "input": "hi", "background": True}
-            named = await client.post("/v1/responses", json=body)
-            assert named.json().get("model") == "n", named.text
-            refused = await client.post("/v1/responses", json={**body, "model": "auto"})
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+            http_answer = await client.post("/v1/responses", json=body)
+            assert http_answer.json().get("model") == "n", http_answer.text
+            error = await client.post("/v1/responses", json={**body, "model": "auto"})
+            assert (error.status_code, error.json()["error"]["param"]) == (400, "model")
 
 
 class TestHttp:
@@ -279,10 +281,10 @@ class TestHttp:
         self, keys: gateway_process.Keys
     ) -> None:
         async with serving(keys) as service, service.client() as client:
-            asked = asyncio.ensure_future(client.post("/v1/responses", json={"input": "hi"}))
+            task = asyncio.ensure_future(client.post("/v1/responses", json={"input": "hi"}))
             request = await service.asked()
             service.answer(request, "he", "llo")
-            answer = await asked
+            answer = await task
             assert answer.json()["output"][0]["content"][0]["text"] == "hello"
             assert answer.headers["x-tailrace-response-id"] == request.rid
             assert answer.headers["x-request-id"].startswith("req_")
@@ -301,9 +303,9 @@ class TestHttp:
                 ),
             ]
             for number, (path, body) in enumerate(bodies, 1):
-                asked = asyncio.ensure_future(client.post(path, json=body))
+                task = asyncio.ensure_future(client.post(path, json=body))
                 service.answer(await service.asked(number), "one ", "two")
-                text = (await asked).text
+                text = (await task).text
                 assert text.endswith("data: [DONE]\n\n")
                 assert "one " in text
                 assert ("response.completed" in text) == (path == "/v1/responses")
@@ -347,8 +349,8 @@ class TestHttp:
                 answer = await call
                 assert answer.status_code == status
                 assert code is None or answer.json()["error"]["code"] == code
-            unsigned = await client.post("/v1/responses", headers={"authorization": "Bearer x"})
-            assert unsigned.status_code == 401
+            http_answer = await client.post("/v1/responses", headers={"authorization": "Bearer x"})
+            assert http_answer.status_code == 401
             assert service.requests() == []
 
     async def test_a_revoked_principal_gets_401_before_anything_else(
@@ -363,12 +365,12 @@ class TestHttp:
         self, keys: gateway_process.Keys
     ) -> None:
         async with serving(keys) as service, service.client() as client:
-            listed = (await client.get("/v1/models")).json()["data"]
-            assert [model["id"] for model in listed] == ["m", "org/n"]
+            listing = (await client.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listing] == ["m", "org/n"]
             assert (await client.get("/v1/models/org/n")).json()["id"] == "org/n"
-            told = (await client.get("/config.json")).json()
-            assert told["default_model"] == "m"
-            assert (set(told["takes"]), told["takes"]["m"]["files"]) == ({"m", "org/n"}, True)
+            body = (await client.get("/config.json")).json()
+            assert body["default_model"] == "m"
+            assert (set(body["takes"]), body["takes"]["m"]["files"]) == ({"m", "org/n"}, True)
             ready = await client.get("/ready")
             assert (ready.status_code, ready.json()["redis"]) == (200, True)
             service.redis.away = True
@@ -395,22 +397,22 @@ class TestHttp:
 
             assert await kafka()
             service.broker.hold_acknowledgements()  # an append without an answer
-            asked = asyncio.ensure_future(
+            task = asyncio.ensure_future(
                 client.post("/v1/responses", json={"model": "m", "input": "x", "background": True})
             )
             await eventually(not_kafka, "an overdue append shows", within_s=5)
             service.broker.release_acknowledgements()
-            assert (await asked).status_code == 200
+            assert (await task).status_code == 200
             await eventually(kafka, "its acknowledgement shows", within_s=5)
             ends = service.broker.unanswered()  # nothing is asked of the log but by readiness
             await eventually(not_kafka, "a question without an answer shows", within_s=5)
             ends()
             await eventually(kafka, "its answer shows", within_s=5)
-            followed = (topics.TOKENS, topics.DELETIONS, topics.REVOCATIONS, topics.UPLOADS)
-            for topic in (*followed, *feed.TOPICS):
-                heard = service.broker.deafen(topic)  # other clients are answered
+            topics_ = (topics.TOKENS, topics.DELETIONS, topics.REVOCATIONS, topics.UPLOADS)
+            for topic in (*topics_, *feed.TOPICS):
+                responsive = service.broker.deafen(topic)  # other clients are answered
                 assert await not_kafka(), f"a reader of {topic} that hears nothing shows"
-                heard()
+                responsive()
                 assert await kafka(), f"it hears of {topic} again"
 
 
@@ -422,17 +424,17 @@ class TestCompletions:
     async def test_two_choices_are_two_responses_and_one_completion(
         self, keys: gateway_process.Keys
     ) -> None:
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
         async with serving(keys) as service, service.client() as client:
             for number, streaming in enumerate((False, True)):
-                body = {**asked, "stream": streaming}
+                body = {**fields, "stream": streaming}
                 answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
-                made = [await service.asked(2 * number + i) for i in (1, 2)]
-                service.answer(made[0], "one")
-                service.answer(made[1], "two")
+                requests = [await service.asked(2 * number + i) for i in (1, 2)]
+                service.answer(requests[0], "one")
+                service.answer(requests[1], "two")
                 answer = await answering
                 assert set(answer.headers["x-tailrace-response-id"].split(", ")) == {
-                    request.rid for request in made
+                    request.rid for request in requests
                 }
                 if streaming:
                     assert answer.text.endswith("data: [DONE]\n\n")
@@ -456,20 +458,20 @@ class TestCompletions:
     ) -> None:
         """Symptom: every look at a completion with a failed choice was a 500, which SDKs repeat and
         operators are called for."""
-        asked = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "stream": True}
+        fields = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "stream": True}
         async with serving(keys) as service, service.client() as client:
-            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
-            made = [await service.asked(i) for i in (1, 2)]
-            service.answer(made[0], "fine")
-            service.answer(made[1], error=("engine_error", "It broke."))
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=fields))
+            requests = [await service.asked(i) for i in (1, 2)]
+            service.answer(requests[0], "fine")
+            service.answer(requests[1], error=("engine_error", "It broke."))
             failed = await answering
             assert '"message":"It broke."' in failed.text
             rids = failed.headers["x-tailrace-response-id"].split(", ")
             path = f"/v1/chat/completions/{chat_completions.completion_id(*rids)}"
-            shown = await client.get(path)
-            assert (shown.status_code, code(shown)) == (404, "completion_failed")
-            assert made[1].rid in shown.json()["error"]["message"]
-            assert made[0].rid not in shown.json()["error"]["message"]
+            answer = await client.get(path)
+            assert (answer.status_code, code(answer)) == (404, "completion_failed")
+            assert requests[1].rid in answer.json()["error"]["message"]
+            assert requests[0].rid not in answer.json()["error"]["message"]
             assert (await client.get(f"{path}/messages")).status_code == 200
             async with service.client("bob") as other:
                 assert code(await other.get(path)) == "completion_not_found"
@@ -480,26 +482,26 @@ class TestCompletions:
         self, keys: gateway_process.Keys
     ) -> None:
         """A deletion can fail between two choices, and clients repeat it."""
-        asked = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
+        fields = {"messages": [{"role": "user", "content": "hi"}], "n": 2}
         async with serving(keys) as service, service.client() as client:
-            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
-            made = [await service.asked(i) for i in (1, 2)]
-            for request in made:
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=fields))
+            requests = [await service.asked(i) for i in (1, 2)]
+            for request in requests:
                 service.answer(request, "x")
             path = f"/v1/chat/completions/{(await answering).json()['id']}"
-            gone, left = (f"/v1/responses/{request.rid}" for request in made)
-            assert (await client.delete(gone)).json()["deleted"]
+            deletion, remaining = (f"/v1/responses/{request.rid}" for request in requests)
+            assert (await client.delete(deletion)).json()["deleted"]
             assert (await client.get(path)).status_code == 404
             assert (await client.delete(path)).json()["deleted"]
-            assert (await client.get(left)).status_code == 404
+            assert (await client.get(remaining)).status_code == 404
             assert code(await client.delete(path)) == "completion_not_found"
 
     async def test_completions_that_are_not_stored_are_not_deleted_nor_cancelled(
         self, keys: gateway_process.Keys
     ) -> None:
-        asked = {"messages": [{"role": "user", "content": "hi"}], "store": False}
+        fields = {"messages": [{"role": "user", "content": "hi"}], "store": False}
         async with serving(keys) as service, service.client() as client:
-            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=asked))
+            answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=fields))
             request = await service.asked()
             path = f"/v1/chat/completions/chatcmpl-{request.rid[5:]}"
             assert code(await client.delete(path)) == "completion_not_found"
@@ -516,8 +518,8 @@ class TestCompletions:
             service.client() as client,
         ):
             for number, streaming in enumerate((False, True)):
-                asked = {**body, "stream": streaming}
-                answering = asyncio.ensure_future(client.post("/v1/completions", json=asked))
+                query = {**body, "stream": streaming}
+                answering = asyncio.ensure_future(client.post("/v1/completions", json=query))
                 for i in (1, 2):
                     request = await service.asked(2 * number + i)
                     assert request.raw
@@ -530,8 +532,11 @@ class TestCompletions:
                     texts = [choice["text"] for choice in answer.json()["choices"]]
                     assert texts == ["Once upon Once", "Twice upon Twice"]
         async with serving(keys) as service, service.client() as client:
-            refused = await client.post("/v1/completions", json=body)
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt")
+            http_answer = await client.post("/v1/completions", json=body)
+            assert (http_answer.status_code, http_answer.json()["error"]["param"]) == (
+                400,
+                "prompt",
+            )
 
     async def test_embeddings_of_several_parts_are_one_answer(
         self, keys: gateway_process.Keys
@@ -542,9 +547,9 @@ class TestCompletions:
             service.client() as client,
         ):
             answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
-            asked = [await service.asked(i) for i in (1, 2)]
-            asked.sort(key=lambda r: r.embed.first if r.embed else 0)
-            for request in reversed(asked):  # in whatever order they end
+            requests = [await service.asked(i) for i in (1, 2)]
+            requests.sort(key=lambda r: r.embed.first if r.embed else 0)
+            for request in reversed(requests):  # in whatever order they end
                 assert request.embed is not None
                 assert (request.store, request.messages) == (False, [])
                 numbers = range(
@@ -553,11 +558,13 @@ class TestCompletions:
                 vectors = [struct.pack("<f", n) for n in numbers]
                 gateway_parts.put_vectors(service.broker, request, *vectors)
             answer = await answering
-            found = answer.json()
-            assert [each["embedding"] for each in found["data"]] == [[float(n)] for n in range(40)]
-            assert found["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+            answer_body = answer.json()
+            assert [each["embedding"] for each in answer_body["data"]] == [
+                [float(n)] for n in range(40)
+            ]
+            assert answer_body["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
             rids = answer.headers["x-tailrace-response-id"].split(", ")
-            assert sorted(rids) == sorted(request.rid for request in asked)
+            assert sorted(rids) == sorted(request.rid for request in requests)
             for rid in rids:
                 for method, path in (
                     ("GET", f"/v1/responses/{rid}"),
@@ -567,14 +574,14 @@ class TestCompletions:
                     ("DELETE", f"/v1/responses/{rid}"),
                     ("GET", f"/v1/chat/completions/chatcmpl-{rid[5:]}"),
                 ):
-                    shown = await client.request(method, path)
-                    assert shown.status_code == 404, (method, path)
+                    http_answer = await client.request(method, path)
+                    assert http_answer.status_code == 404, (method, path)
             more = {"input": "go on", "previous_response_id": rids[0]}
-            refused = await client.post("/v1/responses", json=more)
-            assert code(refused) == "previous_response_not_found"
+            error = await client.post("/v1/responses", json=more)
+            assert code(error) == "previous_response_not_found"
         async with serving(keys) as service, service.client() as client:
-            refused = await client.post("/v1/embeddings", json=body)
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+            error = await client.post("/v1/embeddings", json=body)
+            assert (error.status_code, error.json()["error"]["param"]) == (400, "input")
 
     async def test_an_input_that_is_too_long_is_named(self, keys: gateway_process.Keys) -> None:
         async with (
@@ -585,9 +592,9 @@ class TestCompletions:
             answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
             error = ("context_length_exceeded", "'input[1]' has 9 tokens.")
             gateway_parts.put_vectors(service.broker, await service.asked(), error=error)
-            refused = await answering
-            assert refused.status_code == 400
-            assert refused.json()["error"] == {
+            refusal = await answering
+            assert refusal.status_code == 400
+            assert refusal.json()["error"] == {
                 "message": error[1],
                 "type": "invalid_request_error",
                 "param": "input",
@@ -598,42 +605,42 @@ class TestCompletions:
         self, keys: gateway_process.Keys
     ) -> None:
         messages = [{"role": "user", "content": "hi"}]
-        asked: list[tuple[str, dict[str, Any], str, dict[str, int]]] = [
+        cases: list[tuple[str, dict[str, Any], str, dict[str, int]]] = [
             ("/v1/responses", {"input": "hi"}, "input", REFUSED),
             ("/v1/chat/completions", {"messages": messages}, "messages", FAILED),
             ("/v1/completions", {"prompt": "hi"}, "prompt", FAILED),
         ]
-        rows = [(*row[:3], *each) for row in asked for each in row[3].items()]
+        rows = [(*row[:3], *each) for row in cases for each in row[3].items()]
         async with (
             serving(keys, TAILRACE_RECORDS_VERSION="2") as service,
             service.client() as client,
         ):
             for number, (path, body, param, code, status) in enumerate(rows, 1):
-                posted = asyncio.ensure_future(client.post(path, json=body))
+                task = asyncio.ensure_future(client.post(path, json=body))
                 request = await service.asked(number)
                 service.answer(request, error=(code, "Why."))
-                refused = await posted
-                assert refused.status_code == status
-                named = param if code in ("context_length_exceeded", "invalid_image") else None
-                assert refused.json()["error"] == {
+                error = await task
+                assert error.status_code == status
+                field = param if code in ("context_length_exceeded", "invalid_image") else None
+                assert error.json()["error"] == {
                     "message": "Why.",
                     "type": "invalid_request_error" if status == 400 else "server_error",
-                    "param": named,
+                    "param": field,
                     "code": code,
                 }
                 if status == 400:
-                    assert refused.headers["x-tailrace-response-id"] == request.rid
+                    assert error.headers["x-tailrace-response-id"] == request.rid
 
     async def test_tokens_are_counted_by_a_worker_that_generates_nothing(
         self, keys: gateway_process.Keys
     ) -> None:
         async with serving(keys) as service, service.client() as client:
             body = {"input": "hi", "stream": True, "background": True, "store": True}
-            posted = asyncio.ensure_future(client.post("/v1/responses/input_tokens", json=body))
+            task = asyncio.ensure_future(client.post("/v1/responses/input_tokens", json=body))
             request = await service.asked()
             assert (request.generate, request.store) == (False, False)
             service.answer(request)
-            assert (await posted).json() == {"object": "response.input_tokens", "input_tokens": 1}
+            assert (await task).json() == {"object": "response.input_tokens", "input_tokens": 1}
 
     async def test_openais_client_asks_once_for_what_is_too_long(
         self, keys: gateway_process.Keys
@@ -646,16 +653,16 @@ class TestCompletions:
         ):
 
             async def ask() -> None:
-                with pytest.raises(openai.BadRequestError) as refused:
+                with pytest.raises(openai.BadRequestError) as error:
                     await client.chat.completions.create(
                         model="m", messages=[{"role": "user", "content": "hi"}]
                     )
-                assert refused.value.code == "context_length_exceeded"
-                assert refused.value.param == "messages"
+                assert error.value.code == "context_length_exceeded"
+                assert error.value.param == "messages"
 
-            asked = asyncio.ensure_future(ask())
+            task = asyncio.ensure_future(ask())
             service.answer(await service.asked(), error=("context_length_exceeded", "Too long."))
-            await asked
+            await task
             assert len(service.requests()) == 1
 
     async def test_embeddings_are_cancelled_with_their_client(
@@ -684,10 +691,10 @@ class TestCompletions:
 
             first = asyncio.ensure_future(ask())
             gateway_parts.put_vectors(service.broker, await service.asked(), b"\0\0\x80?")
-            found = await first
+            actual = await first
             again = await ask()
-            assert again.json() == found.json()
-            assert found.json()["data"][0]["embedding"] == [1.0]
+            assert again.json() == actual.json()
+            assert actual.json()["data"][0]["embedding"] == [1.0]
             assert len(service.requests()) == 1
             for other in (ask(text="b"), ask("/v1/responses")):
                 assert code(await other) == "idempotency_key_reused"
@@ -695,10 +702,10 @@ class TestCompletions:
     async def test_one_that_runs_has_no_object_yet_and_others_are_not_found(
         self, keys: gateway_process.Keys
     ) -> None:
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+        fields: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
         async with serving(keys) as service, service.client() as client:
             for number, more in enumerate(({}, {"store": False})):
-                body = {**asked, **more}
+                body = {**fields, **more}
                 answering = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
                 request = await service.asked(number + 1)
                 path = f"/v1/chat/completions/chatcmpl-{request.rid[5:]}"
@@ -707,8 +714,8 @@ class TestCompletions:
                 service.answer(request, "x")
                 await answering
             for name in ("chatcmpl-x", "resp_x", request.rid, f"chatcmpl-{'a.' * 9}a"):
-                found = await client.get(f"/v1/chat/completions/{name}")
-                assert found.json()["error"]["code"] == "completion_not_found"
+                answer = await client.get(f"/v1/chat/completions/{name}")
+                assert answer.json()["error"]["code"] == "completion_not_found"
 
     async def test_what_is_not_offered_says_so_and_what_is(
         self, keys: gateway_process.Keys
@@ -757,10 +764,10 @@ class TestCompletions:
 
     async def test_realtime_sockets_are_told_the_same(self, keys: gateway_process.Keys) -> None:
         async with serving(keys) as service:
-            with pytest.raises(websockets.InvalidStatus) as refused:
+            with pytest.raises(websockets.InvalidStatus) as error:
                 await service.socket(path="/v1/realtime")
-            assert refused.value.response.status_code == 404
-            assert b"not_offered" in (refused.value.response.body or b"")
+            assert error.value.response.status_code == 404
+            assert b"not_offered" in (error.value.response.body or b"")
 
 
 class TestRefusals:
@@ -807,11 +814,11 @@ class TestRefusals:
                 for _ in range(2):
                     service.broker.fail_next_append(error)
                 await socket.send(json.dumps({"type": "response.create", "input": "x"}))
-                told = await event(socket)
-                assert (told["type"], told["status"]) == ("error", 503)
-                unknown = told["error"]["code"] == "outcome_unknown"
+                reply = await event(socket)
+                assert (reply["type"], reply["status"]) == ("error", 503)
+                unknown = reply["error"]["code"] == "outcome_unknown"
                 assert unknown == (type(error) is log.AppendFailed)
-            rid = told["error"]["headers"]["x-tailrace-response-id"]
+            rid = reply["error"]["headers"]["x-tailrace-response-id"]
             await service.cancelled(rid)
 
     async def test_a_client_that_leaves_before_the_answer_is_one_that_leaves_after_it(
@@ -925,9 +932,9 @@ class TestSocket:
                 ('{"type":"response.create","input":5}', "invalid_type"),
             ):
                 await socket.send(frame)
-                found = await event(socket)
-                assert found["type"] == "error"
-                assert code is None or found["error"]["code"] == code
+                reply = await event(socket)
+                assert reply["type"] == "error"
+                assert code is None or reply["error"]["code"] == code
 
     @pytest.mark.parametrize(
         ("limits", "sockets"), [('{"sockets":1}', 1), ('{"sockets_per_principal":1}', 1)]
@@ -937,9 +944,9 @@ class TestSocket:
     ) -> None:
         async with serving(keys, TAILRACE_LIMITS=limits) as service, service.socket():
             assert len(service.gateway.sockets) == sockets
-            with pytest.raises(websockets.InvalidStatus) as refused:
+            with pytest.raises(websockets.InvalidStatus) as error:
                 await service.socket()
-            assert refused.value.response.status_code == 429
+            assert error.value.response.status_code == 429
 
     async def test_watch_sockets_and_event_streams_count_like_other_sockets(
         self, keys: gateway_process.Keys
@@ -956,9 +963,9 @@ class TestSocket:
             async with client.stream("POST", "/v1/responses", json=body) as stream:
                 request = await service.asked()
                 for path in ("/v1/watch", "/v1/responses"):
-                    with pytest.raises(websockets.InvalidStatus) as refused:
+                    with pytest.raises(websockets.InvalidStatus) as error:
                         await service.socket(path=path)
-                    assert refused.value.response.status_code == 429
+                    assert error.value.response.status_code == 429
                 query = {"stream": "true"}
                 answer = await client.get(f"/v1/responses/{request.rid}", params=query)
                 assert answer.status_code == 429
@@ -974,10 +981,10 @@ class TestSocket:
         limits = '{"refusals_rate":0.001,"refusals_burst":3}'
         async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
             assert (await client.get("/v1/models")).status_code == 200
-            forged = {"authorization": "Bearer a.b.c"}
-            found = [(await client.get("/v1/models", headers=forged)) for _ in range(4)]
-            assert [answer.status_code for answer in found] == [401, 401, 401, 429]
-            assert int(found[-1].headers["retry-after"]) > 1
+            headers = {"authorization": "Bearer a.b.c"}
+            http_answer = [(await client.get("/v1/models", headers=headers)) for _ in range(4)]
+            assert [answer.status_code for answer in http_answer] == [401, 401, 401, 429]
+            assert int(http_answer[-1].headers["retry-after"]) > 1
             assert (await client.get("/v1/models")).status_code == 200
 
     async def test_what_is_done_to_conversations_has_the_rates_of_requests(
@@ -989,11 +996,11 @@ class TestSocket:
         async with serving(keys, TAILRACE_LIMITS=limits) as service, service.client() as client:
             small: dict[str, object] = {"title": "x"}
             large = {"items": [{"role": "user", "content": "x" * 9_000}]}
-            found = [
+            actual = [
                 (await client.post("/v1/conversations", json=body)).status_code
                 for body in (small, large, small, small)
             ]
-            assert found == [503, 429, 503, 429]  # this one has no archive
+            assert actual == [503, 429, 503, 429]  # this one has no archive
 
     async def test_reads_and_tickets_have_rates(self, keys: gateway_process.Keys) -> None:
         limits = '{"reads_burst":3,"reads_rate":0.001,"tickets_burst":1,"tickets_rate":0.001}'
@@ -1009,9 +1016,9 @@ class TestSocket:
     ) -> None:
         async with serving(keys) as service:
             url = f"ws://127.0.0.1:{service.port}/v1/responses"
-            with pytest.raises(websockets.InvalidStatus) as refused:
+            with pytest.raises(websockets.InvalidStatus) as error:
                 await websockets.connect(url, additional_headers={"authorization": "Bearer x"})
-            assert refused.value.response.status_code == 401
+            assert error.value.response.status_code == 401
 
 
 class TestLife:
@@ -1070,9 +1077,9 @@ class TestMisconfigured:
             await app.serve(configuration(unreadable))
 
     async def test_a_port_that_is_taken_is_one_line(self, keys: gateway_process.Keys) -> None:
-        with contextlib.closing(listener.bind("127.0.0.1", 0)) as taken:
-            taken.listen()
-            port = str(taken.getsockname()[1])
+        with contextlib.closing(listener.bind("127.0.0.1", 0)) as bound_socket:
+            bound_socket.listen()
+            port = str(bound_socket.getsockname()[1])
             with pytest.raises(settings.Misconfigured, match="cannot listen"):
                 await app.serve(configuration(keys, TAILRACE_PORT=port))
 
@@ -1099,9 +1106,11 @@ class TestWatch:
             lines = [line[6:] for line in stream.text.splitlines() if line.startswith("data: {")]
             with cases.collected() as case:
                 for by_ticket in (False, True):
-                    for offered, taken in rows:
-                        with case((offered, by_ticket)):
-                            await self.watch(service, client, rid, lines, offered, taken, by_ticket)
+                    for protocols, protocol in rows:
+                        with case((protocols, by_ticket)):
+                            await self.watch(
+                                service, client, rid, lines, protocols, protocol, by_ticket
+                            )
 
     async def watch(
         self,
@@ -1109,32 +1118,32 @@ class TestWatch:
         client: httpx.AsyncClient,
         rid: str,
         lines: list[str],
-        offered: list[websockets.Subprotocol],
-        taken: str | None,
+        protocols: list[websockets.Subprotocol],
+        protocol: str | None,
         by_ticket: bool,
     ) -> None:
         """Watch one response of which `lines` are the events."""
         headers = {"authorization": client.headers["authorization"]}
         if by_ticket:
             ticket = (await client.post("/v1/tickets")).json()["ticket"]
-            offered, headers = [*offered, websockets.Subprotocol(f"ticket.{ticket}")], {}
+            protocols, headers = [*protocols, websockets.Subprotocol(f"ticket.{ticket}")], {}
         async with websockets.connect(
             f"ws://127.0.0.1:{service.port}/v1/watch",
             additional_headers=headers,
-            subprotocols=offered or None,
+            subprotocols=protocols or None,
         ) as socket:
-            assert socket.subprotocol == taken
+            assert socket.subprotocol == protocol
             await socket.send(json.dumps({"type": "watch", "response_id": rid}))
-            told = [str(await asyncio.wait_for(socket.recv(), 5)) for _ in range(2)]
+            frames = [str(await asyncio.wait_for(socket.recv(), 5)) for _ in range(2)]
         head = f'{{"type":"watch.events","response_id":"{rid}",'
-        if taken == "tailrace.v2":
-            assert told[0].startswith(head + '"number":0,"events":[')
-            assert '"logprobs":[]},"two ","three",{' in told[0]
-            found = compact_reader.Reader().read(told[0])["events"]
-            assert found == [json.loads(line) for line in lines]
+        if protocol == "tailrace.v2":
+            assert frames[0].startswith(head + '"number":0,"events":[')
+            assert '"logprobs":[]},"two ","three",{' in frames[0]
+            actual = compact_reader.Reader().read(frames[0])["events"]
+            assert actual == [json.loads(line) for line in lines]
         else:  # to the byte what it always was
-            assert told[0] == f'{head}"events":[{",".join(lines)}]}}'
-        assert json.loads(told[1])["type"] == "watch.done"
+            assert frames[0] == f'{head}"events":[{",".join(lines)}]}}'
+        assert json.loads(frames[1])["type"] == "watch.done"
 
     async def test_responses_over_websocket_have_the_first_version_alone(
         self, keys: gateway_process.Keys
@@ -1143,11 +1152,11 @@ class TestWatch:
             headers = {"authorization": f"Bearer {service.keys.token()}"}
             url = f"ws://127.0.0.1:{service.port}/v1/responses"
             both = [websockets.Subprotocol(access.COMPACT_SUBPROTOCOL), OWN_PROTOCOL]
-            for offered, taken in ((both, OWN_PROTOCOL), (both[:1], None)):
+            for protocols, protocol in ((both, OWN_PROTOCOL), (both[:1], None)):
                 async with websockets.connect(
-                    url, additional_headers=headers, subprotocols=offered
+                    url, additional_headers=headers, subprotocols=protocols
                 ) as socket:
-                    assert socket.subprotocol == taken
+                    assert socket.subprotocol == protocol
 
 
 class TestRevoked:
@@ -1279,8 +1288,8 @@ class TestAdmin:
             service.client("alice", tenant="other") as outside,
         ):
             theirs = (await root.post(ROWS, json={"tenant": "third"})).json()
-            refused = await chief.post(ROWS, json={"subject": "alice", "tenant": "other"})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (
+            error = await chief.post(ROWS, json={"subject": "alice", "tenant": "other"})
+            assert (error.status_code, error.json()["error"]["code"]) == (
                 403,
                 "forbidden_tenant",
             )
@@ -1321,8 +1330,8 @@ class TestScopes:
             service.client(scopes=["read"]) as reader,
             service.client(scopes=["create"]) as creator,
         ):
-            made = await owner.post("/v1/responses", json={"input": "1", "background": True})
-            rid = made.json()["id"]
+            http_answer = await owner.post("/v1/responses", json={"input": "1", "background": True})
+            rid = http_answer.json()["id"]
             for call in (
                 reader.post("/v1/responses", json={"input": "1"}),
                 reader.post("/v1/chat/completions", json={"messages": []}),
@@ -1345,9 +1354,9 @@ class TestScopes:
     ) -> None:
         async with serving(keys) as service:
             for path, scope in (("/v1/responses", "read"), ("/v1/watch", "create")):
-                with pytest.raises(websockets.InvalidStatus) as refused:
+                with pytest.raises(websockets.InvalidStatus) as error:
                     await service.socket(path=path, scopes=[scope])
-                assert refused.value.response.status_code == 403, path
+                assert error.value.response.status_code == 403, path
 
 
 class TestCredentialsThatExpire:
@@ -1373,26 +1382,26 @@ class TestCredentialsThatExpire:
     async def test_a_new_one_is_shown_on_the_open_socket_and_it_stays(
         self, keys: gateway_process.Keys, path: str
     ) -> None:
-        moved = Time()
-        async with serving(keys, moved=moved) as service, service.client() as client:
+        time = Time()
+        async with serving(keys, time=time) as service, service.client() as client:
             for how in ("credential", "ticket"):
-                moved.restart()
+                time.restart()
                 async with self.speaking(service, path) as socket:
                     await self.opened(service, socket)
-                    moved.pass_by(self.WARNED_S)
-                    warned = await event(socket)
-                    assert warned["type"] == "auth_expiring"
-                    assert 0 < warned["after_ms"] <= credential_timer.WARNED_S * 1000
-                    shown = (
+                    time.pass_by(self.WARNED_S)
+                    reply = await event(socket)
+                    assert reply["type"] == "auth_expiring"
+                    assert 0 < reply["after_ms"] <= credential_timer.WARNED_S * 1000
+                    message = (
                         keys.token()
                         if how == "credential"
                         else (await client.post("/v1/tickets")).json()["ticket"]
                     )
-                    await socket.send(json.dumps({"type": "auth", how: shown}))
-                    renewed = await event(socket)
-                    assert renewed["type"] == "auth_renewed"
-                    assert renewed["expires_at"] > moved.now() + self.SHORT_S
-                    moved.pass_by(self.SHORT_S)
+                    await socket.send(json.dumps({"type": "auth", how: message}))
+                    first_reply = await event(socket)
+                    assert first_reply["type"] == "auth_renewed"
+                    assert first_reply["expires_at"] > time.now() + self.SHORT_S
+                    time.pass_by(self.SHORT_S)
                     await self.opened(service, socket)
 
     @pytest.mark.parametrize("path", ["/v1/responses", "/v1/watch"])
@@ -1400,28 +1409,28 @@ class TestCredentialsThatExpire:
         self, keys: gateway_process.Keys, path: str
     ) -> None:
         """What is not this principal's is refused, and the former one holds to its end."""
-        moved = Time()
+        time = Time()
         async with (
-            serving(keys, moved=moved) as service,
+            serving(keys, time=time) as service,
             service.client("bob") as bob,
             self.speaking(service, path) as socket,
         ):
             await self.opened(service, socket)
-            moved.pass_by(self.WARNED_S)
+            time.pass_by(self.WARNED_S)
             assert (await event(socket))["type"] == "auth_expiring"
-            used = (await bob.post("/v1/tickets")).json()["ticket"]
-            for shown in (
+            listing = (await bob.post("/v1/tickets")).json()["ticket"]
+            for message in (
                 {"credential": keys.token("bob")},
-                {"ticket": used},
+                {"ticket": listing},
                 {"ticket": "x" * 22},
                 {"credential": keys.token()[:-2]},
                 {"credential": keys.token(age_s=100, ttl=10)},
             ):
-                await socket.send(json.dumps({"type": "auth", **shown}))
-                refused = await event(socket)
-                assert (refused["type"], refused["status"]) == ("auth_refused", 401)
-                assert refused["error"]["code"] == "invalid_api_key"
-            moved.pass_by(credential_timer.WARNED_S)
+                await socket.send(json.dumps({"type": "auth", **message}))
+                reply = await event(socket)
+                assert (reply["type"], reply["status"]) == ("auth_refused", 401)
+                assert reply["error"]["code"] == "invalid_api_key"
+            time.pass_by(credential_timer.WARNED_S)
             await asyncio.wait_for(socket.wait_closed(), 10)
             assert socket.close_code == (4003 if path == "/v1/watch" else 1012)
             assert "credential" in socket.close_reason
@@ -1429,14 +1438,14 @@ class TestCredentialsThatExpire:
     async def test_a_client_of_openais_protocol_is_told_nothing_new(
         self, keys: gateway_process.Keys
     ) -> None:
-        moved = Time()
+        time = Time()
         async with (
-            serving(keys, moved=moved) as service,
+            serving(keys, time=time) as service,
             service.socket(ttl=self.SHORT_S) as socket,
         ):
             await socket.send(json.dumps({"type": "auth", "credential": keys.token()}))
             assert (await event(socket))["error"]["code"] == "unknown_event"
-            moved.pass_by(self.SHORT_S)
+            time.pass_by(self.SHORT_S)
             await asyncio.wait_for(socket.wait_closed(), 10)
             assert socket.close_code == 1012
 
@@ -1444,34 +1453,34 @@ class TestCredentialsThatExpire:
     async def test_an_event_stream_ends_with_it_and_a_new_one_resumes(
         self, keys: gateway_process.Keys, create: bool
     ) -> None:
-        moved = Time()
-        async with serving(keys, moved=moved) as service, service.client() as whole:
+        time = Time()
+        async with serving(keys, time=time) as service, service.client() as whole:
             async with service.client(ttl=self.SHORT_S) as client:
                 body = {"input": "hi", "stream": True}
                 if create:
                     stream = client.stream("POST", "/v1/responses", json=body)
                 else:
-                    made = await whole.post(
+                    http_answer = await whole.post(
                         "/v1/responses", json={"input": "hi", "background": True}
                     )
-                    rid = made.json()["id"]
+                    rid = http_answer.json()["id"]
                     stream = client.stream("GET", f"/v1/responses/{rid}?stream=true")
-                seen = b""
+                received_bytes = b""
                 async with asyncio.timeout(20), stream as answer:
                     service.answer(await service.asked(), "one ", end=False)
                     with contextlib.suppress(httpx.RemoteProtocolError):  # it is broken off
                         async for part in answer.aiter_raw():
-                            seen += part
-                            if b"one " in seen:
-                                moved.pass_by(self.SHORT_S)
-                assert b"one " in seen
-                assert b"[DONE]" not in seen
+                            received_bytes += part
+                            if b"one " in received_bytes:
+                                time.pass_by(self.SHORT_S)
+                assert b"one " in received_bytes
+                assert b"[DONE]" not in received_bytes
                 rid = service.requests()[0].rid
-                refused = await client.get(f"/v1/responses/{rid}?stream=true")
-                assert refused.status_code == 401
+                error = await client.get(f"/v1/responses/{rid}?stream=true")
+                assert error.status_code == 401
             last = max(
                 json.loads(line[6:])["sequence_number"]
-                for line in seen.decode().splitlines()
+                for line in received_bytes.decode().splitlines()
                 if line.startswith("data: ")
             )
             await whole.post(f"/v1/responses/{rid}/cancel")
@@ -1491,10 +1500,10 @@ class TestSession:
             yield client
 
     async def signed_in(
-        self, client: httpx.AsyncClient, service: Service, subject: str = "alice", **named: Any
+        self, client: httpx.AsyncClient, service: Service, subject: str = "alice", **claims: Any
     ) -> dict[str, str]:
         """The header with the session's token."""
-        credential = service.keys.token(subject, **named)
+        credential = service.keys.token(subject, **claims)
         own = {"origin": str(client.base_url).rstrip("/")}
         answer = await client.post("/v1/session", json={"credential": credential}, headers=own)
         assert answer.status_code == 200, answer.text
@@ -1508,9 +1517,9 @@ class TestSession:
             who = (await page.get("/v1/session")).json()
             assert (who["subject"], who["token"]) == ("alice", token["x-tailrace-session"])
             body = {"input": "hi", "background": True}
-            made = await page.post("/v1/responses", json=body, headers=token)
-            assert made.status_code == 200
-            rid = made.json()["id"]
+            answer = await page.post("/v1/responses", json=body, headers=token)
+            assert answer.status_code == 200
+            rid = answer.json()["id"]
             assert (await page.get(f"/v1/responses/{rid}")).status_code == 200
             async with service.client() as alice:
                 assert (await alice.get(f"/v1/responses/{rid}")).status_code == 200
@@ -1540,9 +1549,9 @@ class TestSession:
     async def test_no_other_site_signs_in_or_out_or_learns_who_one_is(
         self, keys: gateway_process.Keys
     ) -> None:
-        listed = "https://evil.example"  # listed ones get no session either
+        listing = "https://evil.example"  # listed ones get no session either
         async with (
-            serving(keys, TAILRACE_ORIGINS=listed) as service,
+            serving(keys, TAILRACE_ORIGINS=listing) as service,
             self.browser(service) as page,
         ):
             token = await self.signed_in(page, service)
@@ -1554,11 +1563,11 @@ class TestSession:
                     {"sec-fetch-site": "same-site"},
                     {"sec-fetch-site": "cross-site"},
                 ):
-                    sent = {**token, **headers}
-                    for method, named in (("POST", body), ("GET", None), ("DELETE", None)):
+                    all_headers = {**token, **headers}
+                    for method, payload in (("POST", body), ("GET", None), ("DELETE", None)):
                         with case((method, headers)):
                             answer = await page.request(
-                                method, "/v1/session", headers=sent, json=named
+                                method, "/v1/session", headers=all_headers, json=payload
                             )
                             assert answer.status_code == 403
                             assert "set-cookie" not in answer.headers
@@ -1584,8 +1593,8 @@ class TestSession:
     ) -> None:
         async with serving(keys) as service, self.browser(service) as page:
             token = await self.signed_in(page, service, scopes=["read"])
-            refused = await page.post("/v1/responses", json={"input": "hi"}, headers=token)
-            assert refused.json()["error"]["code"] == "insufficient_scope"
+            answer = await page.post("/v1/responses", json={"input": "hi"}, headers=token)
+            assert answer.json()["error"]["code"] == "insufficient_scope"
             await service.revoke("alice")
             assert (await page.get("/v1/session")).json()["subject"] is None
             assert (await page.get("/v1/responses/resp_x")).status_code == 401
@@ -1598,9 +1607,9 @@ class TestSession:
             await self.signed_in(page, service)
             cookie = "; ".join(f"{name}={value}" for name, value in page.cookies.items())
             for path in ("/v1/responses", "/v1/watch"):
-                with pytest.raises(websockets.InvalidStatus) as refused:
+                with pytest.raises(websockets.InvalidStatus) as error:
                     await websockets.connect(
                         f"ws://127.0.0.1:{service.port}{path}",
                         additional_headers={"cookie": cookie},
                     )
-                assert refused.value.response.status_code == 401
+                assert error.value.response.status_code == 401

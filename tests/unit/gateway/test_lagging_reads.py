@@ -41,9 +41,9 @@ async def behind(
         await client.post(RESPONSES, json={"input": "1", "background": True})
         request = await service.asked()
         gateway_parts.put_answer(service.broker, request, "one", end=False)
-        seen = len(service.broker.records(topics.TOKENS, 0))
+        position = len(service.broker.records(topics.TOKENS, 0))
         await until_status(client, request.rid, "in_progress")
-        service.broker.lag(topics.TOKENS, 0, seen)
+        service.broker.lag(topics.TOKENS, 0, position)
         gateway_parts.put_answer(service.broker, request, "one")
         yield service, client, request.rid
 
@@ -65,20 +65,20 @@ async def test_what_has_ended_elsewhere_is_shown_and_continued_once_it_was_read(
 ) -> None:
     async with behind(keys) as (service, client, rid):
         turn = {"input": "2", "previous_response_id": rid, "background": True}
-        asked = [
+        tasks = [
             asyncio.create_task(client.get(f"{RESPONSES}/{rid}")),
             asyncio.create_task(client.post(RESPONSES, json=turn)),
             asyncio.create_task(client.get(f"{RESPONSES}/{unknown(service)}")),
         ]
-        done, _ = await asyncio.wait(asked, timeout=0.1)
+        done, _ = await asyncio.wait(tasks, timeout=0.1)
         assert not done
         service.broker.catch_up(topics.TOKENS, 0)
-        shown, continued, missing = await asyncio.gather(*asked)
-        assert shown.json()["status"] == "completed"
-        assert continued.status_code == 200, continued.text
+        first, continuation, missing = await asyncio.gather(*tasks)
+        assert first.json()["status"] == "completed"
+        assert continuation.status_code == 200, continuation.text
         assert missing.status_code == 404
-        said = [(m["role"], m["content"]) for m in (await service.asked(2)).messages]
-        assert said == [("user", "1"), ("assistant", "one"), ("user", "2")]
+        dialogue = [(m["role"], m["content"]) for m in (await service.asked(2)).messages]
+        assert dialogue == [("user", "1"), ("assistant", "one"), ("user", "2")]
 
 
 async def test_behind_for_too_long_is_503_over_http_sse_and_websocket(
@@ -98,18 +98,18 @@ async def test_behind_for_too_long_is_503_over_http_sse_and_websocket(
             await client.post(RESPONSES, json=turn),
             await client.post(RESPONSES, json={**turn, "stream": True}),
         ):
-            told = f"{answer.request.method} {answer.request.url}: {answer.text}"
-            assert answer.status_code == 503, told
-            assert answer.json()["error"]["code"] == "service_unavailable", told
-            assert int(answer.headers["retry-after"]) >= 1, told
+            label = f"{answer.request.method} {answer.request.url}: {answer.text}"
+            assert answer.status_code == 503, label
+            assert answer.json()["error"]["code"] == "service_unavailable", label
+            assert int(answer.headers["retry-after"]) >= 1, label
         async with service.socket() as socket:
             await socket.send(json.dumps({"type": "response.create", **turn}))
-            refused = json.loads(await asyncio.wait_for(socket.recv(), 5))
-            assert (refused["type"], refused["status"]) == ("error", 503)
+            error = json.loads(await asyncio.wait_for(socket.recv(), 5))
+            assert (error["type"], error["status"]) == ("error", 503)
         async with service.socket(path="/v1/watch") as socket:
             await socket.send(json.dumps({"type": "watch", "response_id": missing}))
-            refused = json.loads(await asyncio.wait_for(socket.recv(), 5))
-            assert (refused["type"], refused["status"]) == ("watch.error", 503)
+            error = json.loads(await asyncio.wait_for(socket.recv(), 5))
+            assert (error["type"], error["status"]) == ("watch.error", 503)
         # What is known needs no end: the input of a response that runs.
         assert (await client.get(f"{RESPONSES}/{rid}/input_items")).status_code == 200
         assert len(service.requests()) == 1, "nothing was taken"
@@ -123,18 +123,18 @@ async def test_a_revocation_made_elsewhere_is_listed_and_can_be_taken_back(
         record = records.Revoked("0" * 16, gateway_process.ISS, until, subject="bob")
         broker.lag(topics.REVOCATIONS, 0, 0)
         broker.put_record(topics.REVOCATIONS, 0, record, record.id)
-        with monkeypatch.context() as patched:
-            patched.setattr(whole_topic, "CAUGHT_UP_S", 0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(whole_topic, "CAUGHT_UP_S", 0.05)
             assert (await admin.get(REVOCATIONS)).status_code == 503
             assert (await admin.delete(f"{REVOCATIONS}/{record.id}")).status_code == 503
-        asked: list[asyncio.Task[Any]] = [
+        tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(admin.get(REVOCATIONS)),
             asyncio.create_task(admin.delete(f"{REVOCATIONS}/{record.id}")),
         ]
-        done, _ = await asyncio.wait(asked, timeout=0.1)
+        done, _ = await asyncio.wait(tasks, timeout=0.1)
         assert not done
         broker.catch_up(topics.REVOCATIONS, 0)
-        listed, lifted = await asyncio.gather(*asked)
-        assert [each["id"] for each in listed.json()["data"]] == [record.id]
-        assert lifted.json()["lifted"] is True
+        listing, lift = await asyncio.gather(*tasks)
+        assert [each["id"] for each in listing.json()["data"]] == [record.id]
+        assert lift.json()["lifted"] is True
         await log_contract.until(lambda: len(service.gateway.revocations.known) == 0, 5)

@@ -41,7 +41,7 @@ SCHEMA: Final = {
 ALL_ITEMS: Final = '<rI think 天气.<mLet me < see.<cf|{"city":"Zürich"}<e<cf|{}<e<mSo.'
 
 # What is asked beside `input`, and what is answered.
-ASKED: Final[dict[str, tuple[dict[str, Any], str, str]]] = {
+CALLS: Final[dict[str, tuple[dict[str, Any], str, str]]] = {
     "plain": ({}, "Hello.", "stop"),
     "empty": ({}, "", "stop"),
     "cut short": ({"max_output_tokens": 16}, "Hello.", "length"),
@@ -193,11 +193,11 @@ def sse(body: str) -> list[dict[str, Any]]:
     ]
 
 
-def found(kind: Any, *values: Any) -> set[str]:
+def complaint_kinds(kind: Any, *values: Any) -> set[str]:
     return {line for value in values for line in strict_types.complaints(kind, value)}
 
 
-async def asked_of(
+async def answer_of(
     service: test_app.Service,
     client: httpx.AsyncClient,
     path: str,
@@ -207,12 +207,12 @@ async def asked_of(
 ) -> httpx.Response:
     """The answer, after a worker has written every choice of it."""
     before = len(service.requests())
-    asked = asyncio.ensure_future(client.post(path, json=body))
+    task = asyncio.ensure_future(client.post(path, json=body))
     likely = "logprobs" in body or "top_logprobs" in body
     for number in range(body.get("n", 1)):
         request = await service.asked(before + number + 1)
         write(service.broker, request, answer, reason, likely)
-    return await asked
+    return await task
 
 
 async def test_responses(keys: gateway_process.Keys) -> None:
@@ -221,25 +221,25 @@ async def test_responses(keys: gateway_process.Keys) -> None:
         service.client() as client,
     ):
         with cases.collected() as case:
-            for way, (fields, answer, reason) in ASKED.items():
+            for way, (fields, answer, reason) in CALLS.items():
                 with case(way):
                     body = {"model": "m", "input": "hi", "stream": True, **fields}
-                    answered = await asked_of(
+                    answered = await answer_of(
                         service, client, "/v1/responses", body, answer, reason
                     )
-                    shown = sse(answered.text)
-                    wrong = found(responses.ResponseStreamEvent, *shown)
-                    wrong |= found(
-                        responses.ResponsesServerEvent, *({**e, "stream_id": "a"} for e in shown)
+                    events = sse(answered.text)
+                    wrong = complaint_kinds(responses.ResponseStreamEvent, *events)
+                    wrong |= complaint_kinds(
+                        responses.ResponsesServerEvent, *({**e, "stream_id": "a"} for e in events)
                     )
                     grammar = response_grammar.Grammar()
-                    for event in shown:
+                    for event in events:
                         grammar.take(event)
                     assert grammar.ended
                     rid = service.requests()[-1].rid
                     whole = (await client.get(f"/v1/responses/{rid}")).json()
-                    wrong |= found(responses.Response, whole)
-                    assert whole == shown[-1]["response"]
+                    wrong |= complaint_kinds(responses.Response, whole)
+                    assert whole == events[-1]["response"]
                     assert not wrong, "\n".join(sorted(wrong))
 
 
@@ -249,20 +249,24 @@ async def test_objects_beside_the_stream(keys: gateway_process.Keys) -> None:
         service.client() as client,
     ):
         body = {"input": INPUT, "background": True, "tools": [FUNCTION]}
-        queued = (await client.post("/v1/responses", json=body)).json()
-        wrong = found(responses.Response, queued)
-        path = f"/v1/responses/{queued['id']}"
-        wrong |= found(responses.Response, (await client.get(path)).json())
+        answer_body = (await client.post("/v1/responses", json=body)).json()
+        wrong = complaint_kinds(responses.Response, answer_body)
+        path = f"/v1/responses/{answer_body['id']}"
+        wrong |= complaint_kinds(responses.Response, (await client.get(path)).json())
         for query in ("", "?limit=1", "?order=asc&limit=100"):
-            wrong |= found(InputItems, (await client.get(f"{path}/input_items{query}")).json())
+            wrong |= complaint_kinds(
+                InputItems, (await client.get(f"{path}/input_items{query}")).json()
+            )
         cancelled = (await client.post(f"{path}/cancel")).json()
         assert cancelled["status"] == "cancelled"
-        wrong |= found(responses.Response, cancelled)
-        deleted = (await client.delete(path)).json()
-        assert deleted == {"id": queued["id"], "object": "response", "deleted": True}
-        listed = (await client.get("/v1/models")).json()
-        assert (set(listed), listed["object"]) == ({"object", "data"}, "list")
-        wrong |= found(sdk.Model, *listed["data"], (await client.get("/v1/models/m")).json())
+        wrong |= complaint_kinds(responses.Response, cancelled)
+        deletion = (await client.delete(path)).json()
+        assert deletion == {"id": answer_body["id"], "object": "response", "deleted": True}
+        listing = (await client.get("/v1/models")).json()
+        assert (set(listing), listing["object"]) == ({"object", "data"}, "list")
+        wrong |= complaint_kinds(
+            sdk.Model, *listing["data"], (await client.get("/v1/models/m")).json()
+        )
         assert not wrong, "\n".join(sorted(wrong))
 
 
@@ -288,20 +292,20 @@ async def test_chat_completions(keys: gateway_process.Keys) -> None:
             for way, (fields, answer, reason) in CHATS.items():
                 body = {"messages": [{"role": "user", "content": "hi"}], **fields}
                 with case(way):
-                    answered = await asked_of(
+                    answered = await answer_of(
                         service, client, "/v1/chat/completions", body, answer, reason
                     )
                     whole = answered.json()
-                    wrong = found(chat.ChatCompletion, whole)
-                    kept = await client.get(f"/v1/chat/completions/{whole['id']}")
-                    assert kept.json() == whole
+                    wrong = complaint_kinds(chat.ChatCompletion, whole)
+                    http_answer = await client.get(f"/v1/chat/completions/{whole['id']}")
+                    assert http_answer.json() == whole
                     assert not wrong, "\n".join(sorted(wrong))
                 with case(f"{way}, streaming"):
                     body |= {"stream": True, "stream_options": {"include_usage": True}}
-                    answered = await asked_of(
+                    answered = await answer_of(
                         service, client, "/v1/chat/completions", body, answer, reason
                     )
-                    wrong = found(chat.ChatCompletionChunk, *sse(answered.text))
+                    wrong = complaint_kinds(chat.ChatCompletionChunk, *sse(answered.text))
                     if way == "custom":  # the declared type of a chunk has no other calls
                         wrong.discard(
                             "$.choices[0].delta.tool_calls[0].type: 'custom' is none of "
@@ -320,17 +324,17 @@ async def test_completions_of_text(keys: gateway_process.Keys) -> None:
                 for streaming in (False, True):
                     with case((fields, streaming)):
                         body = {"prompt": "hi", "stream": streaming, **fields}
-                        answered = await asked_of(
+                        answer = await answer_of(
                             service, client, "/v1/completions", body, "Zürich", "stop"
                         )
-                        shown = sse(answered.text) if streaming else [answered.json()]
-                        for chunk in shown[:-1]:
+                        events = sse(answer.text) if streaming else [answer.json()]
+                        for chunk in events[:-1]:
                             for choice in chunk["choices"]:
                                 # OpenAI declares the chunks of a stream with the type of the whole
                                 # object, in which it is never null, and sends null in all but a
                                 # choice's last.
                                 choice["finish_reason"] = choice["finish_reason"] or "stop"
-                        wrong = found(sdk.Completion, *shown)
+                        wrong = complaint_kinds(sdk.Completion, *events)
                         assert not wrong, "\n".join(sorted(wrong))
 
 
@@ -340,7 +344,7 @@ async def test_events_of_a_socket(keys: gateway_process.Keys) -> None:
         service.socket() as socket,
     ):
         wrong: set[str] = set()
-        for sent in (
+        for payload in (
             "{",
             b"\0",
             json.dumps({"type": "no.such"}),
@@ -353,10 +357,10 @@ async def test_events_of_a_socket(keys: gateway_process.Keys) -> None:
             json.dumps({"type": "response.steer", "previous_response_id": "resp_no", "input": "x"}),
             json.dumps({"type": "response.steer"}),
         ):
-            await socket.send(sent)
-            told = await test_app.event(socket)
-            assert told["type"] in ("error", "response.steer.failed")
-            wrong |= found(responses.ResponsesServerEvent, told)
+            await socket.send(payload)
+            reply = await test_app.event(socket)
+            assert reply["type"] in ("error", "response.steer.failed")
+            wrong |= complaint_kinds(responses.ResponsesServerEvent, reply)
         for lane in (None, "a"):
             grammar = response_grammar.Grammar()
             create = {"type": "response.create", "input": "x", "tools": [FUNCTION]}
@@ -364,10 +368,10 @@ async def test_events_of_a_socket(keys: gateway_process.Keys) -> None:
             request = await service.asked(1 if lane is None else 2)
             write(service.broker, request, ALL_ITEMS, "stop", lp=False)
             while not grammar.ended:
-                shown = await test_app.event(socket)
-                assert shown.get("stream_id") == lane
-                grammar.take(shown)
-                wrong |= found(responses.ResponsesServerEvent, shown)
+                first_reply = await test_app.event(socket)
+                assert first_reply.get("stream_id") == lane
+                grammar.take(first_reply)
+                wrong |= complaint_kinds(responses.ResponsesServerEvent, first_reply)
         assert not wrong, "\n".join(sorted(wrong))
 
 
@@ -398,7 +402,7 @@ async def test_refusals(keys: gateway_process.Keys) -> None:
                 method, path, content=content, headers=headers
             )
             assert answer.status_code >= 400
-            wrong = found(Refused, answer.json())
+            wrong = complaint_kinds(Refused, answer.json())
             assert not wrong, (path, wrong)
             assert answer.headers["x-request-id"].startswith("req_")
 
@@ -434,4 +438,4 @@ def test_the_checker_sees_what_a_strict_client_would(
     assert found_ == ([complaint] if complaint else [])
     for name in DONE.keys() - {"type"}:
         less = {k: v for k, v in DONE.items() if k != name}
-        assert any(name in each for each in found(responses.ResponseStreamEvent, less))
+        assert any(name in each for each in complaint_kinds(responses.ResponseStreamEvent, less))

@@ -34,7 +34,7 @@ def series(
     rid: str = RIDS[0],
 ) -> list[events.Event]:
     """The events of a response whose worker cuts the answer into frames of these sizes."""
-    made, state = events.Series(events.echo(rid, 7, "m")), fold.Fold()
+    event_series, state = events.Series(events.echo(rid, 7, "m")), fold.Fold()
     worker = toy_parser.Worker(rid, "o", logprobs=logprobs)
     frames: list[records.TokenRecord] = [
         records.Claim(rid, "o", None, OWNER, "w", "t", 0, "r", "d", 9, {}, toy_parser.PARSER)
@@ -44,11 +44,11 @@ def series(
         size = next(lengths, len(rest))
         frames.append(worker.frame(rest[:size]))
         rest = rest[size:]
-    out = made.open()
+    out = event_series.open()
     for offset, record in enumerate([*frames, worker.end(reason)]):
         effect = state.apply(record, offset, 9000)
         assert not isinstance(effect, fold.Ignored)
-        out += made.apply(effect)
+        out += event_series.apply(effect)
     return out
 
 
@@ -68,45 +68,45 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in body.decode().split("\n\n") if line]
 
 
-def accumulated(body: bytes) -> sdk.ParsedChatCompletion[object]:
+def accumulate(body: bytes) -> sdk.ParsedChatCompletion[object]:
     """What the client's own helper makes of a stream; every chunk is of its type."""
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     for chunk in chunks(body):
-        parsed = sdk.ChatCompletionChunk.model_validate_json(json.dumps(chunk), strict=True)
-        state.handle_chunk(parsed)
+        parsed_body = sdk.ChatCompletionChunk.model_validate_json(json.dumps(chunk), strict=True)
+        state.handle_chunk(parsed_body)
     return state.current_completion_snapshot
 
 
 def whole(*finals: events.Event) -> sdk.ChatCompletion:
     """The whole answer, of the client's type."""
     responses = [event.response for event in finals if event.response is not None]
-    made = msgspec.json.encode(chat_completions.completion(responses))
-    return sdk.ChatCompletion.model_validate_json(made, strict=True)
+    output = msgspec.json.encode(chat_completions.completion(responses))
+    return sdk.ChatCompletion.model_validate_json(output, strict=True)
 
 
 def comparable(completion: sdk.ChatCompletion) -> list[dict[str, Any]]:
     """The choices, without what the helper adds or leaves out."""
-    found = []
+    actual = []
     for choice in completion.choices:
-        shown = choice.model_dump(exclude_none=True)
-        message = shown["message"]
+        output = choice.model_dump(exclude_none=True)
+        message = output["message"]
         message.pop("parsed", None)
         message["content"] = message.get("content") or ""
         for call in message.get("tool_calls", ()):
             call.pop("index", None)
             call["function"].pop("parsed_arguments", None)
-        found.append(shown)
-    return found
+        actual.append(output)
+    return actual
 
 
 @given(answers, divisions, st.booleans(), st.sampled_from(["stop", "length"]))
 def test_the_clients_helper_makes_the_whole_answer_of_the_stream(
     answer: str, sizes: list[int], logprobs: bool, reason: str
 ) -> None:
-    shown = series(answer, sizes, reason, logprobs=logprobs)
-    streamed = accumulated(body_of(shown, logprobs=logprobs))
-    assert comparable(streamed) == comparable(whole(shown[-1]))
-    assert streamed.usage == whole(shown[-1]).usage
+    event_list = series(answer, sizes, reason, logprobs=logprobs)
+    completion = accumulate(body_of(event_list, logprobs=logprobs))
+    assert comparable(completion) == comparable(whole(event_list[-1]))
+    assert completion.usage == whole(event_list[-1]).usage
 
 
 def test_an_answer_with_everything() -> None:
@@ -132,16 +132,16 @@ def test_an_answer_with_everything() -> None:
 
 def test_the_deltas_of_calls() -> None:
     """The first one of a call has its id and name; the others have only its index."""
-    made = chunks(body_of(series('<cf|{"a":1}<e<cg|{}<e', [8, 3, 99])))
-    found = [chunk["choices"][0] for chunk in made if chunk["choices"]]
-    assert found[0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
-    begun = {"type": "function"}
-    assert [choice["delta"]["tool_calls"] for choice in found[1:-1]] == [
+    chunk_list = chunks(body_of(series('<cf|{"a":1}<e<cg|{}<e', [8, 3, 99])))
+    choice_list = [chunk["choices"][0] for chunk in chunk_list if chunk["choices"]]
+    assert choice_list[0]["delta"] == {"role": "assistant", "content": None, "refusal": None}
+    start = {"type": "function"}
+    assert [choice["delta"]["tool_calls"] for choice in choice_list[1:-1]] == [
         [
             {
                 "index": 0,
                 "id": ids.call_id(RIDS[0], 0),
-                **begun,
+                **start,
                 "function": {"name": "f", "arguments": ""},
             }
         ],
@@ -151,42 +151,42 @@ def test_the_deltas_of_calls() -> None:
             {
                 "index": 1,
                 "id": ids.call_id(RIDS[0], 1),
-                **begun,
+                **start,
                 "function": {"name": "g", "arguments": ""},
             }
         ],
         [{"index": 1, "function": {"arguments": "{}"}}],
     ]
-    assert found[-1]["finish_reason"] == "tool_calls"
+    assert choice_list[-1]["finish_reason"] == "tool_calls"
 
 
 def test_a_call_that_was_cut_short_ends_by_length() -> None:
-    shown = series('<cf|{"a', (), "length")
-    assert chunks(body_of(shown))[-2]["choices"][0]["finish_reason"] == "length"
-    choice = whole(shown[-1]).choices[0]
+    event_list = series('<cf|{"a', (), "length")
+    assert chunks(body_of(event_list))[-2]["choices"][0]["finish_reason"] == "length"
+    choice = whole(event_list[-1]).choices[0]
     assert choice.finish_reason == "length"
     assert choice.message.content is None
 
 
 def test_calls_of_custom_tools() -> None:
     """As they are in whole answers; the client's type of chunks knows only functions."""
-    made = events.Series(events.echo(RIDS[0], 7, "m"))
+    event_series = events.Series(events.echo(RIDS[0], 7, "m"))
     mark = records.Mark(0, 0, "x", "sh", ids.call_id(RIDS[0], 0))
     claim = records.Claim(RIDS[0], "o", None, OWNER, "w", "t", 0, "r", "d", 1, {}, "p")
-    shown = [
-        *made.apply(fold.Claimed(claim, 1)),
-        *made.apply(fold.Accepted(0, [1], "ls", (mark,))),
-        *made.apply(fold.Accepted(1, [2], " -l")),
-        *made.apply(fold.Ended("stop", "completed", "", records.Usage(1, 2), None, 0)),
+    output = [
+        *event_series.apply(fold.Claimed(claim, 1)),
+        *event_series.apply(fold.Accepted(0, [1], "ls", (mark,))),
+        *event_series.apply(fold.Accepted(1, [2], " -l")),
+        *event_series.apply(fold.Ended("stop", "completed", "", records.Usage(1, 2), None, 0)),
     ]
-    call = whole(shown[-1]).choices[0].message.tool_calls
+    call = whole(output[-1]).choices[0].message.tool_calls
     assert call is not None
     assert call[0].model_dump(exclude_none=True) == {
         "id": ids.call_id(RIDS[0], 0),
         "type": "custom",
         "custom": {"name": "sh", "input": "ls -l"},
     }
-    deltas = [c["choices"][0]["delta"] for c in chunks(body_of(shown)) if c["choices"]]
+    deltas = [c["choices"][0]["delta"] for c in chunks(body_of(output)) if c["choices"]]
     assert deltas[1]["tool_calls"] == [
         {
             "index": 0,
@@ -201,8 +201,8 @@ def test_calls_of_custom_tools() -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_log_probabilities_are_shown_to_who_asked(asked: bool) -> None:
-    made = chunks(body_of(series("Hi", [1, 1], logprobs=True), logprobs=asked))
-    found = [choice["logprobs"] for chunk in made for choice in chunk["choices"]]
+    chunk_list = chunks(body_of(series("Hi", [1, 1], logprobs=True), logprobs=asked))
+    choice_list = [choice["logprobs"] for chunk in chunk_list for choice in chunk["choices"]]
     entries = [
         {
             "content": [
@@ -212,25 +212,25 @@ def test_log_probabilities_are_shown_to_who_asked(asked: bool) -> None:
         }
         for text in "Hi"
     ]
-    assert found == [None, *entries, None] if asked else [None] * 4
+    assert choice_list == [None, *entries, None] if asked else [None] * 4
 
 
 def test_choices_share_one_stream() -> None:
     """Each with its index; usage counts the prompt once and all answers."""
-    shown = [
+    output = [
         series(answer, [2] * 9, rid=rid)
         for answer, rid in zip(["One", '<cf|{"a":1}<e', "<rhm<mThree"], RIDS, strict=False)
     ]
-    body = body_of(*shown)
-    streamed, at_once = accumulated(body), whole(*(each[-1] for each in shown))
-    assert comparable(streamed) == comparable(at_once)
+    body = body_of(*output)
+    completion, at_once = accumulate(body), whole(*(each[-1] for each in output))
+    assert comparable(completion) == comparable(at_once)
     assert [choice.index for choice in at_once.choices] == [0, 1, 2]
     reasons = [choice.finish_reason for choice in at_once.choices]
     assert reasons == ["stop", "tool_calls", "stop"]
-    assert streamed.id == at_once.id
+    assert completion.id == at_once.id
     assert chat_completions.response_ids(at_once.id, 8) == RIDS[:3]
     assert chat_completions.response_ids(at_once.id, 2) == []
-    assert streamed.usage == at_once.usage
+    assert completion.usage == at_once.usage
     assert at_once.usage is not None
     assert at_once.usage.prompt_tokens == 2
     assert at_once.usage.completion_tokens == 3 + 13 + 11
@@ -239,19 +239,19 @@ def test_choices_share_one_stream() -> None:
 
 def test_a_choice_that_fails_ends_the_stream() -> None:
     body = body_of(series("Hel", (), "failed"), series("Hello, all", [1] * 9, rid=RIDS[1]))
-    made = chunks(body)
-    assert "error" in made[-1]
-    assert all("error" not in chunk for chunk in made[:-1])
+    chunk_list = chunks(body)
+    assert "error" in chunk_list[-1]
+    assert all("error" not in chunk for chunk in chunk_list[:-1])
 
 
 def test_stored_messages_have_images_as_clients_give_them() -> None:
     image = {"type": "image", "sha256": "0", "media": "image/png", "width": 1, "height": 1}
     text = {"type": "text", "text": "What is it?"}
-    shown = chat_completions.stored_message(
+    output = chat_completions.stored_message(
         {"role": "user", "content": [text, {**image, "data": "AA=="}]}
     )
     url = {"url": "data:image/png;base64,AA==", "detail": "auto"}
-    assert shown == {
+    assert output == {
         "role": "user",
         "content": None,
         "content_parts": [text, {"type": "image_url", "image_url": url}],

@@ -25,23 +25,25 @@ VECTORS = [[vector(1.0, 0.1), vector(-2.0, 0.0)], [vector(3.0, 1e-30)]]
 
 
 def test_floats_are_those_of_the_model_in_the_order_of_the_inputs() -> None:
-    made = b"".join(embeddings.body([DONE, DONE], VECTORS, "float"))
-    found = CreateEmbeddingResponse.model_validate_json(made)
-    assert [each.index for each in found.data] == [0, 1, 2]
-    assert [vector(*each.embedding) for each in found.data] == [v for part in VECTORS for v in part]
-    assert found.usage.prompt_tokens == found.usage.total_tokens == 10
-    assert (found.model, found.object, found.data[0].object) == ("m", "list", "embedding")
+    output = b"".join(embeddings.body([DONE, DONE], VECTORS, "float"))
+    actual = CreateEmbeddingResponse.model_validate_json(output)
+    assert [each.index for each in actual.data] == [0, 1, 2]
+    assert [vector(*each.embedding) for each in actual.data] == [
+        v for part in VECTORS for v in part
+    ]
+    assert actual.usage.prompt_tokens == actual.usage.total_tokens == 10
+    assert (actual.model, actual.object, actual.data[0].object) == ("m", "list", "embedding")
 
 
 def test_base64_is_the_bytes_of_the_same_floats() -> None:
-    made = json.loads(b"".join(embeddings.body([DONE, DONE], VECTORS, "base64")))
-    found = [base64.b64decode(each["embedding"]) for each in made["data"]]
-    assert found == [v for part in VECTORS for v in part]
+    output = json.loads(b"".join(embeddings.body([DONE, DONE], VECTORS, "base64")))
+    actual = [base64.b64decode(each["embedding"]) for each in output["data"]]
+    assert actual == [v for part in VECTORS for v in part]
 
 
 def test_one_part_is_a_list_too() -> None:
-    made = json.loads(b"".join(embeddings.body([DONE], VECTORS[1:], "float")))
-    assert len(made["data"]) == 1
+    output = json.loads(b"".join(embeddings.body([DONE], VECTORS[1:], "float")))
+    assert len(output["data"]) == 1
 
 
 @cases.each(
@@ -68,6 +70,6 @@ def test_a_part_that_was_not_embedded_is_an_error(
     response: dict[str, Any], status: int, code: str
 ) -> None:
     embeddings.check([DONE, DONE])
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         embeddings.check([DONE, response])
-    assert (refused.value.status, refused.value.code) == (status, code)
+    assert (error.value.status, error.value.code) == (status, code)

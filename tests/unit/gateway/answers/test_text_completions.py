@@ -22,17 +22,17 @@ def parse(body: dict[str, Any]) -> completions_api.CompletionRequest:
 
 
 def test_a_prompt_is_one_message_without_a_template() -> None:
-    asked = parse({"prompt": "Once", "logprobs": 3, "stop": "."})
-    (create,) = asked.creates
+    command_ = parse({"prompt": "Once", "logprobs": 3, "stop": "."})
+    (create,) = command_.creates
     assert create.input == [{"role": "user", "content": "Once"}]
     assert create.raw
     assert create.sampling == records.Sampling(16, stop=(".",), logprobs=3)
 
 
 def test_several_prompts_with_several_choices() -> None:
-    asked = parse({"prompt": ["a", "b"], "n": 3})
-    assert [create.choices for create in asked.creates] == [6, 6]
-    assert asked.prompts == ["a", "b"]
+    command_ = parse({"prompt": ["a", "b"], "n": 3})
+    assert [create.choices for create in command_.creates] == [6, 6]
+    assert command_.prompts == ["a", "b"]
 
 
 @cases.each(
@@ -56,9 +56,9 @@ def test_several_prompts_with_several_choices() -> None:
     ],
 )
 def test_refused_by_name(body: dict[str, Any], param: str, code: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         parse(body)
-    assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+    assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
 
 
 def chunks(body: bytes) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("echo", [False, True])
 def test_the_stream_and_the_whole_answer_say_the_same(echo: bool) -> None:
     texts = ["One", "Two!", "Three", "4"]
-    made = [
+    output = [
         series(text, [2] * 9, logprobs=not echo, rid=rid)
         for text, rid in zip(texts, RIDS, strict=False)
     ]
@@ -77,11 +77,11 @@ def test_the_stream_and_the_whole_answer_say_the_same(echo: bool) -> None:
         echoes, ["p", "qq"], include_usage=True, logprobs=not echo, echo=echo
     )
     body = b"".join(
-        stream.encode_choice((i, event)) for i, each in enumerate(made) for event in each
+        stream.encode_choice((i, event)) for i, each in enumerate(output) for event in each
     )
     # As the client makes them: its type of a whole answer knows no finish_reason of null.
-    found = [Completion.construct(**chunk) for chunk in chunks(body)]
-    finals = [each[-1].response for each in made]
+    chunk_list = [Completion.construct(**chunk) for chunk in chunks(body)]
+    finals = [each[-1].response for each in output]
     whole = Completion.model_validate_json(
         msgspec.json.encode(
             text_completions.completion([f for f in finals if f], ["p", "qq"], echo=echo)
@@ -93,7 +93,7 @@ def test_the_stream_and_the_whole_answer_say_the_same(echo: bool) -> None:
         b + t for b, t in zip(before, texts, strict=True)
     ]
     for index, choice in enumerate(whole.choices):
-        mine = [c for chunk in found for c in chunk.choices if c.index == index]
+        mine = [c for chunk in chunk_list for c in chunk.choices if c.index == index]
         assert "".join(c.text for c in mine) == choice.text
         assert mine[-1].finish_reason == choice.finish_reason == "stop"
         offsets = [o for c in mine if c.logprobs for o in c.logprobs.text_offset or ()]
@@ -104,10 +104,10 @@ def test_the_stream_and_the_whole_answer_say_the_same(echo: bool) -> None:
             assert choice.logprobs.text_offset == offsets == list(range(len(choice.text)))
             assert choice.logprobs.tokens == list(choice.text)
             assert choice.logprobs.token_logprobs == [-0.25] * len(choice.text)
-    assert whole.usage == found[-1].usage
+    assert whole.usage == chunk_list[-1].usage
     assert whole.usage is not None
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (4, 13)
-    assert {chunk.id for chunk in found} == {whole.id}
+    assert {chunk.id for chunk in chunk_list} == {whole.id}
 
 
 def test_a_raw_request_has_version_2_and_needs_the_feature() -> None:

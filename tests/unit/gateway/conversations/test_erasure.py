@@ -14,58 +14,58 @@ from tailrace.protocol import conversations, errors, records, topics
 from tailrace.web import access
 from tests.support import gateway_parts
 from tests.support.gateway_parts import ALICE, BOB, create
-from tests.unit.gateway.conversations.test_turn_list import archived, no_look_ups
+from tests.unit.gateway.conversations.test_turn_list import archive_turns, no_look_ups
 from tests.unit.gateway.requests import test_turns
-from tests.unit.gateway.requests.test_turns import OWNER, asked, ended, talking
+from tests.unit.gateway.requests.test_turns import OWNER, ended, submit_turn, talking
 
 archive = test_turns.archive
 
 
-def deleted(parts: gateway_parts.Parts) -> list[str]:
+def deletions(parts: gateway_parts.Parts) -> list[str]:
     """Ids of the responses that were deleted, in order."""
-    found = [r.key for r in parts.broker.appended if r.topic == topics.DELETIONS]
-    return [(key or b"").decode() for key in found]
+    actual = [r.key for r in parts.broker.appended if r.topic == topics.DELETIONS]
+    return [(key or b"").decode() for key in actual]
 
 
-async def gone(parts: gateway_parts.Parts, name: str, *rids: str) -> bool:
+async def is_deleted(parts: gateway_parts.Parts, name: str, *rids: str) -> bool:
     """Whether nothing of it can be read."""
     for rid in rids:
         with pytest.raises(delivery.NotFound):
             await parts.delivery.find(rid, OWNER)
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         await parts.conversations.find(name, OWNER)
-    return refused.value.code == "conversation_not_found"
+    return error.value.code == "conversation_not_found"
 
 
 async def test_its_responses_go_and_what_runs_is_cancelled(
     archive: reader.Reader, tmp_path: Path
 ) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         parts.answer(first, "first")
         await ended(parts, first)
         never = conversations.Turn(name, OWNER, await parts.delivery.mint(0), first, until=1)
         assert await parts.conversations.add(await parts.conversations.find(name, OWNER), never)
-        runs = await asked(parts, name, "two")
+        runs = await submit_turn(parts, name, "two")
         parts.answer(runs, "second", end=False)
         await parts.conversation_erasure.erase(name, OWNER)
-        assert sorted(deleted(parts)) == sorted([first, runs])
+        assert sorted(deletions(parts)) == sorted([first, runs])
         assert [record.rid for record in parts.tokens(records.Cancel)] == [runs]
-        assert await gone(parts, name, first, runs)
+        assert await is_deleted(parts, name, first, runs)
 
 
 async def test_what_the_archive_has_needs_no_look_up(
     archive: reader.Reader, tmp_path: Path
 ) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         parts.answer(first, "first")
         await ended(parts, first)
-        await archived(parts, tmp_path, first)
+        await archive_turns(parts, tmp_path, first)
         async with gateway_parts.running(parts.broker, archive=archive) as fresh:
             async with no_look_ups(fresh):
                 await fresh.conversation_erasure.erase(name, OWNER)
-            assert await gone(fresh, name, first)
+            assert await is_deleted(fresh, name, first)
 
 
 async def test_one_that_broke_off_is_completed_by_the_next_call(
@@ -74,7 +74,7 @@ async def test_one_that_broke_off_is_completed_by_the_next_call(
     async with talking(archive) as (parts, name):
         rids = []
         for text in ("a", "b", "c"):
-            rids.append(await asked(parts, name, text))
+            rids.append(await submit_turn(parts, name, text))
             parts.answer(rids[-1], text)
             await ended(parts, rids[-1])
         append = parts.operations.append_deletion
@@ -84,15 +84,15 @@ async def test_one_that_broke_off_is_completed_by_the_next_call(
                 raise log.AppendFailed("away")
             await append(rid, owner)
 
-        with monkeypatch.context() as broken:
-            broken.setattr(parts.operations, "append_deletion", fails)
+        with monkeypatch.context() as patch:
+            patch.setattr(parts.operations, "append_deletion", fails)
             with pytest.raises(log.AppendFailed):
                 await parts.conversation_erasure.erase(name, OWNER)
-        assert sorted(deleted(parts)) == sorted([rids[0], rids[2]])
+        assert sorted(deletions(parts)) == sorted([rids[0], rids[2]])
         assert (await parts.conversations.find(name, OWNER)).nodes
         await parts.conversation_erasure.erase(name, OWNER)
-        assert sorted(deleted(parts)) == sorted(rids)
-        assert await gone(parts, name, *rids)
+        assert sorted(deletions(parts)) == sorted(rids)
+        assert await is_deleted(parts, name, *rids)
 
 
 async def test_a_turn_that_comes_meanwhile_goes_too(
@@ -117,16 +117,16 @@ async def test_a_turn_that_comes_meanwhile_goes_too(
         topic = topics.requests("default", "interactive")
         parts.broker.put_record(topic, 0, request, request.rid)
         await asyncio.wait_for(erasing, 10)
-        assert deleted(parts) == [request.rid]
-        assert await gone(parts, name, request.rid)
+        assert deletions(parts) == [request.rid]
+        assert await is_deleted(parts, name, request.rid)
 
 
 async def test_nobody_elses_is_erased(archive: reader.Reader) -> None:
     async with talking(archive) as (parts, name):
-        rid = await asked(parts, name, "one")
+        rid = await submit_turn(parts, name, "one")
         bob = access.owner_of(BOB)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.conversation_erasure.erase(name, bob)
-        assert refused.value.status == 404
-        assert deleted(parts) == []
+        assert error.value.status == 404
+        assert deletions(parts) == []
         assert (await parts.delivery.find(rid, OWNER)).response["id"] == rid

@@ -26,9 +26,9 @@ SMALL = pictures.png(1)
 LARGE = pictures.png(2) + random.Random(2).randbytes(1_200_000)  # three chunks
 
 
-def question(*shown: bytes) -> list[dict[str, Any]]:
+def question(*contents: bytes) -> list[dict[str, Any]]:
     """An `input` that shows these images."""
-    parts = [{"type": "input_image", "image_url": pictures.url(data)} for data in shown]
+    parts = [{"type": "input_image", "image_url": pictures.url(data)} for data in contents]
     return [{"role": "user", "content": [{"type": "input_text", "text": "What?"}, *parts]}]
 
 
@@ -41,9 +41,9 @@ def shown_in(request: records.Request) -> list[dict[str, Any]]:
 
 
 async def submit(
-    parts: gateway_parts.Parts, *shown: bytes, by: Principal = ALICE
+    parts: gateway_parts.Parts, *contents: bytes, by: Principal = ALICE
 ) -> records.Request:
-    stream = await parts.submission.submit(create(question(*shown)), by)
+    stream = await parts.submission.submit(create(question(*contents)), by)
     parts.answer(stream.rid)
     with stream:
         await gateway_parts.all_events(stream)
@@ -78,13 +78,13 @@ async def test_a_file_is_written_before_the_request_that_names_it() -> None:
 
 async def test_the_same_file_is_written_once_for_a_tenant_also_when_it_is_sent_at_once() -> None:
     async with gateway_parts.running() as parts:
-        asked = [parts.submission.submit(create(question(LARGE)), ALICE) for _ in range(3)]
-        for stream in await asyncio.gather(*asked):
+        submissions = [parts.submission.submit(create(question(LARGE)), ALICE) for _ in range(3)]
+        for stream in await asyncio.gather(*submissions):
             parts.answer(stream.rid)
             stream.release()
         assert len(chunks(parts.broker)) == 3
-        named = [shown_in(request)[0]["file"] for request in parts.requests()]
-        assert named[0] == named[1] == named[2]
+        places = [shown_in(request)[0]["file"] for request in parts.requests()]
+        assert places[0] == places[1] == places[2]
         # The time an answer takes must not tell one tenant what another has sent.
         await submit(parts, LARGE, by=BOB)
         assert len(chunks(parts.broker)) == 6
@@ -106,8 +106,8 @@ async def test_a_file_that_is_half_a_day_old_is_written_again_where_it_is_named(
     async with gateway_parts.running() as parts:
         first = await submit(parts, LARGE)
         later = first_place(first).ms + topics.FILE_REUSE_MS
-        moved = files_at(parts, later)
-        again = await moved.apart(first)
+        later_files = files_at(parts, later)
+        again = await later_files.apart(first)
         assert first_place(again).at == (3, 4, 5)
         assert chunks(parts.broker)[3:] == chunks(parts.broker)[:3]
 
@@ -129,10 +129,10 @@ def files_at(
 async def archive(tmp_path: Path) -> AsyncIterator[tuple[str, reader.Reader]]:
     """An archive that nobody has folded anything into: its URL, and a reader."""
     url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
-    made = reader.open_reader(url)
-    assert made is not None
-    yield url, made
-    await made.stop()
+    archive_reader = reader.open_reader(url)
+    assert archive_reader is not None
+    yield url, archive_reader
+    await archive_reader.stop()
 
 
 def copy_file(broker: memory_log.MemoryLog, scope: str, *pieces: bytes) -> None:
@@ -156,18 +156,20 @@ async def test_what_the_log_lost_is_read_in_the_archive_and_written_again(
         await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         log_name = parts.broker.layout.incarnation
-        kept = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
-        moved = files_at(parts, place.ms, kept)  # by its age it could be named again
-        (part,) = images.parts(await moved.whole(first.owner, first.messages))
+        archive_reader = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
+        later_files = files_at(
+            parts, place.ms, archive_reader
+        )  # by its age it could be named again
+        (part,) = images.parts(await later_files.whole(first.owner, first.messages))
         assert base64.b64decode(part["data"]) == LARGE
-        again = await moved.apart(first)
+        again = await later_files.apart(first)
         assert first_place(again).at == (3, 4, 5)
         assert chunks(parts.broker)[3:] == chunks(parts.broker)[:3]
-        assert first_place(await moved.apart(first)) == first_place(again)  # once
+        assert first_place(await later_files.apart(first)) == first_place(again)  # once
         # Another scope's copy is none of theirs.
         theirs = msgspec.structs.replace(first, owner=records.Owner("i", "other", "elsewhere"))
         with pytest.raises(log.HistoryLost):
-            await moved.whole(theirs.owner, theirs.messages)
+            await later_files.whole(theirs.owner, theirs.messages)
 
 
 async def test_a_file_in_the_archive_that_is_another_is_lost(
@@ -181,9 +183,9 @@ async def test_a_file_in_the_archive_that_is_another_is_lost(
         await archive_rows.build(archive[0], parts.broker)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         log_name = parts.broker.layout.incarnation
-        kept = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
+        archive_reader = archived.ArchiveQueries(archive[1], parts.broker.offsets(), log_name)
         with pytest.raises(log.HistoryLost):
-            await files_at(parts, place.ms, kept).whole(first.owner, first.messages)
+            await files_at(parts, place.ms, archive_reader).whole(first.owner, first.messages)
 
 
 def first_place(request: records.Request) -> files.Place:
@@ -196,12 +198,12 @@ async def test_a_turn_whose_file_is_gone_is_refused_and_not_answered_without_it(
         place = first_place(first)
         parts.broker.delete_below(topics.FILES, place.p, place.at[-1] + 1)
         later = place.ms + topics.FILE_REUSE_MS
-        moved = files_at(parts, later)
-        with pytest.raises(errors.ApiError) as refused:
-            await moved.apart(first)
-        assert (refused.value.status, refused.value.param) == (400, "previous_response_id")
+        later_files = files_at(parts, later)
+        with pytest.raises(errors.ApiError) as error:
+            await later_files.apart(first)
+        assert (error.value.status, error.value.param) == (400, "previous_response_id")
         with pytest.raises(log.HistoryLost):
-            await moved.whole(first.owner, first.messages)
+            await later_files.whole(first.owner, first.messages)
 
 
 async def test_a_chunk_that_was_not_taken_is_appended_once_more() -> None:
@@ -217,9 +219,9 @@ async def test_without_a_broker_nothing_is_written_and_the_client_is_told() -> N
     async with gateway_parts.running() as parts:
         parts.broker.fail_next_append()
         parts.broker.fail_next_append()
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(question(LARGE)), ALICE)
-        assert refused.value.status == 503
+        assert error.value.status == 503
         assert parts.requests() == []
         await log_contract.until(lambda: len(parts.streams.running) == 0, 5)
 

@@ -20,11 +20,11 @@ BATCH = responses_api.parse({"input": "x", "service_tier": "flex"}, POOLS)
 
 
 def running(**of: int) -> admission.Running:
-    counted = admission.Running()
+    counts = admission.Running()
     for principal, number in of.items():
         for i in range(number):
-            counted.add(f"{principal}-{i}", principal, i % 3)
-    return counted
+            counts.add(f"{principal}-{i}", principal, i % 3)
+    return counts
 
 
 def check(
@@ -61,32 +61,32 @@ class TestCheck:
         ("flags", "status"), [({"refusing": True}, 503), ({"writable": False}, 503)]
     )
     def test_unavailable_says_when_to_come_back(self, flags: dict[str, Any], status: int) -> None:
-        refused = check(**flags)
-        assert refused is not None
-        assert refused.status == status
-        assert int(refused.headers["retry-after"]) >= 1
+        error = check(**flags)
+        assert error is not None
+        assert error.status == status
+        assert int(error.headers["retry-after"]) >= 1
 
     def test_one_principals_bound_does_not_touch_another(self) -> None:
         assert check(now=running(bob=5)) is None
-        refused = check(now=running(alice=2))
-        assert refused is not None
-        assert refused.status == 429
+        error = check(now=running(alice=2))
+        assert error is not None
+        assert error.status == 429
 
     def test_the_bound_of_all_and_batch_earlier(self) -> None:
         assert check(BATCH, running(bob=6)) is None
-        assert (refused := check(BATCH, running(bob=7))) is not None
-        assert refused.status == 429
+        assert (error := check(BATCH, running(bob=7))) is not None
+        assert error.status == 429
         assert check(INTERACTIVE, running(bob=9)) is None
         assert check(INTERACTIVE, running(bob=10)) is not None
 
     def test_a_wait_longer_than_the_deadline_is_told(self) -> None:
         assert check(BATCH, wait_s=WAIT_S) is None, "60 s of 600"
         batch = asking(service_tier="flex", deadline_ms=59_000)
-        refused = check(batch, wait_s=WAIT_S)
-        assert refused is not None
-        assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
-        assert int(refused.headers["retry-after"]) == 60
-        assert "60s, after its deadline of 59s" in refused.message
+        error = check(batch, wait_s=WAIT_S)
+        assert error is not None
+        assert (error.status, error.code) == (429, "rate_limit_exceeded")
+        assert int(error.headers["retry-after"]) == 60
+        assert "60s, after its deadline of 59s" in error.message
 
     def test_a_wait_that_leaves_no_room_for_an_error_is_told_too(self) -> None:
         """Of those that were taken up to their deadline, one in four expired in the queue."""
@@ -94,9 +94,9 @@ class TestCheck:
         batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) + 1)
         assert check(batch, wait_s=WAIT_S) is None
         batch = asking(service_tier="flex", deadline_ms=round(deadline_ms) - 1)
-        refused = check(batch, wait_s=WAIT_S)
-        assert refused is not None
-        assert "60s, too close to its deadline of 99.999s" in refused.message
+        error = check(batch, wait_s=WAIT_S)
+        assert error is not None
+        assert "60s, too close to its deadline of 99.999s" in error.message
 
     def test_a_warm_up_waits_for_no_engine(self) -> None:
         body = {"input": "x", "generate": False, "deadline_ms": 1, "service_tier": "flex"}
@@ -108,29 +108,29 @@ class TestCheck:
 
 class TestRunning:
     def test_counts_by_principal_and_partition(self) -> None:
-        counted = running(alice=3, bob=1)
+        counts = running(alice=3, bob=1)
         assert (
-            len(counted),
-            counted.count("alice"),
-            counted.count("bob"),
-            counted.count("eve"),
+            len(counts),
+            counts.count("alice"),
+            counts.count("bob"),
+            counts.count("eve"),
         ) == (
             4,
             3,
             1,
             0,
         )
-        assert [counted.on(p) for p in range(4)] == [2, 1, 1, 0]
+        assert [counts.on(p) for p in range(4)] == [2, 1, 1, 0]
 
     def test_add_and_end_are_idempotent_and_leave_nothing_behind(self) -> None:
-        counted = running(alice=2)
-        counted.add("alice-0", "alice", 0)
+        counts = running(alice=2)
+        counts.add("alice-0", "alice", 0)
         for _ in range(2):
-            counted.end("alice-0")
-        assert counted.count("alice") == 1
-        counted.end("alice-1")
-        assert (len(counted), counted.busy(0)) == (0, {})
-        assert [counted.on(p) for p in range(3)] == [0, 0, 0]
+            counts.end("alice-0")
+        assert counts.count("alice") == 1
+        counts.end("alice-1")
+        assert (len(counts), counts.busy(0)) == (0, {})
+        assert [counts.on(p) for p in range(3)] == [0, 0, 0]
 
 
 def test_the_cost_is_prompt_and_whole_answer() -> None:

@@ -38,7 +38,7 @@ def waits(others: tuple[float, float], **of: tuple[float, float]) -> dict[str, A
     }
 
 
-def placed(**whose: list[str]) -> Placements:
+def placements_of(**whose: list[str]) -> Placements:
     """Interactive requests that were placed just now, by worker."""
     placements = Placements()
     for incarnation, principals in whose.items():
@@ -81,8 +81,8 @@ class TestWait:
                 beat(1_000, partitions=[2, "3"], **waits((6.0, 7.0))),
             ]
         )
-        found = [work.wait_s("interactive", "", partition) for partition in (None, 0, 2, 7)]
-        assert found == [2.0, 2.0, 6.0, 2.0], "no worker has 7"
+        actual = [work.wait_s("interactive", "", partition) for partition in (None, 0, 2, 7)]
+        assert actual == [2.0, 2.0, 6.0, 2.0], "no worker has 7"
 
     def test_a_worker_that_says_only_its_backlog_waits_for_all_of_it(self) -> None:
         work = backlog.from_heartbeats([beat(1_000, 5_000)])
@@ -146,7 +146,7 @@ class TestPlacements:
     """Each request holds a place for half a second."""
 
     def test_what_a_principal_has_just_placed_goes_before_its_next_request(self) -> None:
-        placements = placed(a=["alice"] * 20)
+        placements = placements_of(a=["alice"] * 20)
         work = backlog.from_heartbeats(
             [beat(1_000, incarnation="a", **waits((10.0, 20.0)))], placements
         )
@@ -154,7 +154,7 @@ class TestPlacements:
         assert work.wait_s("batch", "alice") == 20 + 20 / 2 - backlog.BUSY_UNCOUNTED_S
 
     def test_a_light_principal_waits_for_one_request_of_a_heavy_one(self) -> None:
-        placements = placed(a=["heavy"] * 1_000)
+        placements = placements_of(a=["heavy"] * 1_000)
         work = backlog.from_heartbeats(
             [beat(1_000, incarnation="a", **waits((1.0, 9.0)))], placements
         )
@@ -167,16 +167,16 @@ class TestPlacements:
         assert placements.turns("a", "alice", 1) == placements.number("a", 1) == 1
 
     def test_they_take_the_places_that_are_free(self) -> None:
-        told = {"running": 3, "queued": 0, **waits((0.0, 0.0))}
+        figures = {"running": 3, "queued": 0, **waits((0.0, 0.0))}
         for count, wait_s in ((0, 0.0), (1, 0.0), (3, 0.0), (5, 1.0)):
-            placements = placed(a=["alice"] * count, b=["alice"] * count)
+            placements = placements_of(a=["alice"] * count, b=["alice"] * count)
             work = backlog.from_heartbeats(
-                [beat(incarnation=name, **told) for name in "ab"], placements
+                [beat(incarnation=name, **figures) for name in "ab"], placements
             )
             assert work.wait_s("interactive", "alice") == wait_s
 
     def test_heartbeats_count_them_after_two_refreshes(self) -> None:
-        placements = placed(a=["alice", "bob", "bob"])
+        placements = placements_of(a=["alice", "bob", "bob"])
         for number, turns in ((3, 2), (3, 2), (0, 0)):
             assert placements.number("a", 0) == number
             assert placements.turns("a", "alice", 0) == turns
@@ -184,7 +184,7 @@ class TestPlacements:
             placements.refresh()
 
     def test_what_is_not_written_is_taken_out(self) -> None:
-        placements = placed(a=["alice", "alice"])
+        placements = placements_of(a=["alice", "alice"])
         placements.refresh()
         placements.add("a", "alice", 0)
         for number in (2, 1, 0, 0):

@@ -26,16 +26,16 @@ class Shared:
         self.away = False
         self.open: dict[str, tuple[float, store.Open]] = {}
 
-    async def publish_breaker(self, pool: str, found: store.Open) -> bool:
+    async def publish_breaker(self, pool: str, entry: store.Open) -> bool:
         if not self.away:
-            self.open[pool] = self.time.now + found.for_s, found
+            self.open[pool] = self.time.now + entry.for_s, entry
         return not self.away
 
     async def open_breakers(self) -> Mapping[str, store.Open]:
-        left = {} if self.away else self.open
+        entries = {} if self.away else self.open
         return {
-            pool: found._replace(for_s=until - self.time.now)
-            for pool, (until, found) in left.items()
+            pool: entry._replace(for_s=until - self.time.now)
+            for pool, (until, entry) in entries.items()
             if until > self.time.now
         }
 
@@ -136,6 +136,6 @@ async def test_a_redis_that_does_not_answer_says_nothing_of_workers(shared: Shar
 async def test_ready_shows_the_state_of_each_pool(shared: Shared) -> None:
     one = Gateway(shared, "one")
     one.fail()
-    shown: dict[str, Any] = one.breakers.report()
-    assert shown["a"] == {"state": "open", "reason": "failed", "retry_s": breaker.FIRST_OPEN_S}
-    assert shown["b"] == {"state": "closed", "reason": "", "retry_s": 0.0}
+    output: dict[str, Any] = one.breakers.report()
+    assert output["a"] == {"state": "open", "reason": "failed", "retry_s": breaker.FIRST_OPEN_S}
+    assert output["b"] == {"state": "closed", "reason": "", "retry_s": 0.0}

@@ -31,14 +31,14 @@ class Shared:
         self.away = False
         self.told: dict[tuple[str, str], tuple[float, store.Returned]] = {}
 
-    async def publish_returned(self, pool: str, revision: str, found: store.Returned) -> None:
+    async def publish_returned(self, pool: str, revision: str, entry: store.Returned) -> None:
         if not self.away:
-            self.told[pool, revision] = self.time.now + found.for_s, found
+            self.told[pool, revision] = self.time.now + entry.for_s, entry
 
     async def returned_revisions(self) -> Mapping[tuple[str, str], store.Returned]:
         return {
-            at: found._replace(for_s=until - self.time.now)
-            for at, (until, found) in self.told.items()
+            at: entry._replace(for_s=until - self.time.now)
+            for at, (until, entry) in self.told.items()
             if until > self.time.now and not self.away
         }
 
@@ -65,8 +65,8 @@ class Gateway:
 
     @property
     def report(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.canaries.report()["default"]
-        return found
+        summary: dict[str, Any] = self.canaries.report()["default"]
+        return summary
 
     @property
     def returned(self) -> bool:
@@ -179,22 +179,22 @@ async def running(pool: Pool = POOL) -> AsyncIterator[Parts]:
 
 
 def last_request(parts: Parts) -> records.Request:
-    found = [records.request_of(r.key, r.value) for r in parts.broker.appended]
-    return [each for each in found if each is not None][-1]
+    requests = [records.request_of(r.key, r.value) for r in parts.broker.appended]
+    return [each for each in requests if each is not None][-1]
 
 
 async def test_requests_lie_in_partitions_of_their_revision_and_tell_it() -> None:
     async with running() as parts:
-        seen = set()
+        observations = set()
         for n in range(12):
             with await parts.submission.submit(create(f"number {n}"), ALICE) as stream:
                 put_answer(parts.broker, last_request(parts), "ho")
                 events = await gateway_parts.all_events(stream)
-                seen.add(ids.parse(stream.rid).partition in (2, 3))
-                told = [e.response["model_revision"] for e in events if e.response]
-                assert told == [None, "rev", "rev"]
+                observations.add(ids.parse(stream.rid).partition in (2, 3))
+                reports = [e.response["model_revision"] for e in events if e.response]
+                assert reports == [None, "rev", "rev"]
                 assert stream.headers["x-tailrace-revision"] == "rev"
-        assert seen == {True, False}
+        assert observations == {True, False}
 
 
 async def test_with_no_weight_for_the_new_revision_it_gets_no_new_request() -> None:
@@ -219,17 +219,17 @@ async def test_responses_that_fail_return_their_revision() -> None:
 
 async def test_the_time_to_the_first_token_is_told_of_its_revision() -> None:
     async with running() as parts:
-        told: list[tuple[str, str]] = []
+        reports: list[tuple[str, str]] = []
 
         def began(name: str, revision: str, seconds: float) -> None:
             assert 0 < seconds < 60
-            told.append((name, revision))
+            reports.append((name, revision))
 
         parts.canaries.on_first_token = began  # type: ignore[method-assign]
         with await parts.submission.submit(create(), ALICE) as stream:
             put_answer(parts.broker, last_request(parts), "ho", "ho")
             await gateway_parts.all_events(stream)
-        assert told == [("default", "rev")]
+        assert reports == [("default", "rev")]
 
 
 async def test_where_revisions_are_not_weighed_nothing_is_told() -> None:

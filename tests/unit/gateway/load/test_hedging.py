@@ -65,13 +65,13 @@ class Gateway:
     """The hedges of one gateway, and its clock."""
 
     def __init__(
-        self, *pools: Pool, seen: int = hedging.LEAST, cached: cache.Cache | None = None
+        self, *pools: Pool, samples: int = hedging.LEAST, cached: cache.Cache | None = None
     ) -> None:
         self.time, self.shared = Time(), Shared()
         self.current = settings.CurrentPools(settings.Catalog(pools or (POOL, OTHER)))
         cached = cached or cast(cache.Cache, self.shared)
         self.hedges = hedging.Hedges(self.current, cached, clock=self.time)
-        for n in range(seen):
+        for n in range(samples):
             self.begin(f"seen-{n}")
 
     def add(
@@ -82,20 +82,20 @@ class Gateway:
         **changes: Any,
     ) -> Subscription:
         request = msgspec.structs.replace(REQUEST, rid=rid, **changes)
-        made = Subscription(rid)
-        subscription = cast(delivery.Subscription, made)
+        response = Subscription(rid)
+        subscription = cast(delivery.Subscription, response)
         self.hedges.add(request, subscription, pool, priority, 3)
-        return made
+        return response
 
     def begin(self, rid: str, seconds: float = QUICK_S, **changes: Any) -> None:
         """A response whose first token takes so long."""
-        made = self.add(rid, **changes)
-        made.claim()
+        subscription = self.add(rid, **changes)
+        subscription.claim()
         self.time.advance(seconds)
-        made.token()
+        subscription.token()
         self.hedges.on_first_token(rid)
 
-    async def late(self, made: Subscription) -> list[str]:
+    async def late(self, subscription: Subscription) -> list[str]:
         """What is offered once the response is late, and its claim is no news."""
         await self.hedges.check()
         self.time.advance(LATE_S)
@@ -105,8 +105,8 @@ class Gateway:
 
 async def test_a_response_that_is_later_than_the_others_is_offered_once() -> None:
     it = Gateway()
-    made = it.add()
-    made.claim()
+    subscription = it.add()
+    subscription.claim()
     await it.hedges.check()
     it.time.advance(QUICK_S)
     await it.hedges.check()
@@ -125,9 +125,9 @@ async def test_what_no_worker_has_begun_waits_in_its_queue() -> None:
 async def test_a_claim_that_is_fresh_gets_its_time() -> None:
     """The request waited for long; the worker that has it now is not slow."""
     it = Gateway()
-    made = it.add()
-    assert await it.late(made) == []
-    made.claim()
+    subscription = it.add()
+    assert await it.late(subscription) == []
+    subscription.claim()
     await it.hedges.check()
     it.time.advance(hedging.FLOOR_S / 2)
     await it.hedges.check()
@@ -140,8 +140,8 @@ async def test_a_claim_that_is_fresh_gets_its_time() -> None:
 async def test_what_has_a_token_or_a_second_owner_or_an_end_is_not_offered() -> None:
     it = Gateway()
     begun, taken, ended, left = (it.add(rid) for rid in ("begun", "taken", "ended", "left"))
-    for made in (begun, taken, ended, left):
-        made.claim()
+    for response in (begun, taken, ended, left):
+        response.claim()
     begun.token()
     taken.claim("b", prev="a")
     ended.cancel()
@@ -164,16 +164,16 @@ async def test_only_plain_interactive_requests_of_a_pool_that_hedges(
     changes: dict[str, Any],
 ) -> None:
     it = Gateway()
-    made = it.add(**changes)
-    made.claim(pool=changes.get("pool", "default"))
-    assert await it.late(made) == []
+    subscription = it.add(**changes)
+    subscription.claim(pool=changes.get("pool", "default"))
+    assert await it.late(subscription) == []
 
 
 async def test_before_enough_first_tokens_were_seen_nothing_is_late() -> None:
-    it = Gateway(seen=hedging.LEAST - 1)
-    made = it.add()
-    made.claim()
-    assert await it.late(made) == []
+    it = Gateway(samples=hedging.LEAST - 1)
+    subscription = it.add()
+    subscription.claim()
+    assert await it.late(subscription) == []
 
 
 async def test_no_more_than_the_share_is_offered() -> None:
@@ -192,12 +192,12 @@ async def test_hedges_do_not_make_the_next_ones_later() -> None:
     up to what the slow worker takes."""
     it = Gateway()
     for n in range(hedging.MOST):
-        made = it.add(f"late-{n}")
-        made.claim()
-        await it.late(made)
+        subscription = it.add(f"late-{n}")
+        subscription.claim()
+        await it.late(subscription)
         it.time.advance(0.3)
-        made.token()
-        it.hedges.on_first_token(made.rid)
+        subscription.token()
+        it.hedges.on_first_token(subscription.rid)
     assert len(it.shared.offered) == hedging.MOST
 
 
@@ -213,28 +213,28 @@ async def test_a_prompt_that_is_longer_than_nearly_all_is_not_offered() -> None:
 
 async def test_prompts_of_one_length_are_not_long() -> None:
     text = {"role": "user", "content": "x" * 1_000}
-    it = Gateway(seen=0)
+    it = Gateway(samples=0)
     for n in range(hedging.LEAST):
         it.begin(f"seen-{n}", messages=[text])
-    made = it.add(messages=[text])
-    made.claim()
-    assert await it.late(made) == ["late"]
+    subscription = it.add(messages=[text])
+    subscription.claim()
+    assert await it.late(subscription) == ["late"]
 
 
 async def test_the_pool_of_the_worker_that_has_it_decides() -> None:
     """Another pool answers for it (log rule §22) and does not hedge."""
     it = Gateway()
-    made = it.add()
-    made.claim(pool="other")
-    assert await it.late(made) == []
+    subscription = it.add()
+    subscription.claim(pool="other")
+    assert await it.late(subscription) == []
 
 
 async def test_a_pool_that_stops_hedging_offers_nothing_more() -> None:
     it = Gateway()
-    made = it.add()
-    made.claim()
+    subscription = it.add()
+    subscription.claim()
     it.current.catalog = settings.Catalog((dataclasses.replace(POOL, hedge=Hedge()), OTHER))
-    assert await it.late(made) == []
+    assert await it.late(subscription) == []
 
 
 def test_late_is_what_is_later_than_nineteen_of_twenty() -> None:
@@ -278,7 +278,7 @@ async def test_a_submitted_request_is_offered_in_redis() -> None:
     """The whole way through the gateway, but for the time."""
     broker = memory_log.MemoryLog("one", 1)
     async with gateway_parts.running(broker, pools=(POOL,)) as parts:
-        it = Gateway(POOL, seen=0, cached=parts.cache)
+        it = Gateway(POOL, samples=0, cached=parts.cache)
         for n in range(hedging.LEAST):
             it.begin(f"seen-{n}", messages=[{"role": "user", "content": "hi"}])
         ended: list[str] = []
@@ -293,9 +293,9 @@ async def test_a_submitted_request_is_offered_in_redis() -> None:
             await it.hedges.check()
             it.time.advance(LATE_S)
             await it.hedges.check()
-            held = await Offers(parts.redis, Late, "hedges").all_of("default")
+            offers = await Offers(parts.redis, Late, "hedges").all_of("default")
             offset = stream.subscription.state.first.req_offset  # type: ignore[union-attr]
-            assert held == {stream.rid: Late(0, offset)}
+            assert offers == {stream.rid: Late(0, offset)}
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
         assert ended == [stream.rid]

@@ -11,8 +11,8 @@ def test_a_bucket_has_a_share_of_the_burst_and_of_the_rate() -> None:
     buckets = local_buckets.LocalBuckets(share=0.5)
 
     def take(now: float, cost: float = 1.0, who: str = "alice") -> tuple[bool, float]:
-        taken = buckets.consume(who, "requests", cost, rate=2.0, burst=4.0, now=now)
-        return taken.allowed, taken.retry_after_s
+        consumption = buckets.consume(who, "requests", cost, rate=2.0, burst=4.0, now=now)
+        return consumption.allowed, consumption.retry_after_s
 
     assert [take(0.0)[0] for _ in range(3)] == [True, True, False]
     assert take(0.0) == (False, 1.0)
@@ -31,8 +31,12 @@ def test_requests_and_tokens_have_buckets_of_their_own() -> None:
 def test_a_refusal_tells_when_what_is_missing_has_come() -> None:
     buckets = local_buckets.LocalBuckets(share=1.0)
     assert buckets.consume("alice", "tokens", 7, rate=2, burst=10, now=0.0).remaining == 3
-    refused = buckets.consume("alice", "tokens", 8, rate=2, burst=10, now=0.5)
-    assert (refused.allowed, refused.retry_after_s, refused.remaining) == (False, 2.0, 4.0)
+    consumption = buckets.consume("alice", "tokens", 8, rate=2, burst=10, now=0.5)
+    assert (consumption.allowed, consumption.retry_after_s, consumption.remaining) == (
+        False,
+        2.0,
+        4.0,
+    )
     assert buckets.consume("alice", "tokens", 8, rate=2, burst=10, now=2.5).allowed
 
 

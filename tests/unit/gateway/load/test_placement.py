@@ -36,10 +36,10 @@ def test_a_new_response_takes_the_least_loaded_preferred_partition() -> None:
 
 
 def test_equal_partitions_take_turns() -> None:
-    chosen = Counter(
+    counts = Counter(
         placement.choose([0, 2, 4, 6], 8, lambda _p: 0, turn=turn) for turn in range(8)
     )
-    assert chosen == {0: 2, 2: 2, 4: 2, 6: 2}
+    assert counts == {0: 2, 2: 2, 4: 2, 6: 2}
 
 
 def test_a_conversation_stays_where_it_was_also_outside_the_preferred_ones() -> None:
@@ -85,11 +85,11 @@ def test_no_partition_is_chosen_far_above_the_fair_share(
     loads: list[int], sticky: int, turn: int
 ) -> None:
     preferred = [1, 3, 5, 7]
-    chosen = placement.choose(preferred, 8, loads.__getitem__, sticky=sticky, turn=turn)
-    share = (sum(loads[p] for p in {*preferred, chosen}) + 1) / len({*preferred, chosen})
-    assert chosen in {*preferred, sticky}
-    assert loads[chosen] < max(placement.FLOOR, placement.LOAD_FACTOR * share + 1) or loads[
-        chosen
+    choice = placement.choose(preferred, 8, loads.__getitem__, sticky=sticky, turn=turn)
+    share = (sum(loads[p] for p in {*preferred, choice}) + 1) / len({*preferred, choice})
+    assert choice in {*preferred, sticky}
+    assert loads[choice] < max(placement.FLOOR, placement.LOAD_FACTOR * share + 1) or loads[
+        choice
     ] == min(loads[p] for p in preferred)
 
 
@@ -106,7 +106,7 @@ def pool(*loads: int, capacity: int = 20) -> list[PoolWorker]:
     ]
 
 
-def placed(
+def place_of(
     workers: list[PoolWorker],
     cached: dict[str, int] | None = None,
     *,
@@ -115,11 +115,11 @@ def placed(
     turn: int = 0,
     running: dict[int, int] | None = None,
 ) -> placement.Place:
-    counted = Counter(running or {})
+    counts = Counter(running or {})
     return placement.place(
         workers,
         preferred,
-        counted.__getitem__,
+        counts.__getitem__,
         cached=cached or {},
         each=EACH,
         sticky=sticky,
@@ -128,34 +128,34 @@ def placed(
 
 
 def test_the_worker_that_holds_most_of_the_prompt_gets_it() -> None:
-    found = placed(pool(3, 0, 0), {"a": 500, "b": 300})
-    assert (found.incarnation, found.cached, found.outcome) == ("a", 500, "hit")
-    assert placed(pool(3, 0, 0), {"a": 500, "b": 600}).incarnation == "b"
+    place = place_of(pool(3, 0, 0), {"a": 500, "b": 300})
+    assert (place.incarnation, place.cached, place.outcome) == ("a", 500, "hit")
+    assert place_of(pool(3, 0, 0), {"a": 500, "b": 600}).incarnation == "b"
 
 
 def test_of_workers_that_hold_about_the_same_the_conversations_then_the_least_loaded() -> None:
     cached = {"a": 640, "b": 641, "c": 650}
-    assert placed(pool(1, 2, 3), cached).incarnation == "a"
-    assert placed(pool(1, 2, 3), cached, sticky=5) == placement.Place(5, "c", 650, "hit")
+    assert place_of(pool(1, 2, 3), cached).incarnation == "a"
+    assert place_of(pool(1, 2, 3), cached, sticky=5) == placement.Place(5, "c", 650, "hit")
 
 
 def test_no_worker_gets_more_than_its_share_however_much_it_holds() -> None:
-    found = placed(pool(13, 9, 9), {"a": 9_000})
-    assert (found.incarnation, found.outcome) == ("a", "hit")
-    found = placed(pool(14, 9, 9), {"a": 9_000})
-    assert (found.outcome, found.cached) == ("overridden", 0)
-    assert found.incarnation != "a"
-    assert placed(pool(14, 9, 9), {"a": 9_000, "c": 64}).incarnation == "c", "the next best"
+    place = place_of(pool(13, 9, 9), {"a": 9_000})
+    assert (place.incarnation, place.outcome) == ("a", "hit")
+    place = place_of(pool(14, 9, 9), {"a": 9_000})
+    assert (place.outcome, place.cached) == ("overridden", 0)
+    assert place.incarnation != "a"
+    assert place_of(pool(14, 9, 9), {"a": 9_000, "c": 64}).incarnation == "c", "the next best"
 
 
 def test_a_worker_with_places_left_is_not_too_busy_and_one_where_requests_wait_is() -> None:
     warm = {"a": 9_000}
-    assert placed(pool(placement.FLOOR - 1, 0, 0), warm).outcome == "hit"
-    assert placed(pool(placement.FLOOR, 0, 0), warm).outcome == "overridden"
-    assert placed(pool(4, 0, 0, capacity=4), warm).outcome == "overridden"
+    assert place_of(pool(placement.FLOOR - 1, 0, 0), warm).outcome == "hit"
+    assert place_of(pool(placement.FLOOR, 0, 0), warm).outcome == "overridden"
+    assert place_of(pool(4, 0, 0, capacity=4), warm).outcome == "overridden"
     a, b = pool(3, 0)
     waiting = PoolWorker("a", a.partitions, a.capacity, a.requests, a.load, waits=True)
-    assert placed([waiting, b], warm).outcome == "overridden"
+    assert place_of([waiting, b], warm).outcome == "overridden"
 
 
 def test_where_requests_wait_the_worker_that_begins_first_is_taken() -> None:
@@ -163,54 +163,54 @@ def test_where_requests_wait_the_worker_that_begins_first_is_taken() -> None:
     waiting = [
         replace(each, waits=True, wait_s=wait_s) for each, wait_s in ((a, 12.0), (b, 3.0), (c, 9.0))
     ]
-    assert placed(waiting).incarnation == "b"
+    assert place_of(waiting).incarnation == "b"
     # Warmth counts as long as the wait is no longer than 1.25 times the mean, which is 8 s.
-    assert placed(waiting, {"c": 9_000}).incarnation == "c"
-    assert placed(waiting, {"a": 9_000}).outcome == "overridden"
-    assert placed(waiting, sticky=4).incarnation == "c"
-    assert placed(waiting, sticky=0).incarnation == "b"
+    assert place_of(waiting, {"c": 9_000}).incarnation == "c"
+    assert place_of(waiting, {"a": 9_000}).outcome == "overridden"
+    assert place_of(waiting, sticky=4).incarnation == "c"
+    assert place_of(waiting, sticky=0).incarnation == "b"
 
 
 def test_the_share_of_a_worker_follows_its_capacity() -> None:
     small, large = PoolWorker("s", (0,), 10, 9, 900.0), PoolWorker("l", (2,), 30, 25, 2_500.0)
-    assert placed([small, large], {"l": 9_000}).outcome == "hit"
-    assert placed([small, large]).incarnation == "l"
+    assert place_of([small, large], {"l": 9_000}).outcome == "hit"
+    assert place_of([small, large]).incarnation == "l"
 
 
 def test_few_cached_tokens_are_not_worth_a_worker() -> None:
-    found = placed(pool(1, 0), {"a": placement.WORTH_TOKENS - 1})
-    assert (found.incarnation, found.outcome, found.cached) == ("b", "miss", 0)
+    place = place_of(pool(1, 0), {"a": placement.WORTH_TOKENS - 1})
+    assert (place.incarnation, place.outcome, place.cached) == ("b", "miss", 0)
 
 
 def test_what_is_held_nowhere_stays_with_its_conversation_while_the_load_allows() -> None:
-    assert placed(pool(5, 0, 0), sticky=1) == placement.Place(1, "a", 0, "miss")
-    assert placed(pool(19, 0, 0), sticky=1).incarnation != "a"
+    assert place_of(pool(5, 0, 0), sticky=1) == placement.Place(1, "a", 0, "miss")
+    assert place_of(pool(19, 0, 0), sticky=1).incarnation != "a"
 
 
 def test_after_a_rebalance_what_follows_goes_to_who_holds_it_and_not_to_the_old_partition() -> None:
     """Partition 1 was a's, and is b's now."""
     a, b = PoolWorker("a", (0,), 20), PoolWorker("b", (1, 2, 3), 20)
-    assert placed([a, b], {"a": 500}, sticky=1) == placement.Place(0, "a", 500, "hit")
-    gone = placed([b], {}, sticky=0)
-    assert (gone.incarnation, gone.outcome) == ("b", "miss")
+    assert place_of([a, b], {"a": 500}, sticky=1) == placement.Place(0, "a", 500, "hit")
+    place = place_of([b], {}, sticky=0)
+    assert (place.incarnation, place.outcome) == ("b", "miss")
 
 
 def test_a_new_conversation_takes_the_least_loaded_worker_and_workers_take_turns() -> None:
-    assert placed(pool(3, 1, 2)).incarnation == "b"
-    found = Counter(placed(pool(0, 0, 0), turn=turn).incarnation for turn in range(9))
-    assert found == {"a": 3, "b": 3, "c": 3}
+    assert place_of(pool(3, 1, 2)).incarnation == "b"
+    counts = Counter(place_of(pool(0, 0, 0), turn=turn).incarnation for turn in range(9))
+    assert counts == {"a": 3, "b": 3, "c": 3}
 
 
 def test_a_new_conversation_takes_a_preferred_partition_unless_their_workers_are_too_busy() -> None:
-    assert placed(pool(4, 2, 0), preferred=[0, 2]) == placement.Place(2, "b", 0, "miss")
-    assert placed(pool(19, 19, 0), preferred=[0, 2]).incarnation == "c"
+    assert place_of(pool(4, 2, 0), preferred=[0, 2]) == placement.Place(2, "b", 0, "miss")
+    assert place_of(pool(19, 19, 0), preferred=[0, 2]).incarnation == "c"
 
 
 def test_within_a_worker_the_partition_with_the_fewest_of_this_gateway_is_taken() -> None:
     workers = [PoolWorker("a", (0, 1, 2, 3), 20)]
-    assert placed(workers, preferred=[1, 3], running={1: 2}).partition == 3
-    assert placed(workers, preferred=[7], running={0: 1, 1: 1, 2: 0, 3: 1}).partition == 2
-    turns = Counter(placed(workers, preferred=[1, 3], turn=n).partition for n in range(4))
+    assert place_of(workers, preferred=[1, 3], running={1: 2}).partition == 3
+    assert place_of(workers, preferred=[7], running={0: 1, 1: 1, 2: 0, 3: 1}).partition == 2
+    turns = Counter(place_of(workers, preferred=[1, 3], turn=n).partition for n in range(4))
     assert turns == {1: 2, 3: 2}
 
 
@@ -218,7 +218,8 @@ def test_within_a_worker_the_partition_with_the_fewest_of_this_gateway_is_taken(
 def test_all_partitions_get_their_turn_whatever_the_number_of_workers(count: int) -> None:
     preferred = list(range(2 * count))
     turns = Counter(
-        placed(pool(*[0] * count), preferred=preferred, turn=n).partition for n in range(4 * count)
+        place_of(pool(*[0] * count), preferred=preferred, turn=n).partition
+        for n in range(4 * count)
     )
     assert turns == dict.fromkeys(preferred, 2)
 
@@ -239,9 +240,9 @@ def test_no_worker_is_chosen_above_the_bound_while_another_is_below(
         for n, (capacity, count, waits) in enumerate(shapes)
     ]
     cached = dict(zip("abcdef", holds, strict=True))
-    found = placed(workers, cached, sticky=sticky, turn=turn)
-    chosen = next(w for w in workers if w.incarnation == found.incarnation)
-    assert found.partition in chosen.partitions
+    place = place_of(workers, cached, sticky=sticky, turn=turn)
+    choice = next(w for w in workers if w.incarnation == place.incarnation)
+    assert place.partition in choice.partitions
     total = sum(w.load for w in workers) + EACH
     share = placement.LOAD_FACTOR * total / sum(w.capacity for w in workers)
 
@@ -249,7 +250,7 @@ def test_no_worker_is_chosen_above_the_bound_while_another_is_below(
         free = not w.waits and w.requests < min(placement.FLOOR, w.capacity)
         return free or w.load <= share * w.capacity
 
-    assert below(chosen) or not any(map(below, workers))
+    assert below(choice) or not any(map(below, workers))
 
 
 def test_a_key_always_leads_to_the_same_partition_and_keys_spread() -> None:

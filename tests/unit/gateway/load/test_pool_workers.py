@@ -32,34 +32,34 @@ def beat(name: str, partitions: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def seen(
+def candidates(
     beats: Sequence[dict[str, Any]],
     priority: topics.PriorityClass,
     principal: str = "",
-    placed: Placements | None = None,
+    placements: Placements | None = None,
     among: Collection[int] = (0, 1, 2),
 ) -> list[PoolWorker]:
     return pool_workers.candidates(
-        backlog.from_heartbeats(beats, placed), among, priority, principal, each=100.0
+        backlog.from_heartbeats(beats, placements), among, priority, principal, each=100.0
     )
 
 
 def test_the_load_is_what_runs_and_waits_and_what_was_placed_since() -> None:
-    told = beat(
+    figures = beat(
         *("a", [0, 1]),
         running=3,
         queued=2,
         running_tokens=150,
         waiting_tokens=[200, 50],
     )
-    placed = Placements()
+    placements = Placements()
     for name in ("a/1", "a/1", "b/1"):
-        placed.add(name, "bob", 0)
-    found = seen([told], "batch", placed=placed)
-    assert found == [PoolWorker("a/1", (0, 1), 16, 7, 600.0, waits=True)]
+        placements.add(name, "bob", 0)
+    actual = candidates([figures], "batch", placements=placements)
+    assert actual == [PoolWorker("a/1", (0, 1), 16, 7, 600.0, waits=True)]
     for _ in range(2):
-        placed.refresh()
-    later = seen([told], "batch", placed=placed)
+        placements.refresh()
+    later = candidates([figures], "batch", placements=placements)
     assert (later[0].requests, later[0].load) == (5, 400.0)
 
 
@@ -68,17 +68,17 @@ def test_a_wait_counts_where_all_places_are_taken() -> None:
     ahead |= {"waits_s": [2.5, 5.0], "waits_of": [waits_of("alice")]}
     ahead |= {"interactive_waits_s": [7.0], "batch_waits_s": [8.0]}
     full, free = beat("a", [0], running=16, **ahead), beat("b", [1], running=15, **ahead)
-    placed = Placements()
+    placements = Placements()
     for name in ("a/1", "b/1"):
-        placed.add(name, "carol", 0)
+        placements.add(name, "carol", 0)
     more_s = 1.0 - backlog.BUSY_UNCOUNTED_S
 
     def waits(*beats: dict[str, Any], principal: str = "bob") -> list[float]:
-        return [worker.wait_s for worker in seen(beats, "interactive", principal, placed)]
+        return [worker.wait_s for worker in candidates(beats, "interactive", principal, placements)]
 
     assert waits(full) == [pytest.approx(2.5 + more_s)]
     assert waits(full, principal="alice") == [pytest.approx(7.0 + more_s)]
-    [of_batch] = seen([full], "batch", placed=placed)
+    [of_batch] = candidates([full], "batch", placements=placements)
     assert of_batch.wait_s == pytest.approx(5.0 + more_s)
     assert waits({**full, "pausable": 1}) == [pytest.approx(2.5 + more_s)]  # for what was placed
     assert waits({**full, "pausable": 2}) == [0.0]
@@ -89,7 +89,7 @@ def test_a_wait_counts_where_all_places_are_taken() -> None:
 
 def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> None:
     """A defect: they went where the least batch work was, so where most others of them ran."""
-    told = beat(
+    figures = beat(
         *("a", [0]),
         running=6,
         pausable=4,
@@ -98,16 +98,16 @@ def test_what_makes_way_or_waits_behind_is_no_load_to_interactive_requests() -> 
         queued=9,
         waiting_tokens=[0, 900],
     )
-    placed = Placements()
+    placements = Placements()
     for rank in range(2):
-        placed.add("a/1", "bob", rank)
-    (found,) = seen([told], "interactive", placed=placed)
-    assert found == PoolWorker("a/1", (0,), 16, 3, 200.0, waits=False)
-    (found,) = seen([told], "batch", placed=placed)
-    assert found == PoolWorker("a/1", (0,), 16, 17, 1400.0, waits=True)
-    told["waiting_tokens"] = [300, 600]
-    (found,) = seen([told], "interactive", placed=placed)
-    assert found == PoolWorker("a/1", (0,), 16, 6, 500.0, waits=True)
+        placements.add("a/1", "bob", rank)
+    (actual,) = candidates([figures], "interactive", placements=placements)
+    assert actual == PoolWorker("a/1", (0,), 16, 3, 200.0, waits=False)
+    (actual,) = candidates([figures], "batch", placements=placements)
+    assert actual == PoolWorker("a/1", (0,), 16, 17, 1400.0, waits=True)
+    figures["waiting_tokens"] = [300, 600]
+    (actual,) = candidates([figures], "interactive", placements=placements)
+    assert actual == PoolWorker("a/1", (0,), 16, 6, 500.0, waits=True)
 
 
 def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
@@ -119,8 +119,8 @@ def test_only_ready_workers_and_partitions_that_may_be_chosen() -> None:
         {"state": "ready", "partitions": "x"},
         beat("e", [2, "3", True], capacity=0, waiting_tokens="x", running=-5),
     ]
-    found = seen(beats, "batch", among={0, 2, 3})
-    assert found == [PoolWorker("a/1", (0, 2), 16), PoolWorker("e/1", (2,), 1)]
+    actual = candidates(beats, "batch", among={0, 2, 3})
+    assert actual == [PoolWorker("a/1", (0, 2), 16), PoolWorker("e/1", (2,), 1)]
 
 
 def four_partitions() -> contextlib.AbstractAsyncContextManager[gateway_parts.Parts]:
@@ -189,10 +189,10 @@ async def test_interactive_requests_go_where_batch_makes_way() -> None:
 async def test_where_requests_wait_each_principal_goes_where_its_own_begins_first() -> None:
     async with four_partitions() as parts:
         full = {"running": 16, "queued": 9, "waiting_tokens": [900, 0], "drain_rate": 100.0}
-        told = {"waits_of": [waits_of(ALICE.key)], "batch_waits_s": [9.0]}
+        figures = {"waits_of": [waits_of(ALICE.key)], "batch_waits_s": [9.0]}
         beats = [
-            beat("a", [0, 1], **full, **told, waits_s=[1.0, 9.0], interactive_waits_s=[8.0]),
-            beat("b", [2, 3], **full, **told, waits_s=[5.0, 9.0], interactive_waits_s=[2.0]),
+            beat("a", [0, 1], **full, **figures, waits_s=[1.0, 9.0], interactive_waits_s=[8.0]),
+            beat("b", [2, 3], **full, **figures, waits_s=[5.0, 9.0], interactive_waits_s=[2.0]),
         ]
         parts.workers.note("default", beats)
         assert await partition_of(parts, text="hi") >= 2
@@ -200,13 +200,13 @@ async def test_where_requests_wait_each_principal_goes_where_its_own_begins_firs
 
 async def test_what_a_principal_has_just_asked_for_makes_its_next_request_wait() -> None:
     async with four_partitions() as parts:
-        told = {"waits_s": [0.0, 0.0], "drain_rate": 1_000.0, "request_tokens": 20_000.0}
-        full = beat("a", [0, 1, 2, 3], running=16, **told)
+        figures = {"waits_s": [0.0, 0.0], "drain_rate": 1_000.0, "request_tokens": 20_000.0}
+        full = beat("a", [0, 1, 2, 3], running=16, **figures)
         parts.workers.note("default", [full])
         await partition_of(parts, text="one", deadline_ms=10_000)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(text="two", deadline_ms=10_000), ALICE)
-        assert refused.value.message.endswith("Please try again in 20s."), "19 s"
+        assert error.value.message.endswith("Please try again in 20s."), "19 s"
 
 
 async def test_a_request_with_a_key_is_told_the_wait_of_its_partition() -> None:
@@ -218,12 +218,14 @@ async def test_a_request_with_a_key_is_told_the_wait_of_its_partition() -> None:
         ]
         parts.workers.note("default", beats)
         keys = {placement.partition_of_key(ALICE.key, str(n), 4) >= 2: str(n) for n in range(20)}
-        asked = create(text="hi", deadline_ms=30_000)
-        keyed = {there: dataclasses.replace(asked, idempotency_key=keys[there]) for there in keys}
-        with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(keyed[True], ALICE)
-        assert refused.value.message.endswith("Please try again in 60s.")
-        for other in (keyed[False], asked):
+        command_ = create(text="hi", deadline_ms=30_000)
+        keyed_request = {
+            there: dataclasses.replace(command_, idempotency_key=keys[there]) for there in keys
+        }
+        with pytest.raises(errors.ApiError) as error:
+            await parts.submission.submit(keyed_request[True], ALICE)
+        assert error.value.message.endswith("Please try again in 60s.")
+        for other in (keyed_request[False], command_):
             assert parts.builder.wait_s("default", other, ALICE.key) == 1.0
 
 
@@ -232,11 +234,11 @@ async def test_what_was_refused_makes_no_later_request_wait(
 ) -> None:
     """A fallback chain is looked at once the request is built and placed."""
     async with four_partitions() as parts:
-        told = {"waits_s": [50.0, 50.0], "waiting_tokens": [900, 0]}
-        told |= {"drain_rate": 5.0, "request_tokens": 100.0}
-        full = beat("a", [0, 1, 2, 3], running=16, queued=9, **told)
+        figures = {"waits_s": [50.0, 50.0], "waiting_tokens": [900, 0]}
+        figures |= {"drain_rate": 5.0, "request_tokens": 100.0}
+        full = beat("a", [0, 1, 2, 3], running=16, queued=9, **figures)
         parts.workers.note("default", [full])
-        asked, waits = create(text="hi", deadline_ms=1_000), create(text="hi")
+        command_, waits = create(text="hi", deadline_ms=1_000), create(text="hi")
 
         def wait_s() -> float | None:
             return parts.builder.wait_s("default", waits, ALICE.key)
@@ -244,23 +246,23 @@ async def test_what_was_refused_makes_no_later_request_wait(
         def refuse(*_of: Any) -> None:
             raise errors.deadline_not_met(50.0, 1.0)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(pool_choice.Routes, "wait_s", lambda *_of: None)
-            patched.setattr(pool_choice.Routes, "choose", refuse)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool_choice.Routes, "wait_s", lambda *_of: None)
+            patch.setattr(pool_choice.Routes, "choose", refuse)
             for _ in range(3):
                 with pytest.raises(errors.ApiError):
-                    await parts.submission.submit(asked, ALICE)
+                    await parts.submission.submit(command_, ALICE)
         monkeypatch.setattr(parts.token_counts, "can_count", lambda _pool: True)
         monkeypatch.setattr(parts.token_counts, "count", AsyncMock(return_value=7))
         assert await parts.submission.count(waits, ALICE) == 7
         assert wait_s() == 50.0
         await partition_of(parts, text="hi")
-        passed = backlog.BUSY_UNCOUNTED_S
-        assert wait_s() == 50.0 + 20.0 - passed
+        seconds = backlog.BUSY_UNCOUNTED_S
+        assert wait_s() == 50.0 + 20.0 - seconds
         # Redis is away: what the worker said last is believed for a while.
         parts.workers.note("default", None)
         await partition_of(parts, text="hi")
-        assert wait_s() == 50.0 + 2 * 20.0 - passed
+        assert wait_s() == 50.0 + 2 * 20.0 - seconds
 
 
 async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_them() -> None:
@@ -270,9 +272,9 @@ async def test_requests_at_the_same_time_are_spread_before_heartbeats_tell_of_th
             beat("b", [2, 3]),
         ]
         parts.workers.note("default", beats)
-        found = [await partition_of(parts, text=str(n)) >= 2 for n in range(6)]
-        assert found[:3] == [True] * 3
-        assert not all(found)
+        actual = [await partition_of(parts, text=str(n)) >= 2 for n in range(6)]
+        assert actual[:3] == [True] * 3
+        assert not all(actual)
 
 
 async def test_without_redis_a_conversation_stays_in_its_partition() -> None:

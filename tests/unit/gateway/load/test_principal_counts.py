@@ -30,7 +30,7 @@ class Gateways(memory_redis.MemoryRedis):
             return super()._eval(script, keys, key, *args)
         if args:
             self.told[args[0].encode()] = args[2]
-        return [part for name, told in self.told.items() for part in (name, b"1000", told)]
+        return [part for name, reports in self.told.items() for part in (name, b"1000", reports)]
 
 
 @contextlib.asynccontextmanager
@@ -73,8 +73,8 @@ async def test_few_responses_are_not_told() -> None:
         for n in range(MANY):
             running.add(f"resp_b{n}", "bob", 0)
         await log_contract.until(lambda: redis.told, 5)
-        (told,) = redis.told.values()
-        assert told.count(b":") == 1, "bob alone"
+        (reports,) = redis.told.values()
+        assert reports.count(b":") == 1, "bob alone"
 
 
 async def test_without_redis_nothing_runs_elsewhere() -> None:

@@ -18,8 +18,8 @@ POOL = Pool("a", ("m",), 1000, 100, canary=10.0, canary_bounds=CanaryBounds(leas
 
 
 def beat(rev: str, age_s: float, *partitions: int, **more: Any) -> dict[str, Any]:
-    said = {"state": "ready", "model_rev": rev, "age_s": age_s, "partitions": list(partitions)}
-    return {**said, **more}
+    figures = {"state": "ready", "model_rev": rev, "age_s": age_s, "partitions": list(partitions)}
+    return {**figures, **more}
 
 
 def test_revisions_are_those_of_ready_workers_with_partitions_the_newest_first() -> None:
@@ -62,9 +62,9 @@ def test_a_revision_alone_gets_all() -> None:
 
 def test_points_fall_to_revisions_by_their_parts() -> None:
     parts = revisions.shares(10.0, [NEW, OLD], ())
-    asked = [[{"role": "user", "content": str(n)}] for n in range(2_000)]
-    chosen = [revisions.pick(parts, revisions.point_of("alice", each)) for each in asked]
-    assert 140 < chosen.count("new") < 260
+    questions = [[{"role": "user", "content": str(n)}] for n in range(2_000)]
+    picks = [revisions.pick(parts, revisions.point_of("alice", each)) for each in questions]
+    assert 140 < picks.count("new") < 260
     assert revisions.pick({"new": 0.0, "old": 0.0}, 0.5) is None
     assert revisions.pick({"new": 0.0, "old": 1.0}, 1 - 1e-12) == "old"
 
@@ -89,12 +89,12 @@ def test_a_conversation_keeps_its_point_and_principals_have_their_own() -> None:
 
 def record(failed: str = "", first: tuple[float, ...] = ()) -> Record:
     """`failed`: an x for each response that failed, a dot for one that did not."""
-    made = Record()
+    outcomes = Record()
     for each in failed:
-        made.add_outcome(100.0, failed=each == "x")
+        outcomes.add_outcome(100.0, failed=each == "x")
     for seconds in first:
-        made.add_first_token(100.0, seconds)
-    return made
+        outcomes.add_first_token(100.0, seconds)
+    return outcomes
 
 
 @cases.each(

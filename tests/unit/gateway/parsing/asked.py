@@ -25,18 +25,18 @@ def chat(body: dict[str, Any]) -> command.Create:
 
 
 def refused_responses(body: dict[str, Any]) -> errors.ApiError:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         responses(body)
-    assert refused.value.status == 400
-    return refused.value
+    assert error.value.status == 400
+    return error.value
 
 
 def refused_chat(body: dict[str, Any]) -> errors.ApiError:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         chat(body)
-    assert refused.value.status == 400
-    return refused.value
+    assert error.value.status == 400
+    return error.value
 
 
-def named(error: errors.ApiError) -> tuple[str | None, str | None]:
+def code_and_param(error: errors.ApiError) -> tuple[str | None, str | None]:
     return error.param, error.code

@@ -202,14 +202,14 @@ def check(body: dict[str, Any]) -> None:
             msgspec.json.encode(errors.ws_event(outcome))
             continue
         # What becomes part of a record fits into one.
-        kept = {
+        copy = {
             "messages": outcome.input,
             "items": outcome.items,
             "tools": outcome.tools.prompt,
             "format": outcome.format.engine if outcome.format else None,
             "echo": outcome.echo,
         }
-        assert depth(msgspec.json.decode(msgspec.json.encode(kept))) <= records.MAX_DEPTH - 4
+        assert depth(msgspec.json.decode(msgspec.json.encode(copy))) <= records.MAX_DEPTH - 4
         assert outcome.characters >= 0
 
 

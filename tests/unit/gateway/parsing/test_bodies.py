@@ -47,8 +47,8 @@ class TestConversation:
     ) -> None:
         create = responses({"conversation": named})
         assert (create.conversation, create.parent) == ("conv_1", behind)
-        counted = responses_api.parse_count({"input": "hi", "conversation": named}, POOLS)
-        assert counted.parent == behind
+        count_request = responses_api.parse_count({"input": "hi", "conversation": named}, POOLS)
+        assert count_request.parent == behind
 
     def test_behind_a_node_no_input_is_needed(self) -> None:
         body = {"conversation": {"id": "conv_1", "parent": "resp_1"}}
@@ -57,9 +57,9 @@ class TestConversation:
     def test_a_fork_has_its_parent_already(self) -> None:
         fork = {"response_id": "resp_1", "at": 1}
         body = {"fork": fork, "conversation": {"id": "conv_1", "parent": "resp_1"}}
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses_api.parse(body, POOLS)
-        assert (refused.value.status, refused.value.param) == (400, "conversation.parent")
+        assert (error.value.status, error.value.param) == (400, "conversation.parent")
 
     def test_another_parent_is_another_request_to_an_idempotency_key(self) -> None:
         parents: list[dict[str, Any]] = [{}, {"parent": None}, {"parent": "resp_1"}]
@@ -81,9 +81,11 @@ class TestAccepted:
             (Pool("default", ("tiny",), 8192, 1024, default_temperature=0.2, default_top_p=0.9),)
         )
         bare = responses_api.parse({"input": "hi"}, pools).sampling
-        named = responses_api.parse({"input": "hi", "temperature": 1, "top_p": 0.5}, pools).sampling
+        sampling = responses_api.parse(
+            {"input": "hi", "temperature": 1, "top_p": 0.5}, pools
+        ).sampling
         assert (bare.temperature, bare.top_p) == (0.2, 0.9)
-        assert (named.temperature, named.top_p) == (1.0, 0.5)
+        assert (sampling.temperature, sampling.top_p) == (1.0, 0.5)
 
     def test_the_model_chooses_the_pool(self) -> None:
         create = responses({"model": "large", "max_output_tokens": 8192})
@@ -95,10 +97,12 @@ class TestAccepted:
 
     def test_a_pool_says_how_to_sample_when_the_request_does_not(self) -> None:
         pools = Catalog((Pool("p", ("m",), 100, 40, default_temperature=0.6, default_top_p=0.9),))
-        given = responses_api.parse({"input": "x"}, pools).sampling
-        assert (given.temperature, given.top_p) == (0.6, 0.9)
-        asked = responses_api.parse({"input": "x", "temperature": 0, "top_p": 1}, pools).sampling
-        assert (asked.temperature, asked.top_p) == (0.0, 1.0)
+        sampling = responses_api.parse({"input": "x"}, pools).sampling
+        assert (sampling.temperature, sampling.top_p) == (0.6, 0.9)
+        explicit_sampling = responses_api.parse(
+            {"input": "x", "temperature": 0, "top_p": 1}, pools
+        ).sampling
+        assert (explicit_sampling.temperature, explicit_sampling.top_p) == (0.0, 1.0)
 
     def test_items_of_all_roles_become_messages_and_developer_is_system(self) -> None:
         items = [
@@ -230,16 +234,16 @@ class TestAccepted:
     def test_a_whole_number_is_an_integer_however_it_is_written(
         self, parse: Callable[[dict[str, Any]], command.Create], name: str
     ) -> None:
-        written = parse({name: 5.0})
-        assert written == parse({name: 5})
-        assert type(getattr(written.sampling, name)) is int
+        create = parse({name: 5.0})
+        assert create == parse({name: 5})
+        assert type(getattr(create.sampling, name)) is int
 
     def test_a_whole_number_keeps_its_bounds(self) -> None:
         assert responses({"max_output_tokens": 9.0}).max_output_tokens == 9
         for body in ({"max_output_tokens": 101.0}, {"max_output_tokens": 1e300}, {"seed": 1e300}):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 responses(body)
-            assert refused.value.param in body
+            assert error.value.param in body
 
     def test_logit_bias_within_its_bounds(self) -> None:
         assert chat({"logit_bias": {"5": -100, "6": 0.5}}).sampling.logit_bias == {
@@ -426,15 +430,15 @@ MESSAGES_CHAT: list[tuple[dict[str, Any], str]] = [
 class TestMessages:
     @cases.each(("body", "message"), [*MESSAGES, *MESSAGES_RESPONSES])
     def test_of_responses(self, body: dict[str, Any], message: str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses(body)
-        assert refused.value.message == message
+        assert error.value.message == message
 
     @cases.each(("body", "message"), [*MESSAGES, *MESSAGES_CHAT])
     def test_of_chat_completions(self, body: dict[str, Any], message: str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             chat(body)
-        assert refused.value.message == message
+        assert error.value.message == message
 
     @pytest.mark.parametrize(
         ("body", "param"),
@@ -442,9 +446,9 @@ class TestMessages:
     )
     def test_of_a_create_event(self, body: dict[str, Any], param: str) -> None:
         assert responses(body).generate, "over HTTP both fields mean nothing"
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses(body, websocket=True)
-        assert refused.value.param == param
+        assert error.value.param == param
 
     def test_labels_count_characters_and_bounds_are_allowed_values(self) -> None:
         create = responses(
@@ -466,25 +470,25 @@ class TestMessages:
 class TestRefused:
     @cases.each(("body", "param", "code"), REFUSED_RESPONSES)
     def test_responses(self, body: dict[str, Any], param: str, code: str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses(body)
-        assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+        assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
 
     @cases.each(("body", "param", "code"), REFUSED_CHAT)
     def test_chat(self, body: dict[str, Any], param: str, code: str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             chat(body)
-        assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+        assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
 
     def test_an_unknown_model_is_404(self) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses({"model": "gpt-9"})
-        assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+        assert (error.value.status, error.value.code) == (404, "model_not_found")
 
     def test_background_over_a_socket(self) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             responses({"background": True}, websocket=True)
-        assert refused.value.param == "background"
+        assert error.value.param == "background"
 
 
 json_values = st.recursive(

@@ -34,7 +34,7 @@ class Person(pydantic.BaseModel):
     parent: Person | None = None
 
 
-def sent(call: Callable[[openai.OpenAI], object]) -> dict[str, Any]:
+def body_of(call: Callable[[openai.OpenAI], object]) -> dict[str, Any]:
     """The body of the one request that `call` makes."""
     bodies: list[dict[str, Any]] = []
 
@@ -54,15 +54,15 @@ def sent(call: Callable[[openai.OpenAI], object]) -> dict[str, Any]:
 
 class TestResponses:
     def test_a_structured_answer(self) -> None:
-        body = sent(
+        body = body_of(
             lambda client: client.responses.parse(model="small", input="who?", text_format=Person)
         )
-        found = responses(body).format
-        assert found is not None
-        assert found.engine["schema"]["$defs"].keys() == {"Address", "Person"}
+        fields = responses(body).format
+        assert fields is not None
+        assert fields.engine["schema"]["$defs"].keys() == {"Address", "Person"}
 
     def test_a_turn_with_tools_and_what_was_said_before(self) -> None:
-        said = [
+        history = [
             sdk.ResponseReasoningItem(
                 id="rs_1", summary=[], type="reasoning", encrypted_content="sealed"
             ),
@@ -83,16 +83,16 @@ class TestResponses:
                 input="x", call_id="c2", name="apply", type="custom_tool_call"
             ),
         ]
-        given: list[Any] = [
+        items: list[Any] = [
             {"role": "user", "content": [{"type": "input_text", "text": "when?"}]},
-            *(item.model_dump() for item in said),
+            *(item.model_dump() for item in history),
             {"type": "function_call_output", "call_id": "c1", "output": "noon"},
             {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"},
         ]
-        body = sent(
+        body = body_of(
             lambda client: client.responses.create(
                 model="small",
-                input=given,
+                input=items,
                 tools=[
                     {"type": "function", "name": "get_time", "parameters": None, "strict": True},
                     {"type": "custom", "name": "apply"},
@@ -124,7 +124,7 @@ class TestResponses:
         ]
 
     def test_a_function_from_a_model(self) -> None:
-        body = sent(
+        body = body_of(
             lambda client: client.responses.parse(
                 model="small", input="x", tools=[openai.pydantic_function_tool(Person)]
             )
@@ -136,7 +136,7 @@ class TestResponses:
 
 class TestChat:
     def test_a_structured_answer_and_a_function_from_a_model(self) -> None:
-        body = sent(
+        body = body_of(
             lambda client: client.chat.completions.parse(
                 model="small",
                 messages=[{"role": "user", "content": "who?"}],
@@ -154,7 +154,7 @@ class TestChat:
         assert (create.choices, create.sampling.logprobs) == (2, 1)
 
     def test_a_turn_with_calls(self) -> None:
-        body = sent(
+        body = body_of(
             lambda client: client.chat.completions.create(
                 model="small",
                 messages=[
@@ -277,12 +277,12 @@ def test_codex_sends_back_what_it_was_told() -> None:
 
 
 SAMPLE = Path(__file__).with_name("client_bodies.jsonl").read_text()
-SEEN = [json.loads(line) for line in SAMPLE.split("\n") if line]
+CLIENT_BODIES = [json.loads(line) for line in SAMPLE.split("\n") if line]
 CREATES = ("/v1/responses", "/v1/chat/completions")
-SENT = [seen for seen in SEEN if seen["path"].endswith(CREATES)]
+CREATE_BODIES = [seen for seen in CLIENT_BODIES if seen["path"].endswith(CREATES)]
 
 
-@cases.each("seen", SENT, ids=lambda seen: f"{seen['client']} {seen['path']}")
+@cases.each("seen", CREATE_BODIES, ids=lambda seen: f"{seen['client']} {seen['path']}")
 def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
     body = {**seen["body"], "model": "small"}
     if "/chat/completions" in seen["path"]:
@@ -299,28 +299,28 @@ def test_what_clients_were_seen_to_send_is_read(seen: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "seen",
-    [seen for seen in SEEN if seen["path"] == "POST /v1/completions"],
+    [seen for seen in CLIENT_BODIES if seen["path"] == "POST /v1/completions"],
     ids=lambda seen: seen["client"],
 )
 def test_a_text_that_clients_were_seen_to_complete_is_read(seen: dict[str, Any]) -> None:
-    asked = completions_api.parse({**seen["body"], "model": "small"}, POOLS)
-    assert asked.prompts == [seen["body"]["prompt"]]
+    request = completions_api.parse({**seen["body"], "model": "small"}, POOLS)
+    assert request.prompts == [seen["body"]["prompt"]]
 
 
 @cases.each(
     "seen",
-    [seen for seen in SEEN if seen["path"] == "POST /v1/conversations/{id}/items"],
+    [seen for seen in CLIENT_BODIES if seen["path"] == "POST /v1/conversations/{id}/items"],
     ids=lambda seen: seen["client"],
 )
 def test_items_that_clients_were_seen_to_keep_are_read(seen: dict[str, Any]) -> None:
-    given = seen["body"]["items"]
+    items = seen["body"]["items"]
     assert seen["body"].keys() == {"items"}
-    for was, item in zip(given, conversations_api.parse_items(seen["body"]), strict=True):
+    for was, item in zip(items, conversations_api.parse_items(seen["body"]), strict=True):
         now = conversation.as_json(item)
         assert now["type"] == was.get("type", "message")
         assert was.keys() - now.keys() <= {"id"}
 
 
 def _asks_for_a_format(body: dict[str, Any]) -> bool:
-    asked = body.get("response_format") or (body.get("text") or {}).get("format") or {}
-    return bool(asked.get("type", "text") != "text")
+    request = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    return bool(request.get("type", "text") != "text")

@@ -54,8 +54,8 @@ def test_the_digest_of_another_body_is_another_one(other: dict[str, Any]) -> Non
 
 
 def test_an_echo_leaves_out_what_the_response_object_has_anyway() -> None:
-    shown = events.echo("resp_1", 1, "m")
-    unasked = {
+    output = events.echo("resp_1", 1, "m")
+    defaults = {
         "tools": [],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
@@ -64,8 +64,8 @@ def test_an_echo_leaves_out_what_the_response_object_has_anyway() -> None:
         "top_logprobs": 0,
         "text": {"format": {"type": "text"}},
     }
-    assert {name: shown[name] for name in unasked} == unasked
+    assert {name: output[name] for name in defaults} == defaults
     assert CREATE.echo == {}
-    for asked in ({"tools": [TOOL]}, {"text": {"verbosity": "low"}}):
-        made = responses_api.parse({"input": "hi", **unasked, **asked}, CATALOG)
-        assert made.echo.keys() == asked.keys()
+    for request in ({"tools": [TOOL]}, {"text": {"verbosity": "low"}}):
+        create = responses_api.parse({"input": "hi", **defaults, **request}, CATALOG)
+        assert create.echo.keys() == request.keys()

@@ -12,7 +12,7 @@ from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     QUESTION,
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -20,13 +20,13 @@ from tests.unit.gateway.parsing.asked import (
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
-THOUGHT = {
+REASONING = {
     "type": "reasoning",
     "id": "rs_1",
     "summary": [{"type": "summary_text", "text": "s"}],
     "content": [{"type": "reasoning_text", "text": "hm"}],
 }
-SEEN = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+CALL_MESSAGE = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 
 
 def of(*items: Any) -> list[dict[str, Any]]:
@@ -38,25 +38,28 @@ class TestMessages:
     def test_a_call_is_a_message_of_the_assistant_and_its_output_one_of_the_tool(self) -> None:
         assert of(*QUESTION, CALL, OUTPUT) == [
             *QUESTION,
-            {"role": "assistant", "content": "", "tool_calls": [SEEN]},
+            {"role": "assistant", "content": "", "tool_calls": [CALL_MESSAGE]},
             {"role": "tool", "tool_call_id": "c1", "content": "42"},
         ]
 
     def test_text_and_calls_of_one_answer_are_one_message(self) -> None:
-        said = {"role": "assistant", "content": "I look."}
+        answer = {"role": "assistant", "content": "I look."}
         other = {**CALL, "call_id": "c2"}
-        assert of(said, CALL, other)[0]["tool_calls"] == [SEEN, {**SEEN, "id": "c2"}]
-        assert len(of(said, CALL, other)) == 1
+        assert of(answer, CALL, other)[0]["tool_calls"] == [
+            CALL_MESSAGE,
+            {**CALL_MESSAGE, "id": "c2"},
+        ]
+        assert len(of(answer, CALL, other)) == 1
 
     def test_reasoning_belongs_to_the_answer_that_follows(self) -> None:
-        (message,) = of(THOUGHT, CALL)
+        (message,) = of(REASONING, CALL)
         assert message["reasoning_content"] == "hm"
-        first, second = of({"role": "assistant", "content": "a"}, THOUGHT, CALL)
+        first, second = of({"role": "assistant", "content": "a"}, REASONING, CALL)
         assert "tool_calls" not in first
-        assert (second["reasoning_content"], second["tool_calls"]) == ("hm", [SEEN])
+        assert (second["reasoning_content"], second["tool_calls"]) == ("hm", [CALL_MESSAGE])
 
     def test_reasoning_without_an_answer_says_nothing(self) -> None:
-        assert of(THOUGHT, *QUESTION) == QUESTION
+        assert of(REASONING, *QUESTION) == QUESTION
 
     def test_a_call_after_an_output_is_a_new_answer(self) -> None:
         roles = [m["role"] for m in of(CALL, OUTPUT, {**CALL, "call_id": "c2"})]
@@ -85,28 +88,33 @@ class TestMessages:
         assert of({"role": "assistant", "content": [part]})[0]["content"] == "no"
 
     def test_both_apis_have_the_same_conversation(self) -> None:
-        asked = [
+        request = [
             *QUESTION,
-            {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [SEEN]},
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "hm",
+                "tool_calls": [CALL_MESSAGE],
+            },
             {"role": "tool", "tool_call_id": "c1", "content": "42"},
             {"role": "assistant", "content": None, "refusal": "no"},
         ]
-        own = [*QUESTION, THOUGHT, CALL, OUTPUT, {"role": "assistant", "content": "no"}]
-        assert chat({"messages": asked}).input == of(*own)
+        own = [*QUESTION, REASONING, CALL, OUTPUT, {"role": "assistant", "content": "no"}]
+        assert chat({"messages": request}).input == of(*own)
 
     def test_an_answer_of_thoughts_only_can_be_sent_back(self) -> None:
         """It is what a client gets of an answer that was cut short while the model thought."""
         thoughts = {"role": "assistant", "content": None, "reasoning_content": "hm"}
-        asked = chat({"messages": [*QUESTION, thoughts, *QUESTION]}).input
-        assert asked[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
+        chat_input = chat({"messages": [*QUESTION, thoughts, *QUESTION]}).input
+        assert chat_input[1] == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
     @cases.each("members", [{}, {"type": None}, {"type": "function"}])
     def test_a_call_is_of_a_function_unless_it_says_otherwise(
         self, members: dict[str, Any]
     ) -> None:
-        call = {name: value for name, value in SEEN.items() if name != "type"} | members
-        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
-        assert chat({"messages": [*QUESTION, asked]}).input[1]["tool_calls"] == [SEEN]
+        call = {name: value for name, value in CALL_MESSAGE.items() if name != "type"} | members
+        answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert chat({"messages": [*QUESTION, answer]}).input[1]["tool_calls"] == [CALL_MESSAGE]
 
     def test_an_answer_without_anything_is_refused(self) -> None:
         nothing: dict[str, Any] = {
@@ -119,7 +127,7 @@ class TestMessages:
         assert error.param == "messages[1].content"
 
     def test_all_that_is_said_counts(self) -> None:
-        (message,) = of(THOUGHT, CALL)
+        (message,) = of(REASONING, CALL)
         assert conversation.characters([message]) == len("hm" + "f" + '{"a":1}')
 
 
@@ -132,7 +140,7 @@ class TestUnresolved:
                     {"id": "rs_1"},
                     {"type": "reasoning", "summary": [], "encrypted_content": "xx"},
                     {"type": "compaction", "encrypted_content": "yy"},
-                    {**THOUGHT, "encrypted_content": "zz"},
+                    {**REASONING, "encrypted_content": "zz"},
                     *QUESTION,
                 ]
             }
@@ -149,29 +157,31 @@ class TestUnresolved:
 
 class TestAnswered:
     def test_an_output_without_a_call_is_refused(self) -> None:
-        assert named(refused_responses({"input": [OUTPUT]})) == (
+        assert code_and_param(refused_responses({"input": [OUTPUT]})) == (
             "input[0].call_id",
             "invalid_value",
         )
-        assert named(refused_responses({"input": [OUTPUT, CALL]}))[0] == "input[0].call_id"
+        assert code_and_param(refused_responses({"input": [OUTPUT, CALL]}))[0] == "input[0].call_id"
         message = {"role": "tool", "tool_call_id": "c1", "content": "x"}
-        assert named(refused_chat({"messages": [message]}))[0] == "messages[0].tool_call_id"
+        assert (
+            code_and_param(refused_chat({"messages": [message]}))[0] == "messages[0].tool_call_id"
+        )
 
     def test_a_call_of_an_earlier_turn_may_be_answered(self) -> None:
         create = responses({"input": [OUTPUT], "previous_response_id": "resp_1"})
-        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN]}]
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [CALL_MESSAGE]}]
         conversation.check_calls(create.turn, earlier, complete=True)
 
     def test_a_call_without_an_output_is_refused(self) -> None:
         parallel = [CALL, {**CALL, "call_id": "c2"}, OUTPUT]
         error = refused_responses({"input": [*QUESTION, *parallel]})
-        assert named(error) == ("input", "invalid_value")
+        assert code_and_param(error) == ("input", "invalid_value")
         assert error.message == "No tool output found for function call c2."
         warm_up = {"input": [*QUESTION, *parallel], "generate": False}
         assert len(responses(warm_up, websocket=True).turn) == 4
 
     def test_calls_of_an_answer_that_was_cut_short_need_no_output(self) -> None:
-        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN], "cut": True}]
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [CALL_MESSAGE], "cut": True}]
         follows = responses({"input": QUESTION, "previous_response_id": "resp_1"}).turn
         assert conversation.check_calls(follows, earlier, complete=True) == {"c1"}
         answers = responses({"input": [OUTPUT], "previous_response_id": "resp_1"}).turn
@@ -184,10 +194,10 @@ class TestAnswered:
 
     def test_an_output_that_is_sent_twice_is_refused(self) -> None:
         error = refused_responses({"input": [CALL, OUTPUT, OUTPUT]})
-        assert named(error) == ("input[2].call_id", "invalid_value")
+        assert code_and_param(error) == ("input[2].call_id", "invalid_value")
         assert error.message == "Duplicate function call output with call_id c1."
         earlier: list[dict[str, Any]] = [
-            {"role": "assistant", "content": "", "tool_calls": [SEEN]},
+            {"role": "assistant", "content": "", "tool_calls": [CALL_MESSAGE]},
             {"role": "tool", "tool_call_id": "c1", "content": "x"},
         ]
         create = responses({"input": [OUTPUT], "previous_response_id": "resp_1"})
@@ -196,7 +206,7 @@ class TestAnswered:
 
     def test_a_call_that_is_sent_again_before_its_output_is_refused(self) -> None:
         """A client that continues a response and sends its output items once more."""
-        earlier = [{"role": "assistant", "content": "", "tool_calls": [SEEN]}]
+        earlier = [{"role": "assistant", "content": "", "tool_calls": [CALL_MESSAGE]}]
         create = responses({"input": [CALL, OUTPUT], "previous_response_id": "resp_1"})
         with pytest.raises(errors.ApiError, match="Duplicate item found with call_id c1"):
             conversation.check_calls(create.turn, earlier, complete=True)
@@ -211,18 +221,18 @@ class TestAnswered:
 def test_items_are_shown_as_they_were_sent() -> None:
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
     answer = {"type": "custom_tool_call_output", "call_id": "c2", "output": "y"}
-    sent: list[dict[str, Any]] = [
+    payload: list[dict[str, Any]] = [
         {**CALL, "namespace": "crm"},
         OUTPUT,
         custom,
         answer,
-        {**THOUGHT, "status": "completed"},
+        {**REASONING, "status": "completed"},
         {"role": "developer", "content": [{"type": "input_text", "text": "x"}]},
         {"type": "item_reference", "id": "msg_1"},
         {"type": "compaction", "id": "cmp_1", "encrypted_content": "z"},
     ]
-    shown = responses({"input": sent, "previous_response_id": "resp_1"}).items
-    for item, original in zip(shown, sent, strict=True):
+    output = responses({"input": payload, "previous_response_id": "resp_1"}).items
+    for item, original in zip(output, payload, strict=True):
         assert item == {**item, **original}
 
 
@@ -244,19 +254,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         ".output[0].type",
         "unsupported_value",
     ),
-    ({**THOUGHT, "content": "x"}, ".content", "invalid_type"),
-    ({**THOUGHT, "content": [5]}, ".content[0]", "invalid_type"),
-    ({**THOUGHT, "content": [{"type": "text"}]}, ".content[0].type", "unsupported_value"),
+    ({**REASONING, "content": "x"}, ".content", "invalid_type"),
+    ({**REASONING, "content": [5]}, ".content[0]", "invalid_type"),
+    ({**REASONING, "content": [{"type": "text"}]}, ".content[0].type", "unsupported_value"),
     (
-        {**THOUGHT, "content": [{"type": "reasoning_text"}]},
+        {**REASONING, "content": [{"type": "reasoning_text"}]},
         ".content[0].text",
         "invalid_type",
     ),
-    ({**THOUGHT, "summary": [5]}, ".summary[0]", "invalid_type"),
-    ({**THOUGHT, "id": 5}, ".id", "invalid_type"),
-    ({**THOUGHT, "encrypted_content": 5}, ".encrypted_content", "invalid_type"),
+    ({**REASONING, "summary": [5]}, ".summary[0]", "invalid_type"),
+    ({**REASONING, "id": 5}, ".id", "invalid_type"),
+    ({**REASONING, "encrypted_content": 5}, ".encrypted_content", "invalid_type"),
     (
-        {**THOUGHT, "encrypted_content": "x" * (input_items.MAX_SEALED_CHARS + 1)},
+        {**REASONING, "encrypted_content": "x" * (input_items.MAX_SEALED_CHARS + 1)},
         ".encrypted_content",
         "invalid_value",
     ),
@@ -283,7 +293,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @cases.each(("item", "path", "code"), REFUSED)
 def test_an_item_is_refused_by_name(item: dict[str, Any], path: str, code: str) -> None:
-    assert named(refused_responses({"input": [*QUESTION, item]})) == (f"input[1]{path}", code)
+    assert code_and_param(refused_responses({"input": [*QUESTION, item]})) == (
+        f"input[1]{path}",
+        code,
+    )
 
 
 def answer(**members: Any) -> dict[str, Any]:
@@ -296,7 +309,7 @@ REFUSED_MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     (answer(), ".content", "missing_required_parameter"),
     (answer(tool_calls=[]), ".content", "missing_required_parameter"),
     (answer(tool_calls={"id": "c"}), ".tool_calls", "invalid_type"),
-    (answer(tool_calls=[SEEN] * 129), ".tool_calls", "invalid_type"),
+    (answer(tool_calls=[CALL_MESSAGE] * 129), ".tool_calls", "invalid_type"),
     (answer(tool_calls=[5]), ".tool_calls[0]", "invalid_type"),
     (answer(tool_calls=[{"type": "x"}]), ".tool_calls[0].type", "unsupported_value"),
     (
@@ -306,7 +319,7 @@ REFUSED_MESSAGES: list[tuple[dict[str, Any], str, str]] = [
     ),
     (answer(tool_calls=[{"id": "c", "function": 5}]), ".tool_calls[0].function", "invalid_type"),
     (
-        answer(tool_calls=[{**SEEN, "id": None}]),
+        answer(tool_calls=[{**CALL_MESSAGE, "id": None}]),
         ".tool_calls[0].id",
         "missing_required_parameter",
     ),
@@ -334,4 +347,4 @@ REFUSED_MESSAGES: list[tuple[dict[str, Any], str, str]] = [
 @cases.each(("message", "path", "code"), REFUSED_MESSAGES)
 def test_a_message_is_refused_by_name(message: dict[str, Any], path: str, code: str) -> None:
     error = refused_chat({"messages": [*QUESTION, message]})
-    assert named(error) == (f"messages[1]{path}", code)
+    assert code_and_param(error) == (f"messages[1]{path}", code)

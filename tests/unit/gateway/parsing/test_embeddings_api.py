@@ -32,15 +32,15 @@ def parse(body: dict[str, Any]) -> embeddings_api.EmbeddingsRequest:
     ids=lambda x: str(x)[:20],
 )
 def test_texts_and_tokens(given: Any, inputs: list[Any]) -> None:
-    asked = parse({"input": given})
-    (create,) = asked.creates
+    request = parse({"input": given})
+    (create,) = request.creates
     assert create.embed == records.Embed(inputs)
     assert (create.model, create.input, create.store) == ("small", [], False)
-    assert asked.encoding == "float"
+    assert request.encoding == "float"
 
 
 def test_all_fields() -> None:
-    asked = parse(
+    request = parse(
         {
             "model": "small",
             "input": "a",
@@ -53,18 +53,18 @@ def test_all_fields() -> None:
             "stream": False,
         }
     )
-    (create,) = asked.creates
+    (create,) = request.creates
     assert create.embed == records.Embed(["a"], 7)
     assert (create.user, create.priority, create.metadata) == ("u", "batch", {"k": "v"})
-    assert asked.encoding == "base64"
+    assert request.encoding == "base64"
 
 
 def test_inputs_that_are_too_long_may_be_cut() -> None:
     """Of a text the gateway cuts what cannot count in any tokenizer. A worker cuts the rest."""
-    given: list[Any] = ["b" * 16 * LONGEST + "b", [1] * (LONGEST + 1), "a", [1]]
-    (create,) = parse({"input": given, "truncate_prompt_tokens": -1}).creates
-    cut: list[Any] = ["b" * 16 * LONGEST, [1] * LONGEST, "a", [1]]
-    assert create.embed == records.Embed(cut, truncate=True)
+    inputs: list[Any] = ["b" * 16 * LONGEST + "b", [1] * (LONGEST + 1), "a", [1]]
+    (create,) = parse({"input": inputs, "truncate_prompt_tokens": -1}).creates
+    expected: list[Any] = ["b" * 16 * LONGEST, [1] * LONGEST, "a", [1]]
+    assert create.embed == records.Embed(expected, truncate=True)
     (plain,) = parse({"input": "a", "truncate_prompt_tokens": None}).creates
     assert plain.embed == records.Embed(["a"])
 
@@ -113,15 +113,15 @@ def test_inputs_that_are_too_long_may_be_cut() -> None:
     ids=lambda x: str(x)[:40],
 )
 def test_refused_by_name(body: dict[str, Any], param: str, code: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         parse(body)
-    assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+    assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
 
 
 def test_an_unknown_model() -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         parse({"model": "large", "input": "a"})
-    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+    assert (error.value.status, error.value.code) == (404, "model_not_found")
 
 
 def test_a_long_list_is_cut_into_parts_that_tell_their_place() -> None:

@@ -9,7 +9,7 @@ import pytest
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors, records
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import POOLS, named, responses
+from tests.unit.gateway.parsing.asked import POOLS, code_and_param, responses
 
 TOOL: dict[str, Any] = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 CHOICE = {"type": "file_search"}
@@ -57,10 +57,10 @@ def test_all_that_it_may_ask_for() -> None:
 def test_nothing_more_is_needed_and_null_is_nothing() -> None:
     tool = {**TOOL, "filters": None, "ranking_options": None, "max_num_results": None}
     for each in (TOOL, tool):
-        asked = searching({"tools": [each]}, websocket=True).search
-        assert asked is not None
-        assert (asked.search.limit, asked.search.least, asked.search.filter) == (10, 0.0, None)
-        assert not asked.results
+        search = searching({"tools": [each]}, websocket=True).search
+        assert search is not None
+        assert (search.search.limit, search.search.least, search.search.filter) == (10, 0.0, None)
+        assert not search.results
 
 
 @cases.each(
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_named(tool: dict[str, Any], param: str, code: str | No
 
 
 def test_two_of_them_are_one_too_many() -> None:
-    assert named(refused({}, tools=[TOOL, TOOL]))[0] == "tools[1]"
+    assert code_and_param(refused({}, tools=[TOOL, TOOL]))[0] == "tools[1]"
 
 
 @cases.each(
@@ -130,9 +130,11 @@ def test_it_is_not_chosen_where_it_is_not_offered(choice: dict[str, Any]) -> Non
 
 def test_what_generates_nothing_searches_nothing() -> None:
     warm = searching({"tools": [TOOL], "generate": False}, websocket=True)
-    counted = responses_api.parse_count({"input": "hi", "tools": [TOOL]}, POOLS, searches=True)
-    assert (warm.search, counted.search) == (None, None)
-    assert counted.headers == {}
+    count_request = responses_api.parse_count(
+        {"input": "hi", "tools": [TOOL]}, POOLS, searches=True
+    )
+    assert (warm.search, count_request.search) == (None, None)
+    assert count_request.headers == {}
 
 
 def test_without_vector_stores_it_is_left_out_whatever_is_in_it() -> None:
@@ -151,7 +153,7 @@ def test_a_call_that_a_client_sends_back_is_left_out() -> None:
         "results": None,
     }
     reference: dict[str, Any] = {"type": "item_reference", "id": "fs_1"}
-    given = [QUESTION := {"role": "user", "content": "a"}, call, reference, {"id": "fs_1"}]
+    question = [QUESTION := {"role": "user", "content": "a"}, call, reference, {"id": "fs_1"}]
     answer = {"type": "message", "role": "assistant", "content": "b", "id": "fs_1"}
-    create = searching({"input": [*given, answer, QUESTION]})
+    create = searching({"input": [*question, answer, QUESTION]})
     assert [m["content"] for m in create.input] == ["a", "b", "a"]

@@ -22,9 +22,9 @@ def test_files_of_text_are_taken(name: str) -> None:
     ("name", "is_text"), [("a.pdf", True), ("a.txt", False), ("x.docx", True), ("a.exe", True)]
 )
 def test_others_are_refused_by_name(name: str, is_text: bool) -> None:
-    with pytest.raises(errors.ApiError, match=r"Supported are text files: \.txt, ") as refused:
+    with pytest.raises(errors.ApiError, match=r"Supported are text files: \.txt, ") as error:
         file_text.check(name, is_text, "file_ids")
-    assert (refused.value.code, refused.value.param) == ("unsupported_file", "file_ids")
+    assert (error.value.code, error.value.param) == ("unsupported_file", "file_ids")
 
 
 def test_of_html_what_it_shows() -> None:
@@ -44,8 +44,8 @@ def test_a_piece_ends_where_a_paragraph_does_if_that_is_in_its_last_quarter() ->
 
 def test_pieces_overlap_by_whole_words() -> None:
     text = " ".join(f"word{n:03}" for n in range(200))
-    found = file_text.pieces(text, 100, 50)
-    for one, following in itertools.pairwise(found):
+    pieces = file_text.pieces(text, 100, 50)
+    for one, following in itertools.pairwise(pieces):
         first = following.split()[0]
         assert first.startswith("word")
         assert len(first) == 7
@@ -58,15 +58,15 @@ def test_pieces_overlap_by_whole_words() -> None:
     st.floats(0, 0.5),
 )
 def test_no_word_is_lost_and_no_piece_too_long(text: str, size: int, part: float) -> None:
-    found = file_text.pieces(text, size, int(size * part))
+    pieces = file_text.pieces(text, size, int(size * part))
     most = size * file_text.CHARS_PER_TOKEN
-    assert all(0 < len(each) <= most for each in found)
+    assert all(0 < len(each) <= most for each in pieces)
     # Each piece lies behind the beginning of the one before it, and no text between two is lost.
     at = end = 0
-    for each in found:
+    for each in pieces:
         at = text.index(each, at)
         assert not text[end:at].strip()
         end = max(end, at + len(each))
         at += 1
     assert not text[end:].strip()
-    assert found == file_text.pieces(text, size, int(size * part))
+    assert pieces == file_text.pieces(text, size, int(size * part))

@@ -10,7 +10,7 @@ from gateway.parsing import formats
 from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -59,9 +59,9 @@ def test_text_is_no_format() -> None:
 
 def test_an_empty_schema_asks_for_json() -> None:
     for body in (of_responses(schema={}), {"text": {"format": {"type": "json_object"}}}):
-        found = responses(body).format
-        assert found is not None
-        assert found.engine == {"type": "json_object"}
+        fields = responses(body).format
+        assert fields is not None
+        assert fields.engine == {"type": "json_object"}
 
 
 @cases.each(
@@ -87,9 +87,9 @@ def test_an_empty_schema_asks_for_json() -> None:
     ],
 )
 def test_the_fields_of_vllm_are_formats(body: dict[str, Any], engine: dict[str, Any]) -> None:
-    for found in (responses(body).format, chat(body).format):
-        assert found is not None
-        assert found.engine == engine
+    for fields in (responses(body).format, chat(body).format):
+        assert fields is not None
+        assert fields.engine == engine
 
 
 @pytest.mark.parametrize("body", [{"guided_json": None}, {"structured_outputs": {}}])
@@ -178,15 +178,15 @@ CHAT: list[tuple[dict[str, Any], str, str]] = [
 
 @cases.each(("body", "param", "code"), [*BOTH, *RESPONSES])
 def test_refused_of_responses(body: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_responses(body)) == (param, code)
+    assert code_and_param(refused_responses(body)) == (param, code)
 
 
 @cases.each(("body", "param", "code"), [*BOTH, *CHAT])
 def test_refused_of_chat(body: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_chat(body)) == (param, code)
+    assert code_and_param(refused_chat(body)) == (param, code)
 
 
 def test_a_grammar_is_bounded() -> None:
     assert formats.grammar("x" * formats.MAX_GRAMMAR_CHARS, "g")
     body = {"guided_grammar": "x" * (formats.MAX_GRAMMAR_CHARS + 1)}
-    assert named(refused_chat(body)) == ("guided_grammar", "invalid_value")
+    assert code_and_param(refused_chat(body)) == ("guided_grammar", "invalid_value")

@@ -16,7 +16,7 @@ from tailrace.protocol import images as message_images
 from tests.support import cases, pictures
 from tests.unit.gateway.parsing.asked import (
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -66,16 +66,16 @@ def test_items_show_the_image_by_its_digest_and_get_it_back_from_the_messages() 
     read = responses(saying({"type": "input_text", "text": "?"}, image(detail="high")))
     [item] = read.items
     assert str(PART["data"]) not in str(item)
-    [restored] = message_images.with_urls(read.items, read.input)
-    assert restored["content"] == [{"type": "input_text", "text": "?"}, image(detail="high")]
+    [restored_item] = message_images.with_urls(read.items, read.input)
+    assert restored_item["content"] == [{"type": "input_text", "text": "?"}, image(detail="high")]
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
 def test_a_tool_may_answer_with_an_image(kind: str) -> None:
-    given = "arguments" if kind == "function_call" else "input"
+    arguments = "arguments" if kind == "function_call" else "input"
     words = {"type": "input_text", "text": "There:"}
     output = {"type": f"{kind}_output", "call_id": "c", "output": [words, image(detail="low")]}
-    call = {"type": kind, "call_id": "c", "name": "see", given: "{}"}
+    call = {"type": kind, "call_id": "c", "name": "see", arguments: "{}"}
     read = responses({"input": [call, output]})
     assert read.input[-1] == {
         "role": "tool",
@@ -83,8 +83,8 @@ def test_a_tool_may_answer_with_an_image(kind: str) -> None:
         "content": [{"type": "text", "text": "There:"}, {**PART, "detail": "low"}],
     }
     assert str(PART["data"]) not in str(read.items)
-    restored = message_images.with_urls(read.items, read.input)[-1]
-    assert restored["output"] == [words, image(detail="low")]
+    restored_item = message_images.with_urls(read.items, read.input)[-1]
+    assert restored_item["output"] == [words, image(detail="low")]
     owner = records.Owner("i", "s")
     seeing = records.Request("r", owner, "m", read.input, records.Sampling(5), {})
     assert features.needs_of(seeing) == [("images", "input"), ("tool_images", "output")]
@@ -99,15 +99,15 @@ def test_outputs_that_are_texts_stay_texts_and_those_of_chat_completions_have_no
     read = responses({"input": [call, output]})
     assert (read.input[-1]["content"], read.items[-1]["output"]) == ("aa", "aa")
     bad = {**output, "output": [words, image("http://x")]}
-    assert named(refused_responses({"input": [call, bad]})) == (
+    assert code_and_param(refused_responses({"input": [call, bad]})) == (
         "input[1].output[1].image_url",
         "unsupported_value",
     )
     function = {"name": "see", "arguments": "{}"}
-    asked = {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]}
+    answer = {"role": "assistant", "tool_calls": [{"id": "c", "function": function}]}
     part = {"type": "image_url", "image_url": {"url": URL}}
     answered = {"role": "tool", "tool_call_id": "c", "content": [part]}
-    assert named(refused_chat({"messages": [asked, answered]})) == (
+    assert code_and_param(refused_chat({"messages": [answer, answered]})) == (
         "messages[1].content[0].type",
         "unsupported_value",
     )
@@ -145,11 +145,11 @@ def test_placement_knows_images_by_their_digests() -> None:
 def test_the_text_of_a_file_is_text() -> None:
     part = {"type": "input_file", "filename": "a.txt", "file_data": TEXT}
     read = responses(saying({"type": "input_text", "text": "Sum up. "}, part))
-    said = "Sum up. File a.txt:\nGrüße\n"
-    assert read.input == [{"role": "user", "content": said}]
+    text = "Sum up. File a.txt:\nGrüße\n"
+    assert read.input == [{"role": "user", "content": text}]
     inner = {"filename": "a.txt", "file_data": TEXT}
     parts = [{"type": "text", "text": "Sum up. "}, {"type": "file", "file": inner}]
-    assert chat(asking(*parts)).input == [{"role": "user", "content": said}]
+    assert chat(asking(*parts)).input == [{"role": "user", "content": text}]
 
 
 def test_an_image_beside_a_file() -> None:
@@ -215,7 +215,7 @@ NO_IMAGES = {
 @cases.each("name", NO_IMAGES)
 def test_what_is_no_image_is_refused(name: str) -> None:
     url = pictures.url(NO_IMAGES[name])
-    assert named(refused_responses(saying(image(url)))) == (
+    assert code_and_param(refused_responses(saying(image(url)))) == (
         "input[0].content[0].image_url",
         "unsupported_value",
     )
@@ -253,15 +253,15 @@ REFUSED = {
 def test_images_that_are_refused(name: str) -> None:
     url, code = REFUSED[name]
     path = "input[0].content[0].image_url"
-    assert named(refused_responses(saying(image(url)))) == (path, code)
+    assert code_and_param(refused_responses(saying(image(url)))) == (path, code)
     part = {"type": "image_url", "image_url": {"url": url}}
     path = "messages[0].content[0].image_url.url"
-    assert named(refused_chat(asking(part))) == (path, code)
+    assert code_and_param(refused_chat(asking(part))) == (path, code)
 
 
 def test_an_address_is_named_as_what_it_is() -> None:
-    refused = refused_responses(saying(image("https://example.com/a.png")))
-    assert "not fetched" in refused.message
+    error = refused_responses(saying(image("https://example.com/a.png")))
+    assert "not fetched" in error.message
 
 
 @cases.each(
@@ -297,25 +297,28 @@ def test_an_address_is_named_as_what_it_is() -> None:
     ],
 )
 def test_parts_that_are_refused(part: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_responses(saying(part))) == (f"input[0].content[0].{param}", code)
+    assert code_and_param(refused_responses(saying(part))) == (f"input[0].content[0].{param}", code)
 
 
 @cases.each("role", ["system", "developer", "assistant"])
 def test_only_a_user_shows_images(role: str) -> None:
-    refused = refused_responses({"input": [{"role": role, "content": [image()]}]})
-    assert named(refused) == ("input[0].content[0].type", "unsupported_value")
+    error = refused_responses({"input": [{"role": role, "content": [image()]}]})
+    assert code_and_param(error) == ("input[0].content[0].type", "unsupported_value")
 
 
 def test_so_many_images_bytes_and_pixels_are_the_most() -> None:
     many = [image()] * images.MAX_IMAGES
     assert len(responses(saying(*many)).input[0]["content"]) == images.MAX_IMAGES
-    assert named(refused_responses(saying(*many, image()))) == ("input", "invalid_value")
+    assert code_and_param(refused_responses(saying(*many, image()))) == ("input", "invalid_value")
     large = image(of(images.MAX_SIDE, images.MAX_PIXELS // images.MAX_SIDE))
     assert responses(saying(large, large))
-    assert named(refused_responses(saying(large, large, image()))) == ("input", "invalid_value")
+    assert code_and_param(refused_responses(saying(large, large, image()))) == (
+        "input",
+        "invalid_value",
+    )
     half = pictures.url(PICTURE + bytes(images.MAX_BYTES // 2 - len(PICTURE)))
     assert responses(saying(image(half), image(half)))
-    assert named(refused_responses(saying(image(half), image(half), image()))) == (
+    assert code_and_param(refused_responses(saying(image(half), image(half), image()))) == (
         "input",
         "invalid_value",
     )

@@ -40,9 +40,9 @@ class TestDecode:
         ],
     )
     def test_what_is_not_json_is_said_to_be_so(self, data: bytes | str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             json_body.decode(data)
-        assert refused.value.code == "invalid_json"
+        assert error.value.code == "invalid_json"
 
     @cases.each("data", ["[]", "5", '"x"', "null", "true"])
     def test_what_is_no_object_is_refused(self, data: str) -> None:

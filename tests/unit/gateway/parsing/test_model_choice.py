@@ -67,8 +67,8 @@ def test_the_first_rule_that_fits(body: dict[str, Any], model: str) -> None:
 
 
 def test_an_image_is_seen_in_the_middle_of_a_conversation() -> None:
-    shown = [{"type": "image_url", "image_url": {"url": PIXEL}}]
-    body = {"model": "auto", "messages": [{"role": "user", "content": shown}]}
+    output = [{"type": "image_url", "image_url": {"url": PIXEL}}]
+    body = {"model": "auto", "messages": [{"role": "user", "content": output}]}
     with pytest.raises(errors.ApiError) as error:
         chat_api.parse(body, OFFERED)  # it is no picture, which is looked at later
     assert error.value.param != "model"
@@ -79,13 +79,13 @@ def test_an_image_is_seen_in_the_middle_of_a_conversation() -> None:
 
 
 def test_all_three_apis_know_it_and_embeddings_do_not() -> None:
-    said = [{"role": "user", "content": LONG}]
-    assert chat_api.parse({"model": "auto", "messages": said}, OFFERED).model == "l"
-    said = [{"role": "user", "content": SHORT}]
-    body = {"model": "auto", "messages": said, "reasoning_effort": "high", **CHAT}
+    question = [{"role": "user", "content": LONG}]
+    assert chat_api.parse({"model": "auto", "messages": question}, OFFERED).model == "l"
+    question = [{"role": "user", "content": SHORT}]
+    body = {"model": "auto", "messages": question, "reasoning_effort": "high", **CHAT}
     assert chat_api.parse(body, OFFERED).model == "l"
-    asked = completions_api.parse({"model": "auto", "prompt": [SHORT, SHORT]}, OFFERED)
-    assert {each.model for each in asked.creates} == {"l"}
+    request = completions_api.parse({"model": "auto", "prompt": [SHORT, SHORT]}, OFFERED)
+    assert {each.model for each in request.creates} == {"l"}
     with pytest.raises(errors.ApiError) as error:
         embeddings_api.parse({"model": "auto", "input": "x"}, OFFERED)
     assert error.value.status == 404
@@ -113,11 +113,11 @@ def test_the_pool_says_what_a_request_that_says_nothing_gets() -> None:
     create = responses(model="s", input="x")
     assert (create.truncate, create.priority, create.sampling.max_tokens) == (True, "batch", 50)
     assert create.cached
-    said = responses(model="s", input="x", truncation="disabled", service_tier="default")
-    assert (said.truncate, said.priority) == (False, "interactive")
+    command_ = responses(model="s", input="x", truncation="disabled", service_tier="default")
+    assert (command_.truncate, command_.priority) == (False, "interactive")
     assert not responses(model="v", input="x").cached
-    counted = responses_api.parse_count({"model": "s", "input": "x"}, OFFERED)
-    assert not counted.truncate
+    count_request = responses_api.parse_count({"model": "s", "input": "x"}, OFFERED)
+    assert not count_request.truncate
     assert not responses_api.parse_compact({"model": "s", "input": "x"}, OFFERED).truncate
     fork = {"response_id": "resp_x", "at": 1}
     assert not responses_api.parse({"model": "s", "fork": fork}, OFFERED).truncate

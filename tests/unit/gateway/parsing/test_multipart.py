@@ -34,10 +34,10 @@ def read(body: bytes, kind: str = TYPE) -> multipart.Form:
 
 
 def refused(body: bytes, kind: str = TYPE) -> str:
-    with pytest.raises(errors.ApiError) as found:
+    with pytest.raises(errors.ApiError) as error:
         read(body, kind)
-    assert (found.value.status, found.value.type) == (400, "invalid_request_error")
-    return found.value.message
+    assert (error.value.status, error.value.type) == (400, "invalid_request_error")
+    return error.value.message
 
 
 def test_a_form_as_httpx_makes_it() -> None:
@@ -91,6 +91,6 @@ def test_what_is_no_such_form_is_refused(kind: str, body: bytes) -> None:
 @given(st.binary(max_size=400), st.text(st.characters(max_codepoint=255), max_size=40))
 def test_anything_is_a_form_or_a_refusal(body: bytes, kind: str) -> None:
     for each in (TYPE, kind):
-        for sent in (body, b"--XX\r\n" + body, named("file", body, "a") + END):
+        for payload in (body, b"--XX\r\n" + body, named("file", body, "a") + END):
             with contextlib.suppress(errors.ApiError):
-                multipart.parse(each, bytearray(sent), "file")
+                multipart.parse(each, bytearray(payload), "file")

@@ -9,7 +9,7 @@ from tailrace.protocol import records
 from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -24,9 +24,9 @@ def test_what_clients_of_vllm_send_is_read() -> None:
         "min_tokens": 3,
         "ignore_eos": True,
     }
-    for found in (responses(body).sampling, chat(body).sampling):
-        assert {name: getattr(found, name) for name in body} == body
-        assert found.version == records.VERSION_2
+    for fields in (responses(body).sampling, chat(body).sampling):
+        assert {name: getattr(fields, name) for name in body} == body
+        assert fields.version == records.VERSION_2
     plain = responses({"top_k": -1, "min_p": 0, "repetition_penalty": 1}).sampling
     assert plain == responses({}).sampling
 
@@ -60,9 +60,9 @@ def test_reasoning() -> None:
     assert responses({"reasoning": {"generate_summary": "concise"}}).reasoning == (
         Reasoning(None, "concise")
     )
-    asked = chat({"reasoning_effort": "none"}).reasoning
-    assert asked == Reasoning("none")
-    assert asked.engine == {"effort": "none"}
+    create = chat({"reasoning_effort": "none"}).reasoning
+    assert create == Reasoning("none")
+    assert create.engine == {"effort": "none"}
 
 
 BOTH: list[tuple[dict[str, Any], str, str]] = [
@@ -95,7 +95,7 @@ BOTH: list[tuple[dict[str, Any], str, str]] = [
     ],
 )
 def test_refused_of_responses(body: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_responses(body)) == (param, code)
+    assert code_and_param(refused_responses(body)) == (param, code)
 
 
 @cases.each(
@@ -113,7 +113,7 @@ def test_refused_of_responses(body: dict[str, Any], param: str, code: str) -> No
     ],
 )
 def test_refused_of_chat(body: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_chat(body)) == (param, code)
+    assert code_and_param(refused_chat(body)) == (param, code)
 
 
 def test_what_is_deprecated_says_what_to_use() -> None:

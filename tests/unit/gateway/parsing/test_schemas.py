@@ -279,11 +279,11 @@ def test_a_schema_that_the_engine_enforces_is_accepted(schema: dict[str, Any]) -
 
 @cases.each(("schema", "path", "code"), REFUSED)
 def test_what_is_not_enforced_is_named(schema: Any, path: str | None, code: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         schemas.check(schema, "s")
-    assert refused.value.code == code
+    assert error.value.code == code
     if path is not None:
-        assert refused.value.param == "s" + path
+        assert error.value.param == "s" + path
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -296,16 +296,16 @@ def nested(depth: int) -> dict[str, Any]:
 class TestBounds:
     def test_of_depth(self) -> None:
         schemas.check(nested(schemas.MAX_SCHEMA_DEPTH), "s")
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             schemas.check_bounds(nested(schemas.MAX_SCHEMA_DEPTH + 1), "s")
-        assert refused.value.param == "s"
+        assert error.value.param == "s"
 
     def test_of_size(self) -> None:
         fits = {"description": "x" * (schemas.MAX_SCHEMA_BYTES - 18)}
         schemas.check(fits, "s")
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             schemas.check_bounds({"description": fits["description"] + "x"}, "s")
-        assert refused.value.param == "s"
+        assert error.value.param == "s"
 
     def test_a_long_chain_of_references_needs_no_stack(self) -> None:
         defs: dict[str, Any] = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(1500)}
@@ -347,11 +347,11 @@ def test_any_json_is_a_schema_or_a_refusal_that_names_a_path_in_it(schema: dict[
     try:
         schemas.check(schema, "s")
     except errors.ApiError as error:
-        refused = error
+        refusal = error
     else:
         return
-    assert refused.status == 400
-    assert (refused.param or "").startswith("s")
+    assert refusal.status == 400
+    assert (refusal.param or "").startswith("s")
 
 
 MANY = {"enum": list(range(2500))}
@@ -390,11 +390,11 @@ class TestBoundedTexts:
         most = {f"p{i}": {"type": "string", "maxLength": 256} for i in range(4)}
         schemas.check(an_object(properties=most), "s")
         for more in ({"maxLength": 1}, {"minLength": 1}):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 schemas.check(an_object(properties={**most, "q": {**TEXT, **more}}), "s")
-            assert refused.value.code == "unsupported_value"
-            assert refused.value.param is not None
-            assert refused.value.param.endswith("Length")
+            assert error.value.code == "unsupported_value"
+            assert error.value.param is not None
+            assert error.value.param.endswith("Length")
 
     def test_a_long_one_counts_as_one_that_is_repeated(self) -> None:
         long = {f"p{i}": {"type": "string", "maxLength": 100_000} for i in range(4)}

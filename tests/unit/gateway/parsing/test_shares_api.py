@@ -37,9 +37,9 @@ def test_a_link_holds_as_long_as_is_said(body: dict[str, Any], seconds: int) -> 
     ],
 )
 def test_what_is_wrong_is_named(body: dict[str, Any], code: str, param: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         shares_api.seconds(body)
-    assert (refused.value.status, refused.value.code, refused.value.param) == (400, code, param)
+    assert (error.value.status, error.value.code, error.value.param) == (400, code, param)
 
 
 def test_a_place_is_what_an_answer_said() -> None:

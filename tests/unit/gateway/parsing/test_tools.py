@@ -9,7 +9,7 @@ from tailrace.protocol import records
 from tests.support import cases
 from tests.unit.gateway.parsing.asked import (
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -40,8 +40,8 @@ def of_chat(tool: dict[str, Any]) -> dict[str, Any]:
 
 class TestTools:
     def test_functions_are_as_templates_take_them_and_strict_by_default(self) -> None:
-        found = responses({"tools": [WEATHER, TIME]}).tools
-        assert found.prompt == (
+        fields = responses({"tools": [WEATHER, TIME]}).tools
+        assert fields.prompt == (
             {
                 "type": "function",
                 "function": {"name": "get_weather", "parameters": CITY, "strict": True},
@@ -56,8 +56,8 @@ class TestTools:
                 },
             },
         )
-        assert found.echo[0] == {**WEATHER, "description": None, "strict": True}
-        assert found.choice == records.ToolChoice("auto")
+        assert fields.echo[0] == {**WEATHER, "description": None, "strict": True}
+        assert fields.choice == records.ToolChoice("auto")
 
     def test_both_apis_make_the_same_of_a_tool(self) -> None:
         own: list[dict[str, Any]] = [WEATHER, TIME, {"type": "custom", "name": "free"}]
@@ -77,25 +77,28 @@ class TestTools:
         """Where nothing is said, those that are too many are not strict; else they are named."""
         long = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 256}}}
         tools = [{"type": "function", "name": f"f{i}", "parameters": long} for i in range(6)]
-        found = responses({"tools": tools}).tools
-        assert [tool["function"]["strict"] for tool in found.prompt] == [True] * 4 + [False] * 2
+        fields = responses({"tools": tools}).tools
+        assert [tool["function"]["strict"] for tool in fields.prompt] == [True] * 4 + [False] * 2
         error = refused_responses({"tools": [{**tool, "strict": True} for tool in tools]})
-        assert named(error) == ("tools[4].parameters.properties.a.maxLength", "unsupported_value")
+        assert code_and_param(error) == (
+            "tools[4].parameters.properties.a.maxLength",
+            "unsupported_value",
+        )
 
     def test_a_function_that_says_nothing_is_strict_only_if_its_schema_can_be_enforced(
         self,
     ) -> None:
         loose = {**WEATHER, "parameters": LOOSE}
-        found = responses({"tools": [loose, {**loose, "name": "b", "parameters": CITY}]}).tools
-        assert [tool["function"]["strict"] for tool in found.prompt] == [False, True]
-        assert [tool["strict"] for tool in found.echo] == [False, True]
-        assert chat({"tools": [of_chat(loose)]}).tools.prompt[0] == found.prompt[0]
+        fields = responses({"tools": [loose, {**loose, "name": "b", "parameters": CITY}]}).tools
+        assert [tool["function"]["strict"] for tool in fields.prompt] == [False, True]
+        assert [tool["strict"] for tool in fields.echo] == [False, True]
+        assert chat({"tools": [of_chat(loose)]}).tools.prompt[0] == fields.prompt[0]
 
     def test_a_namespace_is_flattened_and_shown_whole(self) -> None:
-        found = responses({"tools": [CRM]}).tools
-        assert [t["function"]["name"] for t in found.prompt] == ["crm__get"]
-        assert found.echo[0]["tools"][0]["name"] == "get"
-        assert found.hosted == ()
+        fields = responses({"tools": [CRM]}).tools
+        assert [t["function"]["name"] for t in fields.prompt] == ["crm__get"]
+        assert fields.echo[0]["tools"][0]["name"] == "get"
+        assert fields.hosted == ()
 
     def test_hosted_tools_are_left_out_named_and_shown_without_their_credentials(self) -> None:
         mcp = {
@@ -105,17 +108,17 @@ class TestTools:
             "authorization": "secret",
             "headers": {"a": "secret"},
         }
-        found = responses(
+        fields = responses(
             {"tools": [SEARCH, WEATHER, mcp, {"type": "web_search_2025_08_26"}, SEARCH]}
         ).tools
-        assert len(found.prompt) == 1
-        assert found.hosted == ("web_search", "mcp", "web_search_2025_08_26")
-        assert found.echo[0] == SEARCH
+        assert len(fields.prompt) == 1
+        assert fields.hosted == ("web_search", "mcp", "web_search_2025_08_26")
+        assert fields.echo[0] == SEARCH
         assert responses({"tools": [SEARCH, WEATHER]}).headers == {
             "x-tailrace-tools-left-out": "web_search"
         }
         assert responses({"tools": [WEATHER]}).headers == {}
-        assert "secret" not in repr(found)
+        assert "secret" not in repr(fields)
 
     def test_a_custom_tool_has_its_grammar(self) -> None:
         (tool,) = responses({"tools": [PATCH]}).tools.prompt
@@ -225,8 +228,8 @@ REFUSED: list[tuple[Any, str, str]] = [
 def test_a_refusal_names_the_tool_and_what_is_wrong_in_it(
     value: Any, param: str, code: str
 ) -> None:
-    assert named(refused_responses({"tools": value})) == (param, code)
-    assert named(refused_chat({"tools": value})) == (param, code)
+    assert code_and_param(refused_responses({"tools": value})) == (param, code)
+    assert code_and_param(refused_chat({"tools": value})) == (param, code)
 
 
 def test_a_schema_that_cannot_be_enforced_says_how_to_go_on() -> None:
@@ -329,8 +332,8 @@ def test_a_choice_that_cannot_be_made_is_refused(
     offered: Any, value: Any, param: str, code: str
 ) -> None:
     body = {"tools": offered, "tool_choice": value}
-    assert named(refused_responses(body)) == (param, code)
-    assert named(refused_chat(body)) == (param, code)
+    assert code_and_param(refused_responses(body)) == (param, code)
+    assert code_and_param(refused_chat(body)) == (param, code)
 
 
 @cases.each(
@@ -343,7 +346,7 @@ def test_a_choice_that_cannot_be_made_is_refused(
     ],
 )
 def test_numbers_of_calls(body: dict[str, Any], param: str, code: str) -> None:
-    assert named(refused_responses(body)) == (param, code)
+    assert code_and_param(refused_responses(body)) == (param, code)
 
 
 class TestEcho:

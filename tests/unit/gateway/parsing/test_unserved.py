@@ -16,7 +16,7 @@ from tests.unit.gateway.parsing.asked import (
     POOLS,
     QUESTION,
     chat,
-    named,
+    code_and_param,
     refused_chat,
     refused_responses,
     responses,
@@ -132,7 +132,7 @@ DECLARED: dict[str, list[Any]] = {
 }
 
 
-def parsed(api: str, fields: dict[str, Any]) -> Any:
+def parse(api: str, fields: dict[str, Any]) -> Any:
     match api:
         case "responses":
             return responses(fields)
@@ -143,11 +143,11 @@ def parsed(api: str, fields: dict[str, Any]) -> Any:
 
 @cases.each("api", DECIDED)
 def test_every_field_that_openai_declares_is_decided(api: str) -> None:
-    declared = {name for kind in DECLARED[api] for name in kind.__annotations__}
-    declared |= {
+    declarations = {name for kind in DECLARED[api] for name in kind.__annotations__}
+    declarations |= {
         name for kind in DECLARED[api] for b in kind.__orig_bases__ for name in b.__annotations__
     }
-    assert declared == set(DECIDED[api])
+    assert declarations == set(DECIDED[api])
 
 
 @cases.each(
@@ -159,11 +159,11 @@ def test_what_is_not_taken_is_refused_by_name_or_changes_nothing(
 ) -> None:
     body = {name: VALUES.get(name, {"mode": "x"})}
     if decision == "hint":
-        assert parsed(api, body) == parsed(api, {})
+        assert parse(api, body) == parse(api, {})
         return
-    with pytest.raises(errors.ApiError) as refused:
-        parsed(api, body)
-    assert named(refused.value) == (name, "unsupported_parameter")
+    with pytest.raises(errors.ApiError) as error:
+        parse(api, body)
+    assert code_and_param(error.value) == (name, "unsupported_parameter")
 
 
 @cases.each(
@@ -200,19 +200,19 @@ def test_fields_of_vllms_server_are_refused_unless_they_ask_for_nothing(
     name: str, value: Any, nothing: Any
 ) -> None:
     for refuse in (refused_responses, refused_chat):
-        assert named(refuse({name: value})) == (name, "unsupported_parameter")
+        assert code_and_param(refuse({name: value})) == (name, "unsupported_parameter")
     assert chat({name: nothing}) == chat({})
     assert responses({name: nothing}) == responses({})
 
 
 def test_special_tokens_stand_before_a_prompt_that_is_a_text() -> None:
     """Symptom: the completions API took false, which it does not do, and refused true."""
-    asked = {"prompt": "hi", "add_special_tokens": True}
+    request = {"prompt": "hi", "add_special_tokens": True}
     plain = completions_api.parse({"prompt": "hi"}, POOLS)
-    assert completions_api.parse(asked, POOLS) == plain
-    with pytest.raises(errors.ApiError) as refused:
-        completions_api.parse({**asked, "add_special_tokens": False}, POOLS)
-    assert named(refused.value) == ("add_special_tokens", "unsupported_parameter")
+    assert completions_api.parse(request, POOLS) == plain
+    with pytest.raises(errors.ApiError) as error:
+        completions_api.parse({**request, "add_special_tokens": False}, POOLS)
+    assert code_and_param(error.value) == ("add_special_tokens", "unsupported_parameter")
 
 
 class TestTemplates:
@@ -222,9 +222,9 @@ class TestTemplates:
     def test_no_thinking_is_the_effort_none(self, name: str) -> None:
         body = {"chat_template_kwargs": {name: False}}
         assert chat(body).reasoning == chat({"reasoning_effort": "none"}).reasoning
-        asked = responses({"reasoning": {"effort": "none"}}).reasoning
-        assert responses(body).reasoning == asked
-        assert responses({**body, "reasoning": {"effort": "low"}}).reasoning != asked
+        create = responses({"reasoning": {"effort": "none"}}).reasoning
+        assert responses(body).reasoning == create
+        assert responses({**body, "reasoning": {"effort": "low"}}).reasoning != create
 
     def test_thinking_and_nothing_are_the_models_own_way(self) -> None:
         for variables in ({"enable_thinking": True}, {"enable_thinking": None}, {}, None):
@@ -240,4 +240,4 @@ class TestTemplates:
             ({"thinking": 1}, "invalid_type"),
         ):
             error = refused_chat({"messages": QUESTION, "chat_template_kwargs": variables})
-            assert named(error) == (f"chat_template_kwargs.{next(iter(variables))}", code)
+            assert code_and_param(error) == (f"chat_template_kwargs.{next(iter(variables))}", code)

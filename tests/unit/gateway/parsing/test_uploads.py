@@ -14,21 +14,21 @@ PICTURE = pictures.png(1)
 
 
 def form(data: bytes | None = b"hello", filename: str = "a.txt", **fields: str) -> multipart.Form:
-    given = {"purpose": "user_data", **{n.replace("__", "[", 1): v for n, v in fields.items()}}
-    given = {f"{n}]" if "[" in n else n: v for n, v in given.items()}
-    return multipart.Form(given, filename, None if data is None else bytearray(data))
+    arguments = {"purpose": "user_data", **{n.replace("__", "[", 1): v for n, v in fields.items()}}
+    arguments = {f"{n}]" if "[" in n else n: v for n, v in arguments.items()}
+    return multipart.Form(arguments, filename, None if data is None else bytearray(data))
 
 
 def test_an_image_is_known_by_its_bytes_and_not_by_its_name() -> None:
-    found = uploads.parse(form(PICTURE, "a.exe", purpose="vision"))
-    assert (found.media, found.purpose, found.data) == ("image/png", "vision", PICTURE)
-    assert (found.width, found.height) == images.size(PICTURE)[1:]  # type: ignore[index]
-    assert found.lives_s == topics.UPLOAD_S
+    actual = uploads.parse(form(PICTURE, "a.exe", purpose="vision"))
+    assert (actual.media, actual.purpose, actual.data) == ("image/png", "vision", PICTURE)
+    assert (actual.width, actual.height) == images.size(PICTURE)[1:]  # type: ignore[index]
+    assert actual.lives_s == topics.UPLOAD_S
 
 
 def test_anything_else_is_text() -> None:
-    found = uploads.parse(form("größe\n".encode(), "notes.md"))
-    assert (found.media, found.width, found.data) == ("text/plain", 0, "größe\n".encode())
+    actual = uploads.parse(form("größe\n".encode(), "notes.md"))
+    assert (actual.media, actual.width, actual.data) == ("text/plain", 0, "größe\n".encode())
 
 
 @cases.each(
@@ -54,8 +54,8 @@ def test_a_name_is_shown_without_path_and_control_characters(given: str, shown: 
 def test_it_lives_as_long_as_asked_for_and_no_longer_than_the_log_keeps_it(
     seconds: str, lives: int
 ) -> None:
-    wished = form(expires_after__anchor="created_at", expires_after__seconds=seconds)
-    assert uploads.parse(wished).lives_s == lives
+    form_ = form(expires_after__anchor="created_at", expires_after__seconds=seconds)
+    assert uploads.parse(form_).lives_s == lives
 
 
 REFUSED: dict[str, tuple[multipart.Form, str, str]] = {
@@ -99,14 +99,14 @@ REFUSED: dict[str, tuple[multipart.Form, str, str]] = {
 
 @cases.each("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
-    given, param, code = REFUSED[name]
-    with pytest.raises(errors.ApiError) as found:
-        uploads.parse(given)
-    assert (found.value.status, found.value.param, found.value.code) == (400, param, code)
+    arguments, param, code = REFUSED[name]
+    with pytest.raises(errors.ApiError) as error:
+        uploads.parse(arguments)
+    assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
 
 
 def test_a_name_of_a_form_is_never_part_of_another_message() -> None:
     wrong: dict[str, Any] = {"purpose": "vision\r\nX: y"}
-    with pytest.raises(errors.ApiError) as found:
+    with pytest.raises(errors.ApiError) as error:
         uploads.parse(form(**wrong))
-    assert "\r" not in found.value.message
+    assert "\r" not in error.value.message

@@ -71,13 +71,13 @@ for _ in range(8):
     ],
 )
 def test_a_filter_is_refused_by_its_part(filter_: Any, param: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         vector_filters.parse(filter_)
-    assert (refused.value.status, refused.value.param) == (400, param)
+    assert (error.value.status, error.value.param) == (400, param)
 
 
 def test_a_store() -> None:
-    asked = vector_stores_api.parse_create(
+    fields = vector_stores_api.parse_create(
         {
             "name": "n",
             "metadata": {"a": "b"},
@@ -86,8 +86,8 @@ def test_a_store() -> None:
             "chunking_strategy": STATIC,
         }
     )
-    assert (asked.name, asked.metadata, asked.days) == ("n", {"a": "b"}, 3)
-    assert (asked.files, asked.chunking) == (("f", "g"), Chunking(200, 50, True))
+    assert (fields.name, fields.metadata, fields.days) == ("n", {"a": "b"}, 3)
+    assert (fields.files, fields.chunking) == (("f", "g"), Chunking(200, 50, True))
     assert vector_stores_api.parse_update({"expires_after": None}).days == 0
     assert vector_stores_api.parse_update({"name": "m"}).days is None
 
@@ -109,7 +109,7 @@ def test_pieces_fit_the_model() -> None:
         Chunking(400, 50, True).fitting(512)
 
 
-def sized(size: Any, overlap: Any) -> dict[str, Any]:
+def static_chunking(size: Any, overlap: Any) -> dict[str, Any]:
     static = {"max_chunk_size_tokens": size, "chunk_overlap_tokens": overlap}
     return {"file_id": "f", "chunking_strategy": {"type": "static", "static": static}}
 
@@ -136,17 +136,17 @@ def sized(size: Any, overlap: Any) -> dict[str, Any]:
         ),
         (
             vector_stores_api.parse_file,
-            sized(99, 0),
+            static_chunking(99, 0),
             "chunking_strategy.static.max_chunk_size_tokens",
         ),
         (
             vector_stores_api.parse_file,
-            sized(4_001, 0),
+            static_chunking(4_001, 0),
             "chunking_strategy.static.max_chunk_size_tokens",
         ),
         (
             vector_stores_api.parse_file,
-            sized(100, 51),
+            static_chunking(100, 51),
             "chunking_strategy.static.chunk_overlap_tokens",
         ),
         (vector_stores_api.parse_batch, {}, "file_ids"),
@@ -165,6 +165,6 @@ def sized(size: Any, overlap: Any) -> dict[str, Any]:
     ],
 )
 def test_a_body_is_refused_by_its_field(parse: Any, body: dict[str, Any], param: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         parse(body)
-    assert (refused.value.status, refused.value.param) == (400, param)
+    assert (error.value.status, error.value.param) == (400, param)

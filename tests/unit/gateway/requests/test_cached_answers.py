@@ -50,21 +50,21 @@ async def test_the_response_and_its_headers_say_so() -> None:
             with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
                 request = test_fallback.parts_request(parts, "default")
                 test_fallback.answer(parts, request, answer_of=answer_of)
-                seen = await gateway_parts.all_events(stream)
-                told = [e.response.get(events.CACHED_ANSWER) for e in seen if e.response]
-                assert told == ([None, True, True] if answer_of else [None] * 3)
+                event_list = await gateway_parts.all_events(stream)
+                reports = [e.response.get(events.CACHED_ANSWER) for e in event_list if e.response]
+                assert reports == ([None, True, True] if answer_of else [None] * 3)
                 header = stream.headers.get("x-tailrace-cached-answer")
                 assert header == ("true" if answer_of else None)
-                assert not any(b"resp_x" in each.body for each in seen)
+                assert not any(b"resp_x" in each.body for each in event_list)
 
 
-def given(rid: str) -> list[events.Event]:
+def cached_series(rid: str) -> list[events.Event]:
     """All events of a response that is a former answer."""
-    found = series("One", rid=rid)
-    for event in found[1:]:
+    event_list = series("One", rid=rid)
+    for event in event_list[1:]:
         if event.response is not None:
             event.response[events.CACHED_ANSWER] = True
-    return found
+    return event_list
 
 
 def chunks(body: bytes) -> list[dict[str, Any]]:
@@ -73,27 +73,31 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 
 @cases.each("former", [0, 1, 2])
 def test_completions_say_so_where_all_choices_are_former_answers(former: int) -> None:
-    made = [given(RIDS[0]) if former else series("One", rid=RIDS[0])]
-    made.append(given(RIDS[1]) if former > 1 else series("One", rid=RIDS[1]))
-    finals = [each[-1].response or {} for each in made]
+    event_list = [cached_series(RIDS[0]) if former else series("One", rid=RIDS[0])]
+    event_list.append(cached_series(RIDS[1]) if former > 1 else series("One", rid=RIDS[1]))
+    finals = [each[-1].response or {} for each in event_list]
     for of in (finals[:1], finals):
-        marked = all(events.CACHED_ANSWER in each for each in of)
-        assert (chat_completions.completion(of).get("cached_answer") is True) is marked
-        assert (text_completions.completion(of, ["x"]).get("cached_answer") is True) is marked
+        marked_messages = all(events.CACHED_ANSWER in each for each in of)
+        assert (chat_completions.completion(of).get("cached_answer") is True) is marked_messages
+        assert (
+            text_completions.completion(of, ["x"]).get("cached_answer") is True
+        ) is marked_messages
 
 
 @pytest.mark.parametrize("former", [False, True])
 def test_every_chunk_of_one_choice_says_so(former: bool) -> None:
-    made = given(RIDS[0]) if former else series("One", rid=RIDS[0])
-    echo = made[0].response or {}
+    event_list = cached_series(RIDS[0]) if former else series("One", rid=RIDS[0])
+    echo = event_list[0].response or {}
     streams: list[Any] = [
         chat_completions.Stream([echo], include_usage=True),
         text_completions.Stream([echo], ["x"], include_usage=True),
     ]
     for stream in streams:
-        shown = chunks(b"".join(stream.encode_choice((0, event)) for event in made))
-        assert len(shown) > 1
-        assert [each.get("cached_answer") for each in shown] == [former or None] * len(shown)
+        chunk_list = chunks(b"".join(stream.encode_choice((0, event)) for event in event_list))
+        assert len(chunk_list) > 1
+        assert [each.get("cached_answer") for each in chunk_list] == [former or None] * len(
+            chunk_list
+        )
 
 
 async def test_a_former_answer_does_not_close_a_breaker() -> None:
@@ -119,43 +123,43 @@ async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any
     async with test_fallback.running(pools, clock=time) as parts:
         for pool in pools:
             parts.workers.note(pool.name, [test_fallback.beat(**test_fallback.BUSY)])
-        asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
-        sampled = test_fallback.made({"deadline_ms": 1000})
-        declined = test_fallback.made(
+        command_ = test_fallback.create_of({"deadline_ms": 1000, "temperature": 0})
+        with_sampling = test_fallback.create_of({"deadline_ms": 1000})
+        without_cache = test_fallback.create_of(
             {"deadline_ms": 1000, "temperature": 0, "cached_answers": False}
         )
-        for create in (asked, sampled, declined):
-            with pytest.raises(errors.ApiError) as refused:
+        for create in (command_, with_sampling, without_cache):
+            with pytest.raises(errors.ApiError) as error:
                 await parts.submission.submit(create, ALICE)
-            assert refused.value.status == 429
+            assert error.value.status == 429
         assert parts.requests() == []
         # Now a worker has an answer to it.
-        request, _ = await parts.builder.build(asked, ALICE)
+        request, _ = await parts.builder.build(command_, ALICE)
         digest = equal_requests.digest(request)
         assert digest is not None
         most = request.sampling.max_tokens
-        for ids, taken in (([1] * most, False), ([1] * (most - 1), True)):
+        for ids, choice in (([1] * most, False), ([1] * (most - 1), True)):
             await Answers(parts.redis).keep("default", digest, Answer("resp_x", ids, 1, ""), 60.0)
-            if not taken:
+            if not choice:
                 with pytest.raises(errors.ApiError):
-                    await parts.submission.submit(asked, ALICE)
+                    await parts.submission.submit(command_, ALICE)
                 continue
-            with await parts.submission.submit(asked, ALICE) as stream:
+            with await parts.submission.submit(command_, ALICE) as stream:
                 assert stream.pool == "default"
                 request = test_fallback.parts_request(parts, "default")
                 test_fallback.answer(parts, request, answer_of="resp_x")
                 await gateway_parts.all_events(stream)
-        for create in (sampled, declined):
+        for create in (with_sampling, without_cache):
             with pytest.raises(errors.ApiError):
                 await parts.submission.submit(create, ALICE)
         # A pool that is broken has no worker to give it.
         test_fallback.fail(parts, "default")
         with pytest.raises(errors.ApiError):
-            await parts.submission.submit(asked, ALICE)
+            await parts.submission.submit(command_, ALICE)
         time.advance(parts.breakers.wait_s("default"))
         parts.redis.away = True
         with pytest.raises(errors.ApiError):
-            await parts.submission.submit(asked, ALICE)
+            await parts.submission.submit(command_, ALICE)
 
 
 async def test_where_there_is_a_place_nothing_is_looked_up() -> None:
@@ -164,19 +168,19 @@ async def test_where_there_is_a_place_nothing_is_looked_up() -> None:
 
     async with test_fallback.running((GIVES,)) as parts:
         parts.cache.has_answer = looked  # type: ignore[assignment]
-        asked = test_fallback.made({"deadline_ms": 1000, "temperature": 0})
-        with await parts.submission.submit(asked, ALICE) as stream:
+        create = test_fallback.create_of({"deadline_ms": 1000, "temperature": 0})
+        with await parts.submission.submit(create, ALICE) as stream:
             test_fallback.answer(parts, test_fallback.parts_request(parts, "default"))
             await gateway_parts.all_events(stream)
 
 
 async def test_a_former_answer_says_nothing_of_a_revision() -> None:
     async with test_canaries.running() as parts:
-        told: list[tuple[Any, ...]] = []
-        parts.canaries.on_first_token = lambda *said: told.append(said)  # type: ignore[method-assign]
-        parts.canaries.on_end = lambda *said, **_: told.append(said)  # type: ignore[method-assign]
+        reports: list[tuple[Any, ...]] = []
+        parts.canaries.on_first_token = lambda *text: reports.append(text)  # type: ignore[method-assign]
+        parts.canaries.on_end = lambda *text, **_: reports.append(text)  # type: ignore[method-assign]
         with await parts.submission.submit(test_fallback.create(), ALICE) as stream:
             request = test_canaries.last_request(parts)
             gateway_parts.put_answer(parts.broker, request, "ho", answer_of="resp_x")
             await gateway_parts.all_events(stream)
-        assert told == []
+        assert reports == []

@@ -17,59 +17,61 @@ from tests.support.gateway_parts import ALICE, CATALOG
 
 def create(n: int = 3, key: str | None = None, **fields: Any) -> command.Create:
     body = {"messages": [{"role": "user", "content": "hi"}], "n": n, **fields}
-    parsed = chat_api.parse(body, CATALOG)
-    return command.with_key(parsed, key, body)
+    parsed_body = chat_api.parse(body, CATALOG)
+    return command.with_key(parsed_body, key, body)
 
 
-async def submit(parts: gateway_parts.Parts, asked: command.Create) -> choices.Choices:
-    return await choices.submit(parts.submission, parts.withdrawals, choices.requests(asked), ALICE)
+async def submit(parts: gateway_parts.Parts, request: command.Create) -> choices.Choices:
+    return await choices.submit(
+        parts.submission, parts.withdrawals, choices.requests(request), ALICE
+    )
 
 
 async def test_each_choice_is_a_response_and_the_stream_has_the_events_of_all() -> None:
     async with gateway_parts.running() as parts:
-        with await submit(parts, create(seed=5)) as chosen:
-            rids = [stream.rid for stream in chosen.streams]
-            assert chosen.headers["x-tailrace-response-id"] == ", ".join(rids)
+        with await submit(parts, create(seed=5)) as choice:
+            rids = [stream.rid for stream in choice.streams]
+            assert choice.headers["x-tailrace-response-id"] == ", ".join(rids)
             assert [r.rid for r in parts.requests()] == rids
             assert [r.sampling.seed for r in parts.requests()] == [5, 6, 7]
             for number, rid in enumerate(rids):
                 parts.answer(rid, f"answer {number}")
-            found: list[tuple[int, events.Event]] = []
+            actual: list[tuple[int, events.Event]] = []
             async with asyncio.timeout(5):
-                while not chosen.ended:
-                    found += await chosen.next_events()
-            assert await chosen.next_events() == []
-            said = [[e.delta for i, e in found if i == n and e.delta] for n in range(3)]
-            assert said == [[f"answer {n}"] for n in range(3)]
-            assert [final["id"] for final in chosen.finals] == rids
+                while not choice.ended:
+                    actual += await choice.next_events()
+            assert await choice.next_events() == []
+            text = [[e.delta for i, e in actual if i == n and e.delta] for n in range(3)]
+            assert text == [[f"answer {n}"] for n in range(3)]
+            assert [final["id"] for final in choice.finals] == rids
         assert len(parts.streams.running) == 0
 
 
 async def test_a_keep_alive_ends_the_wait_and_loses_nothing() -> None:
     async with gateway_parts.running() as parts:
-        with await submit(parts, create(2)) as chosen:
-            found: list[tuple[int, events.Event]] = []
-            while len(found) < 2:  # response.created of both
-                found += await chosen.next_events()
-            waiting = asyncio.ensure_future(chosen.next_events())
+        with await submit(parts, create(2)) as choice:
+            actual: list[tuple[int, events.Event]] = []
+            while len(actual) < 2:  # response.created of both
+                actual += await choice.next_events()
+            waiting = asyncio.ensure_future(choice.next_events())
             await asyncio.sleep(0)
-            chosen.keepalive()
+            choice.keepalive()
             assert await asyncio.wait_for(waiting, 5) == []
-            for stream in chosen.streams:
+            for stream in choice.streams:
                 parts.answer(stream.rid, "x")
             async with asyncio.timeout(5):
-                await chosen.to_end()
-            assert len(chosen.finals) == 2
+                await choice.to_end()
+            assert len(choice.finals) == 2
 
 
 async def test_choices_need_a_place_each() -> None:
     async with gateway_parts.running(limits=Limits(responses_per_principal=2)) as parts:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await submit(parts, create(3))
-        assert refused.value.status == 429
+        assert error.value.status == 429
         assert parts.requests() == []
-        with await submit(parts, create(2)) as chosen:
-            for stream in chosen.streams:
+        with await submit(parts, create(2)) as choice:
+            for stream in choice.streams:
                 parts.answer(stream.rid)
 
 
@@ -98,28 +100,28 @@ async def test_a_repeated_request_finds_each_of_its_choices() -> None:
 
 async def test_a_client_that_leaves_cancels_all_that_are_not_stored() -> None:
     async with gateway_parts.running() as parts:
-        chosen = await submit(parts, create(3, store=False))
-        chosen.release()
+        choice = await submit(parts, create(3, store=False))
+        choice.release()
         await parts.settled()
-        assert {c.rid for c in parts.tokens(records.Cancel)} == {s.rid for s in chosen.streams}
+        assert {c.rid for c in parts.tokens(records.Cancel)} == {s.rid for s in choice.streams}
 
 
 def test_a_prompts_seeds_do_not_depend_on_its_place() -> None:
     """Symptom: the same prompt with the same seed was answered otherwise behind another prompt."""
     body = {"prompt": ["a", "b"], "n": 2, "seed": 5}
     prompts = completions_api.parse(body, CATALOG).creates
-    keyed = [command.with_key(prompt, "k", body) for prompt in prompts]
-    asked = choices.requests(keyed[0], keyed)
-    assert [(each.input[0]["content"], each.sampling.seed) for each in asked] == [
+    keyed_request = [command.with_key(prompt, "k", body) for prompt in prompts]
+    request = choices.requests(keyed_request[0], keyed_request)
+    assert [(each.input[0]["content"], each.sampling.seed) for each in request] == [
         ("a", 5),
         ("a", 6),
         ("b", 5),
         ("b", 6),
     ]
-    assert len({each.idempotency_key for each in asked}) == 4
+    assert len({each.idempotency_key for each in request}) == 4
 
 
 def test_seeds_stay_within_their_bounds() -> None:
-    asked = create(seed=2**63 - 1)
-    assert choices.nth(asked, 0, 0) is asked
-    assert choices.nth(asked, 1, 1).sampling.seed == -(2**63)
+    command_ = create(seed=2**63 - 1)
+    assert choices.nth(command_, 0, 0) is command_
+    assert choices.nth(command_, 1, 1).sampling.seed == -(2**63)

@@ -39,8 +39,8 @@ async def test_a_request_of_a_pool_that_nobody_serves_expires_for_every_reader()
             assert (stream.final["status"], stream.final["error"]["code"]) == ("failed", "expired")
             await ends.check()
         async with gateway_parts.running(parts.broker) as other:
-            found = await other.delivery.find(stream.rid, stream.owner)
-            assert found.response == stream.final
+            snapshot = await other.delivery.find(stream.rid, stream.owner)
+            assert snapshot.response == stream.final
         (cancel,) = parts.tokens(records.Cancel)
         assert isinstance(cancel, records.Cancel)
         assert cancel.failed == "expired"

@@ -73,15 +73,15 @@ def fail(parts: Parts, *pools: str) -> None:
         assert parts.breakers.state(pool) is State.OPEN
 
 
-def written(parts: Parts, pool: str) -> list[records.Request | records.Reroute]:
+def requests_of(parts: Parts, pool: str) -> list[records.Request | records.Reroute]:
     """What lies in a pool's topic."""
-    found = []
+    actual = []
     for r in parts.broker.appended:
         if r.topic == topics.requests(pool, "interactive"):
             record = records.request_of(r.key, r.value) or records.reroute_of(r.key, r.value)
             assert record is not None
-            found.append(record)
-    return found
+            actual.append(record)
+    return actual
 
 
 def answer(parts: Parts, request: records.Request, **more: Any) -> None:
@@ -91,44 +91,44 @@ def answer(parts: Parts, request: records.Request, **more: Any) -> None:
 async def test_while_all_is_well_a_request_goes_to_its_own_pool() -> None:
     async with running() as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
-            (request,) = written(parts, "default")
-            assert (stream.pool, written(parts, "small")) == ("default", [])
+            (request,) = requests_of(parts, "default")
+            assert (stream.pool, requests_of(parts, "small")) == ("default", [])
             assert isinstance(request, records.Request)
             answer(parts, request)
             await gateway_parts.all_events(stream)
         await parts.submission.following.rerouting.check()
-        assert written(parts, "small") == []
+        assert requests_of(parts, "small") == []
 
 
 async def test_a_broken_pool_gets_nothing_and_the_next_one_does() -> None:
     async with running() as parts:
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
-            (request,) = written(parts, "small")
+            (request,) = requests_of(parts, "small")
             assert isinstance(request, records.Request)
             assert (request.rid, request.model, stream.pool) == (stream.rid, "m", "small")
-            assert written(parts, "default") == []
+            assert requests_of(parts, "default") == []
             answer(parts, request, served="s")
-            seen = await gateway_parts.all_events(stream)
-        assert [e.response["model"] for e in seen if e.response] == ["m", "s", "s"]
-        assert seen[-1].response is not None
-        assert seen[-1].response["fallback"] == {"from": "m"}
+            events = await gateway_parts.all_events(stream)
+        assert [e.response["model"] for e in events if e.response] == ["m", "s", "s"]
+        assert events[-1].response is not None
+        assert events[-1].response["fallback"] == {"from": "m"}
 
 
 async def test_a_request_counts_where_it_goes() -> None:
     """Until the heartbeats of the workers there tell of it."""
     async with running() as parts:
         figures = {"request_tokens": 9_000, "drain_rate": 100, "waits_s": [0.0, 0.0]}
-        told = {
+        reports = {
             pool: [beat(partitions=[0], incarnation=pool, **figures)]
             for pool in ("default", "small")
         }
-        for pool, beats in told.items():
+        for pool, beats in reports.items():
             parts.workers.note(pool, beats)
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
             assert stream.pool == "small"
-            waits = [parts.builder.wait_s(pool, create(), ALICE.key) for pool in told]
+            waits = [parts.builder.wait_s(pool, create(), ALICE.key) for pool in reports]
             assert waits == [0.0, 90.0 - backlog.UNCOUNTED_S]
             answer(parts, parts_request(parts, "small"), served="s")
             await gateway_parts.all_events(stream)
@@ -143,8 +143,8 @@ async def test_the_first_pool_of_the_chain_that_can_answer_is_chosen() -> None:
 
 
 def parts_request(parts: Parts, pool: str) -> records.Request:
-    found = written(parts, pool)[-1]
-    return found if isinstance(found, records.Request) else found.request
+    actual = requests_of(parts, pool)[-1]
+    return actual if isinstance(actual, records.Request) else actual.request
 
 
 UNABLE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -164,30 +164,30 @@ async def test_a_pool_that_cannot_answer_it_is_passed_over(
     pools = (dataclasses.replace(LARGE, fallback=("tiny",)), SMALL, TINY)
     async with running(pools, beats={"tiny": beat(**beats)}) as parts:
         fail(parts, "default")
-        with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(made(fields), ALICE)
-        assert refused.value.status == 503
-        assert "default: failed" in refused.value.message
-        assert int(refused.value.headers["retry-after"]) >= 1
-        assert (written(parts, "default"), written(parts, "tiny")) == ([], [])
+        with pytest.raises(errors.ApiError) as error:
+            await parts.submission.submit(create_of(fields), ALICE)
+        assert error.value.status == 503
+        assert "default: failed" in error.value.message
+        assert int(error.value.headers["retry-after"]) >= 1
+        assert (requests_of(parts, "default"), requests_of(parts, "tiny")) == ([], [])
         assert len(parts.streams.running) == 0
 
 
-def made(fields: dict[str, Any]) -> command.Create:
+def create_of(fields: dict[str, Any]) -> command.Create:
     return responses_api.parse({"input": "hi", **fields}, CATALOG)
 
 
 async def test_what_only_its_own_model_can_answer_waits_for_it() -> None:
     async with running() as parts:
         fail(parts, "default")
-        asked = made({})
-        biased = dataclasses.replace(asked, sampling=records.Sampling(9, logit_bias={"5": 1.0}))
-        for each in (biased, dataclasses.replace(asked, generate=False)):
+        create = create_of({})
+        with_bias = dataclasses.replace(create, sampling=records.Sampling(9, logit_bias={"5": 1.0}))
+        for each in (with_bias, dataclasses.replace(create, generate=False)):
             with await parts.submission.submit(each, ALICE) as stream:
                 assert stream.pool == "default"
                 await parts.submission.following.rerouting.check()
                 answer(parts, parts_request(parts, "default"))
-        assert written(parts, "small") == []
+        assert requests_of(parts, "small") == []
 
 
 def test_forks_and_embeddings_have_no_other_model() -> None:
@@ -206,7 +206,7 @@ async def test_a_pool_without_fallback_takes_what_it_always_took() -> None:
         fail(parts, "default")
         with await parts.submission.submit(create(), ALICE) as stream:
             await parts.submission.following.rerouting.check()
-            assert [r.rid for r in written(parts, "default")] == [stream.rid]
+            assert [r.rid for r in requests_of(parts, "default")] == [stream.rid]
             answer(parts, parts_request(parts, "default"))
 
 
@@ -214,13 +214,13 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
     time = Time()
     async with running(clock=time) as parts:
         with await parts.submission.submit(create(), ALICE) as stream:
-            (request,) = written(parts, "default")
+            (request,) = requests_of(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             await parts.submission.following.rerouting.check()
-            (reroute,) = written(parts, "small")
+            (reroute,) = requests_of(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert records.encode(reroute.request) == records.encode(request)
             (original,) = (
@@ -232,17 +232,17 @@ async def test_what_waits_in_a_pool_that_breaks_is_sent_on_once() -> None:
             assert reroute.asked_ms == original.timestamp
             fail(parts, "small")
             await parts.submission.following.rerouting.check()
-            (third,) = written(parts, "tiny")
+            (third,) = requests_of(parts, "tiny")
             assert third == reroute
             time.advance(parts.breakers.wait_s("small"))
             fail(parts, "tiny")
             assert parts.breakers.state("small") is State.HALF_OPEN
             await parts.submission.following.rerouting.check()
-            assert len(written(parts, "small")) == 1, "it has it already"
+            assert len(requests_of(parts, "small")) == 1, "it has it already"
             answer(parts, reroute.request, served="t")
-            seen = await gateway_parts.all_events(stream)
-            assert seen[-1].response is not None
-            assert seen[-1].response["model"] == "t"
+            events = await gateway_parts.all_events(stream)
+            assert events[-1].response is not None
+            assert events[-1].response["model"] == "t"
 
 
 async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_deadline() -> None:
@@ -254,20 +254,20 @@ async def test_a_pool_in_which_nothing_moves_loses_what_waits_for_half_of_its_de
         first, second = [
             await parts.submission.submit(create(deadline_ms=10_000), ALICE) for _ in range(2)
         ]
-        requests = written(parts, "default")
+        requests = requests_of(parts, "default")
         time.advance(4.9)
         await watch.check()
-        assert written(parts, "small") == []
+        assert requests_of(parts, "small") == []
         assert isinstance(requests[1], records.Request)
         answer(parts, requests[1])
         await gateway_parts.all_events(second)
         second.release()
         time.advance(4.9)
         await watch.check()
-        assert written(parts, "small") == [], "the pool answered something at 4.9 s"
+        assert requests_of(parts, "small") == [], "the pool answered something at 4.9 s"
         time.advance(0.2)
         await watch.check()
-        assert [r.rid for r in written(parts, "small")] == [first.rid]
+        assert [r.rid for r in requests_of(parts, "small")] == [first.rid]
         assert parts.breakers.state("default") is State.CLOSED, "a client chose the deadline"
         answer(parts, parts_request(parts, "small"), served="s")
         await gateway_parts.all_events(first)
@@ -282,7 +282,7 @@ async def test_what_expired_in_a_broken_pool_is_sent_on_to_be_told_so() -> None:
             time.advance(61.0)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert [r.rid for r in written(parts, "small")] == [stream.rid]
+            assert [r.rid for r in requests_of(parts, "small")] == [stream.rid]
             answer(parts, parts_request(parts, "small"), served="s")
 
 
@@ -294,7 +294,7 @@ async def test_after_the_first_token_nothing_is_sent_on() -> None:
                 pass
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
             await parts.operations.append_cancel(stream.rid, stream.owner, stream.echo)
             await gateway_parts.all_events(stream)
 
@@ -309,7 +309,7 @@ class TestMidAnswer:
         """A response with a token, and a clock that only a test advances."""
         time = Time()
         async with running(pools, clock=time, records_version=version) as parts:
-            with await parts.submission.submit(made(fields), ALICE) as stream:
+            with await parts.submission.submit(create_of(fields), ALICE) as stream:
                 answer(parts, parts_request(parts, "default"), end=False)
                 while not any(e.delta for e in await stream.next_events()):
                     pass
@@ -323,34 +323,34 @@ class TestMidAnswer:
             look = parts.submission.following.rerouting.check
             time.advance(rerouting.STANDS_STILL_S + 1)
             await look()
-            assert written(parts, "small") == [], "its pool is well"
+            assert requests_of(parts, "small") == [], "its pool is well"
             fail(parts, "default")
             await look()
             await look()
-            (reroute,) = written(parts, "small")
+            (reroute,) = requests_of(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert reroute.continues
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")  # its breaker may be half open by now
             await look()
-            assert written(parts, "tiny") == [], "the one that was asked is well"
+            assert requests_of(parts, "tiny") == [], "the one that was asked is well"
             fail(parts, "small")
             await look()
-            (third,) = written(parts, "tiny")
+            (third,) = requests_of(parts, "tiny")
             assert third == reroute
             time.advance(rerouting.STANDS_STILL_S + 1)
             time.advance(parts.breakers.wait_s("small"))
             assert parts.breakers.state("small") is State.HALF_OPEN
             fail(parts, "default", "tiny")
             await look()
-            assert len(written(parts, "small")) == 1, "each is asked once"
+            assert len(requests_of(parts, "small")) == 1, "each is asked once"
 
     async def test_what_goes_on_stays_with_its_own_model(self) -> None:
         async with self.begun() as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S - 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
 
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
         pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
@@ -358,14 +358,14 @@ class TestMidAnswer:
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
 
     async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
         async with self.begun(version=1) as (parts, _, time):
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
 
     async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
         text = {"format": {"type": "json_object"}}
@@ -373,7 +373,7 @@ class TestMidAnswer:
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
 
     async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
         async with self.begun() as (parts, _, time):
@@ -381,8 +381,8 @@ class TestMidAnswer:
             time.advance(rerouting.STANDS_STILL_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
-            assert len(written(parts, "tiny")) == 1
+            assert requests_of(parts, "small") == []
+            assert len(requests_of(parts, "tiny")) == 1
 
 
 async def test_a_cancelled_response_is_not_sent_on() -> None:
@@ -392,7 +392,7 @@ async def test_a_cancelled_response_is_not_sent_on() -> None:
             await gateway_parts.all_events(stream)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
-            assert written(parts, "small") == []
+            assert requests_of(parts, "small") == []
 
 
 async def test_a_reroute_of_unknown_outcome_is_written_again_and_harms_nobody() -> None:
@@ -402,10 +402,10 @@ async def test_a_reroute_of_unknown_outcome_is_written_again_and_harms_nobody() 
             parts.broker.fail_next_append(log.AppendFailed("ambiguous"), landed=True)
             await parts.submission.following.rerouting.check()
             await parts.submission.following.rerouting.check()
-            first, second = written(parts, "small")
+            first, second = requests_of(parts, "small")
             assert first == second
             await parts.submission.following.rerouting.check()
-            assert len(written(parts, "small")) == 2
+            assert len(requests_of(parts, "small")) == 2
             answer(parts, parts_request(parts, "small"), served="s")
             await gateway_parts.all_events(stream)
 
@@ -417,8 +417,8 @@ async def test_with_an_idempotency_key_the_own_topic_decides_and_a_reroute_follo
         fail(parts, "default")
         with await parts.submission.submit(create(key="k"), ALICE) as stream:
             await parts.settled()
-            (request,) = written(parts, "default")
-            (reroute,) = written(parts, "small")
+            (request,) = requests_of(parts, "default")
+            (reroute,) = requests_of(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert reroute.request == request
             parts.redis.values.clear()
@@ -470,7 +470,7 @@ class TestOutcomes:
         async with running(pools, clock=time) as parts:
             watch = parts.submission.following.rerouting
             streams = [await parts.submission.submit(create(), ALICE) for _ in range(breaker.LEAST)]
-            paused = [r for r in written(parts, "default") if isinstance(r, records.Request)]
+            paused = [r for r in requests_of(parts, "default") if isinstance(r, records.Request)]
             for request in paused:
                 answer(parts, request, end=False)
                 pause = records.Yield(request.rid, "own", 1)
@@ -520,20 +520,20 @@ async def test_while_a_pool_is_broken_the_wait_for_the_others_is_told() -> None:
         fail(parts, "default")
         parts.workers.note("small", [beat(**BUSY)])
         parts.workers.note("tiny", [beat(**{**BUSY, "waiting_tokens": [2_000, 0]})])
-        with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
-        assert refused.value.status == 429
+        with pytest.raises(errors.ApiError) as error:
+            await parts.submission.submit(create_of({"deadline_ms": 1000}), ALICE)
+        assert error.value.status == 429
         waits = [
             parts.workers.backlog(pool).wait_s("interactive", "") for pool in ("tiny", "small")
         ]
         assert waits[0] is not None
         assert waits[0] < (waits[1] or 0)
-        shown_s = wait_times.rounded_up(waits[0])
-        assert refused.value.message.endswith(f"Please try again in {shown_s:g}s.")
+        wait_s = wait_times.rounded_up(waits[0])
+        assert error.value.message.endswith(f"Please try again in {wait_s:g}s.")
         fail(parts, "small", "tiny")
-        with pytest.raises(errors.ApiError) as refused:
-            await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
-        assert refused.value.status == 503
+        with pytest.raises(errors.ApiError) as error:
+            await parts.submission.submit(create_of({"deadline_ms": 1000}), ALICE)
+        assert error.value.status == 503
 
 
 async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> None:
@@ -541,23 +541,23 @@ async def test_a_pool_that_is_too_busy_is_refused_unless_it_says_otherwise() -> 
         pools = (dataclasses.replace(LARGE, fallback_when_busy=when_busy), SMALL, TINY)
         async with running(pools) as parts:
             parts.workers.note("default", [beat(**BUSY)])
-            asked = made({"deadline_ms": 1000})
+            create = create_of({"deadline_ms": 1000})
             if not when_busy:
-                with pytest.raises(errors.ApiError) as refused:
-                    await parts.submission.submit(asked, ALICE)
-                assert refused.value.status == 429
-                for choice in choices.requests(dataclasses.replace(asked, choices=3)):
+                with pytest.raises(errors.ApiError) as error:
+                    await parts.submission.submit(create, ALICE)
+                assert error.value.status == 429
+                for choice in choices.requests(dataclasses.replace(create, choices=3)):
                     with pytest.raises(errors.ApiError):
                         await parts.submission.submit(choice, ALICE)
                 continue
-            with await parts.submission.submit(asked, ALICE) as stream:
+            with await parts.submission.submit(create, ALICE) as stream:
                 assert stream.pool == "small"
                 answer(parts, parts_request(parts, "small"), served="s")
             parts.workers.note("small", [beat(**BUSY)])
             parts.workers.note("tiny", [beat(**BUSY)])
-            with pytest.raises(errors.ApiError) as refused:
-                await parts.submission.submit(asked, ALICE)
-            assert refused.value.status == 429
+            with pytest.raises(errors.ApiError) as error:
+                await parts.submission.submit(create, ALICE)
+            assert error.value.status == 429
 
 
 @pytest.mark.parametrize("when_busy", [False, True])
@@ -570,9 +570,9 @@ async def test_who_is_refused_at_the_same_time_does_not_come_back_at_the_same_ti
             parts.workers.note(pool.name, [beat(**BUSY)])
         waits = set()
         for _ in range(5):
-            with pytest.raises(errors.ApiError) as refused:
-                await parts.submission.submit(made({"deadline_ms": 1000}), ALICE)
-            waits.add(int(refused.value.headers["retry-after-ms"]) / 1000)
-        shown_s = float(refused.value.message.rsplit(" ", 1)[1].rstrip("s."))
+            with pytest.raises(errors.ApiError) as error:
+                await parts.submission.submit(create_of({"deadline_ms": 1000}), ALICE)
+            waits.add(int(error.value.headers["retry-after-ms"]) / 1000)
+        wait_s = float(error.value.message.rsplit(" ", 1)[1].rstrip("s."))
         assert len(waits) > 1
-        assert (1 - wait_times.JITTER) * shown_s <= min(waits) <= max(waits) <= shown_s
+        assert (1 - wait_times.JITTER) * wait_s <= min(waits) <= max(waits) <= wait_s

@@ -35,10 +35,10 @@ FIELDS: dict[str, Any] = {
 RID = "resp_" + "A" * 32
 
 
-async def answered(parts: Parts, end: bool = True, **fields: Any) -> str:
+async def answer(parts: Parts, end: bool = True, **fields: Any) -> str:
     """The id of a response of three tokens."""
-    asked = responses_api.parse({"input": "hi", **fields}, CATALOG)
-    with await parts.submission.submit(asked, ALICE) as stream:
+    create = responses_api.parse({"input": "hi", **fields}, CATALOG)
+    with await parts.submission.submit(create, ALICE) as stream:
         parts.answer(stream.rid, "a", "b", "c", end=end)
         if end:
             await gateway_parts.all_events(stream)
@@ -47,8 +47,8 @@ async def answered(parts: Parts, end: bool = True, **fields: Any) -> str:
 
 async def fork(parts: Parts, rid: str, at: int = 2, who: Principal = ALICE, **fields: Any) -> str:
     of = {"response_id": rid, "at": at, **fields.pop("of", {})}
-    asked = responses_api.parse({"fork": of, **fields}, CATALOG)
-    with await parts.submission.submit(asked, who) as stream:
+    create = responses_api.parse({"fork": of, **fields}, CATALOG)
+    with await parts.submission.submit(create, who) as stream:
         return stream.rid
 
 
@@ -62,10 +62,10 @@ async def refused(parts: Parts, rid: str, at: int = 2, **more: Any) -> errors.Ap
 
 async def test_the_record_of_a_fork_has_the_prompt_of_its_source() -> None:
     async with gateway_parts.running() as parts:
-        first = await answered(parts)
-        rid = await answered(parts, previous_response_id=first, **FIELDS)
+        first = await answer(parts)
+        rid = await answer(parts, previous_response_id=first, **FIELDS)
         source = parts.requests()[-1]
-        made = await fork(
+        output = await fork(
             parts, rid, of={"replace": "x"}, temperature=0.5, max_output_tokens=7, seed=3
         )
         request = parts.requests()[-1]
@@ -85,17 +85,17 @@ async def test_the_record_of_a_fork_has_the_prompt_of_its_source() -> None:
         ):
             assert getattr(request, name) == getattr(source, name), name
         assert request.sampling == records.Sampling(7, temperature=0.5, seed=3)
-        own = {"id": made, "temperature": 0.5, "max_output_tokens": 7}
+        own = {"id": output, "temperature": 0.5, "max_output_tokens": 7}
         fork_shown = {"response_id": rid, "at": 2, "replace": "x"}
         expected = {**source.echo, **own, "fork": fork_shown}
         assert request.echo == {**expected, "created_at": request.echo["created_at"]}
-        assert events.is_echo(request.echo, made)
-        parts.answer(made)
+        assert events.is_echo(request.echo, output)
+        parts.answer(output)
 
 
 async def test_a_running_response_and_a_fork_are_forked() -> None:
     async with gateway_parts.running() as parts:
-        rid = await answered(parts, end=False)
+        rid = await answer(parts, end=False)
         first = await fork(parts, rid, 3)
         parts.answer(first, "abc", "d")
         second = await fork(parts, first, 1)
@@ -107,8 +107,8 @@ async def test_a_running_response_and_a_fork_are_forked() -> None:
 
 async def test_a_response_that_another_model_continued_is_not_forked() -> None:
     async with gateway_parts.running() as parts:
-        asked = responses_api.parse({"input": "hi"}, CATALOG)
-        with await parts.submission.submit(asked, ALICE) as stream:
+        create = responses_api.parse({"input": "hi"}, CATALOG)
+        with await parts.submission.submit(create, ALICE) as stream:
             parts.answer(stream.rid, "a", "b", "c", end=False)
             topic = topics.requests("small", "interactive")
             claim = records.Claim(
@@ -133,24 +133,24 @@ async def test_a_source_that_only_the_archive_has_is_in_the_record_of_the_fork(
     url = f"sqlite:///{tmp_path / 'archive.sqlite3'}"
     broker = memory_log.MemoryLog("one", 1)
     async with gateway_parts.running(broker) as parts:
-        rid = await answered(parts, **FIELDS)
+        rid = await answer(parts, **FIELDS)
         source = parts.requests()[-1]
-    written = [
+    log_records = [
         record
         for r in broker.records(topics.TOKENS, 0)
         if (record := records.token_of(r.key, r.value)) is not None
     ]
-    await archive_rows.build(url, broker, history.from_records(source, written, 1))
-    for cut in (False, True):
-        if cut:
-            broker.delete_below(topics.TOKENS, 0, len(written))
+    await archive_rows.build(url, broker, history.from_records(source, log_records, 1))
+    for partial in (False, True):
+        if partial:
+            broker.delete_below(topics.TOKENS, 0, len(log_records))
         async with gateway_parts.running(broker, archive=reader.open_reader(url)) as parts:
             parts.answer(await fork(parts, rid, of={"replace": "x"}))
-            made = parts.requests()[-1]
-            assert made.messages == source.messages
-            expected = records.ForkSource("rev", "tok", [0, 1]) if cut else None
-            assert made.fork == records.Fork(rid, 2, "x", expected)
-            assert made.echo["fork"] == {"response_id": rid, "at": 2, "replace": "x"}
+            output = parts.requests()[-1]
+            assert output.messages == source.messages
+            expected = records.ForkSource("rev", "tok", [0, 1]) if partial else None
+            assert output.fork == records.Fork(rid, 2, "x", expected)
+            assert output.echo["fork"] == {"response_id": rid, "at": 2, "replace": "x"}
             assert (await refused(parts, rid, 4)).param == "fork.at"
             assert (await refused(parts, rid, who=BOB)).code == "previous_response_not_found"
             # One so old that the log may lose it before the fork is served, as all are now.
@@ -178,23 +178,23 @@ async def test_an_unknown_source_is_not_found(rid: str) -> None:
 
 async def test_what_is_not_the_callers_stored_response_is_not_found() -> None:
     async with gateway_parts.running() as parts:
-        kept, private = await answered(parts), await answered(parts, store=False)
-        assert (await refused(parts, kept, who=BOB)).code == "previous_response_not_found"
+        response, private = await answer(parts), await answer(parts, store=False)
+        assert (await refused(parts, response, who=BOB)).code == "previous_response_not_found"
         assert (await refused(parts, private)).code == "previous_response_not_found"
-        await parts.operations.delete(kept, parts.requests()[0].owner)
-        assert (await refused(parts, kept)).code == "previous_response_not_found"
+        await parts.operations.delete(response, parts.requests()[0].owner)
+        assert (await refused(parts, response)).code == "previous_response_not_found"
 
 
 async def test_a_place_behind_the_answer_is_refused() -> None:
     async with gateway_parts.running() as parts:
-        rid = await answered(parts)
+        rid = await answer(parts)
         error = await refused(parts, rid, 4)
         assert (error.code, error.param) == ("invalid_value", "fork.at")
         assert "3 tokens" in error.message
-        made = await fork(parts, rid, 3)
-        parts.answer(made)
-        asked = responses_api.parse({"input": "hi"}, CATALOG)
-        with await parts.submission.submit(asked, ALICE) as stream:
+        output = await fork(parts, rid, 3)
+        parts.answer(output)
+        create = responses_api.parse({"input": "hi"}, CATALOG)
+        with await parts.submission.submit(create, ALICE) as stream:
             error = await refused(parts, stream.rid, 0)
             assert (error.param, "not started" in error.message) == ("fork.at", True)
             parts.answer(stream.rid)
@@ -202,20 +202,20 @@ async def test_a_place_behind_the_answer_is_refused() -> None:
 
 async def test_another_model_does_not_continue_it() -> None:
     async with gateway_parts.running() as parts:
-        rid = await answered(parts)
+        rid = await answer(parts)
         both = Pool("default", ("m", "other"), 1000, 100)
-        asked = responses_api.parse(
+        create = responses_api.parse(
             {"fork": {"response_id": rid, "at": 1}, "model": "other"}, Catalog((both,))
         )
         with pytest.raises(errors.ApiError) as error:
-            await parts.submission.submit(asked, ALICE)
+            await parts.submission.submit(create, ALICE)
         assert (error.value.code, error.value.param) == ("invalid_value", "model")
         assert "'m'" in error.value.message
 
 
 async def test_what_goes_on_behind_the_sources_format_is_refused_and_a_stop_string_is_not() -> None:
     async with gateway_parts.running() as parts:
-        rid = await answered(parts, text=FIELDS["text"])
+        rid = await answer(parts, text=FIELDS["text"])
         parts.answer(await fork(parts, rid, stop=["x"]))
         assert parts.requests()[-1].sampling.stop == ("x",)
         longer: dict[str, Any] = {"min_tokens": 2, "ignore_eos": True}
@@ -228,7 +228,7 @@ async def test_a_pool_without_forks_and_an_old_log_refuse_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gateway_parts.running() as parts:
-        rid = await answered(parts)
+        rid = await answer(parts)
         able = [f for f in features.ALL if f != "forks"]
         beats = [{"state": "ready", "partitions": [0], "features": able}]
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
@@ -240,16 +240,16 @@ async def test_a_pool_without_forks_and_an_old_log_refuse_them(
         assert (error.code, error.param) == ("unsupported_parameter", "fork")
 
 
-def parsed(body: dict[str, Any], websocket: bool = False) -> records.Fork | None:
+def parse_fork(body: dict[str, Any], websocket: bool = False) -> records.Fork | None:
     return responses_api.parse(body, CATALOG, websocket=websocket).fork
 
 
 def test_a_fork_is_read() -> None:
     of = {"response_id": "resp_x", "at": 0}
-    assert parsed({"fork": of}) == records.Fork("resp_x", 0)
-    assert parsed({"fork": {**of, "replace": None}}) == records.Fork("resp_x", 0)
-    assert parsed({"fork": {**of, "replace": "é"}}, True) == records.Fork("resp_x", 0, "é")
-    assert parsed({"fork": None, "input": "hi"}) is None
+    assert parse_fork({"fork": of}) == records.Fork("resp_x", 0)
+    assert parse_fork({"fork": {**of, "replace": None}}) == records.Fork("resp_x", 0)
+    assert parse_fork({"fork": {**of, "replace": "é"}}, True) == records.Fork("resp_x", 0, "é")
+    assert parse_fork({"fork": None, "input": "hi"}) is None
 
 
 @cases.each(
@@ -269,7 +269,7 @@ def test_a_fork_is_read() -> None:
 )
 def test_a_wrong_fork_is_refused_by_the_place(fork_: Any, param: str, code: str) -> None:
     with pytest.raises(errors.ApiError) as error:
-        parsed({"fork": fork_})
+        parse_fork({"fork": fork_})
     assert (error.value.status, error.value.param, error.value.code) == (400, param, code)
     assert "'fork" in error.value.message
 
@@ -278,11 +278,11 @@ def test_a_wrong_fork_is_refused_by_the_place(fork_: Any, param: str, code: str)
 def test_what_makes_a_prompt_is_refused_beside_it(name: str) -> None:
     values: dict[str, Any] = {"input": "hi", "conversation": "conv_1"}
     with pytest.raises(errors.ApiError) as error:
-        parsed({"fork": {"response_id": "x", "at": 1}, name: values.get(name, {})})
+        parse_fork({"fork": {"response_id": "x", "at": 1}, name: values.get(name, {})})
     assert (error.value.status, error.value.param) == (400, name)
 
 
 def test_a_warm_up_is_no_fork() -> None:
     with pytest.raises(errors.ApiError) as error:
-        parsed({"fork": {"response_id": "x", "at": 1}, "generate": False}, True)
+        parse_fork({"fork": {"response_id": "x", "at": 1}, "generate": False}, True)
     assert error.value.param == "generate"

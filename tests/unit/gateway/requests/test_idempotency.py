@@ -23,7 +23,7 @@ def redis_away(away: bool = True) -> memory_redis.MemoryRedis:
     return redis
 
 
-async def submitted(parts: gateway_parts.Parts, key: str = "k") -> str:
+async def submit(parts: gateway_parts.Parts, key: str = "k") -> str:
     """Submit and let go; the id that was answered."""
     with await parts.submission.submit(create(key=key), ALICE) as stream:
         return stream.rid
@@ -32,18 +32,18 @@ async def submitted(parts: gateway_parts.Parts, key: str = "k") -> str:
 @pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
 async def test_a_retry_gets_the_first_response_from_its_first_event(away: bool) -> None:
     async with gateway_parts.running(redis=redis_away(away)) as parts:
-        first = await submitted(parts)
+        first = await submit(parts)
         parts.answer(first, "once")
         with await parts.submission.submit(create(key="k"), ALICE) as again:
-            seen = await gateway_parts.all_events(again)
+            events = await gateway_parts.all_events(again)
         assert again.rid == first
-        assert [e.sequence_number for e in seen] == list(range(len(seen)))
+        assert [e.sequence_number for e in events] == list(range(len(events)))
         assert len(parts.requests()) == 1
 
 
 async def test_a_key_belongs_to_its_principal() -> None:
     async with gateway_parts.running() as parts:
-        first = await submitted(parts)
+        first = await submit(parts)
         with await parts.submission.submit(create(key="k"), BOB) as other:
             assert other.rid != first
         for request in parts.requests():
@@ -53,7 +53,7 @@ async def test_a_key_belongs_to_its_principal() -> None:
 async def test_a_retry_waits_for_the_submission_that_is_under_way() -> None:
     async with gateway_parts.running() as parts:
         parts.broker.hold_acknowledgements()
-        tries = [asyncio.ensure_future(submitted(parts)) for _ in range(3)]
+        tries = [asyncio.ensure_future(submit(parts)) for _ in range(3)]
         await log_contract.until(parts.requests, 5)
         assert not any(task.done() for task in tries)
         parts.broker.release_acknowledgements()
@@ -68,20 +68,20 @@ async def test_after_a_submission_that_failed_the_key_is_free_again() -> None:
         parts.broker.fail_next_append()
         parts.broker.fail_next_append()
         with pytest.raises(errors.ApiError):
-            await submitted(parts)
+            await submit(parts)
         rid = await retrying(parts, [])
         assert [r.rid for r in parts.requests()] == [rid]
         parts.answer(rid)
 
 
-async def retrying(parts: gateway_parts.Parts, waited: list[float]) -> str:
+async def retrying(parts: gateway_parts.Parts, waits: list[float]) -> str:
     """A retry whose waits for another gateway pass at once."""
     now = 0.0
 
     async def sleep(seconds: float) -> None:
         nonlocal now
         now += seconds
-        waited.append(seconds)
+        waits.append(seconds)
         await asyncio.sleep(0)
 
     keys = idempotency.Idempotency(
@@ -102,31 +102,31 @@ async def test_a_key_of_a_gateway_that_died_before_its_append_is_taken_over_afte
     async with gateway_parts.running() as parts:
         dead = await parts.delivery.mint(0)
         assert await parts.cache.claim_key(ALICE.key, "k", dead, 60) == dead
-        waited: list[float] = []
-        rid = await retrying(parts, waited)
+        waits: list[float] = []
+        rid = await retrying(parts, waits)
         assert rid != dead
         # The last pause is the one that would pass the deadline; it is not made.
-        assert sum(waited) > idempotency.ATTACH_DEADLINE_S - 2 * idempotency.ATTACH_RETRY_S
+        assert sum(waits) > idempotency.ATTACH_DEADLINE_S - 2 * idempotency.ATTACH_RETRY_S
         assert await parts.cache.claim_key(ALICE.key, "k", "resp_other", 60) == rid
         parts.answer(rid)
 
 
 async def test_redis_is_told_of_the_first_response_again_after_it_forgot() -> None:
     async with gateway_parts.running() as parts:
-        first = await submitted(parts)
+        first = await submit(parts)
         parts.redis.values.clear()
-        assert await submitted(parts) == first
+        assert await submit(parts) == first
         assert await parts.cache.claim_key(ALICE.key, "k", "resp_other", 60) == first
         parts.answer(first)
 
 
 async def test_a_deleted_response_leaves_its_key_to_the_next_request() -> None:
     async with gateway_parts.running(redis=redis_away()) as parts:
-        first = await submitted(parts)
+        first = await submit(parts)
         parts.answer(first)
         await parts.settled()
         await parts.operations.delete(first, parts.requests()[0].owner)
-        second = await submitted(parts)
+        second = await submit(parts)
         assert second != first
         parts.answer(second)
 
@@ -140,8 +140,8 @@ async def test_of_two_gateways_without_redis_the_first_in_the_log_stands() -> No
     ):
         broker.hold_acknowledgements()
         tries = [
-            asyncio.ensure_future(submitted(one)),
-            asyncio.ensure_future(submitted(two)),
+            asyncio.ensure_future(submit(one)),
+            asyncio.ensure_future(submit(two)),
         ]
         await log_contract.until(lambda: len(one.requests()) == 2, 5)
         broker.release_acknowledgements()
@@ -157,11 +157,11 @@ async def test_of_two_gateways_without_redis_the_first_in_the_log_stands() -> No
 async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -> None:
     """aiokafka tells no offset for a retry that the broker had already taken."""
     async with gateway_parts.running(redis=redis_away()) as parts:
-        first, second = [await keyed(parts) for _ in range(2)]
+        first, second = [await keyed_request(parts) for _ in range(2)]
 
         async def append() -> tuple[delivery.Subscription, int]:
-            put(parts, first.request)
-            end = put(parts, second.request) + 1
+            append_record(parts, first.request)
+            end = append_record(parts, second.request) + 1
             parts.delivery.open(second.request, records.encode(second.request))
             parts.delivery.acknowledged(second.rid)
             watched = await parts.delivery.watch(second.rid, second.request.owner)
@@ -181,12 +181,12 @@ async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -
 @pytest.mark.parametrize("known", [True, False], ids=["known offset", "unknown offset"])
 async def test_a_request_that_got_into_the_log_after_this_one_does_not_count(known: bool) -> None:
     async with gateway_parts.running(redis=redis_away()) as parts:
-        own, later = [await keyed(parts) for _ in range(2)]
+        own, later = [await keyed_request(parts) for _ in range(2)]
 
         async def append() -> tuple[delivery.Subscription, int]:
             parts.delivery.open(own.request, records.encode(own.request))
-            end = put(parts, own.request) + 1
-            put(parts, later.request)
+            end = append_record(parts, own.request) + 1
+            append_record(parts, later.request)
             parts.delivery.acknowledged(own.rid)
             return await parts.delivery.watch(own.rid, own.request.owner), end if known else -1
 
@@ -195,7 +195,7 @@ async def test_a_request_that_got_into_the_log_after_this_one_does_not_count(kno
         assert subscription.rid == own.rid
 
 
-async def keyed(parts: gateway_parts.Parts) -> idempotency.KeyedRequest:
+async def keyed_request(parts: gateway_parts.Parts) -> idempotency.KeyedRequest:
     """A request with the key `k` that is not in the log."""
     request, partition = await parts.builder.build(create(key="k"), ALICE)
     assert request.idempotency_key is not None
@@ -211,7 +211,7 @@ async def keyed(parts: gateway_parts.Parts) -> idempotency.KeyedRequest:
     return idempotency.KeyedRequest(request, key)
 
 
-def put(parts: gateway_parts.Parts, request: records.Request) -> int:
+def append_record(parts: gateway_parts.Parts, request: records.Request) -> int:
     """Append a request record as another gateway would; its offset."""
     topic = topics.requests("default", "interactive")
     return parts.broker.put_record(topic, 0, request, request.rid)
@@ -220,35 +220,35 @@ def put(parts: gateway_parts.Parts, request: records.Request) -> int:
 @pytest.mark.parametrize("away", [False, True], ids=["with Redis", "by the log alone"])
 async def test_another_body_with_the_key_is_refused_and_changes_nothing(away: bool) -> None:
     async with gateway_parts.running(redis=redis_away(away)) as parts:
-        first = await submitted(parts)
-        with pytest.raises(errors.ApiError) as refused:
+        first = await submit(parts)
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create("something else", key="k"), ALICE)
-        assert (refused.value.status, refused.value.code) == (409, "idempotency_key_reused")
-        assert refused.value.headers["x-should-retry"] == "false"
+        assert (error.value.status, error.value.code) == (409, "idempotency_key_reused")
+        assert error.value.headers["x-should-retry"] == "false"
         assert [r.rid for r in parts.requests()] == [first]
         assert parts.tokens(records.Cancel) == []
-        assert await submitted(parts) == first
+        assert await submit(parts) == first
         parts.answer(first)
 
 
 async def test_another_body_is_refused_by_the_log_when_redis_forgot() -> None:
     async with gateway_parts.running() as parts:
-        first = await submitted(parts)
+        first = await submit(parts)
         parts.redis.values.clear()
         for _ in range(2):  # the second time Redis knows again
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.submission.submit(create("something else", key="k"), ALICE)
-            assert refused.value.status == 409
-        assert await submitted(parts) == first
+            assert error.value.status == 409
+        assert await submit(parts) == first
         parts.answer(first)
 
 
 async def test_a_record_of_an_old_gateway_has_no_digest_and_is_read_as_before() -> None:
     async with gateway_parts.running(redis=redis_away()) as parts:
-        old = (await keyed(parts)).request
+        old = (await keyed_request(parts)).request
         old = msgspec.structs.replace(old, body_digest=None)
         assert b"body_digest" not in records.encode(old)
-        put(parts, old)
+        append_record(parts, old)
         with await parts.submission.submit(create("something else", key="k"), ALICE) as stream:
             assert stream.rid == old.rid
         parts.answer(old.rid)
@@ -261,15 +261,15 @@ async def test_of_two_gateways_with_two_bodies_the_second_is_withdrawn_and_then_
         gateway_parts.running(broker, redis) as two,
     ):
         broker.hold_acknowledgements()
-        first = asyncio.ensure_future(submitted(one))
+        first = asyncio.ensure_future(submit(one))
         second = asyncio.ensure_future(two.submission.submit(create("other", key="k"), ALICE))
         await log_contract.until(lambda: len(one.requests()) == 2, 5)
         winner, loser = (r.rid for r in one.requests())
         broker.release_acknowledgements()
         assert await first == winner
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await second
-        assert refused.value.status == 409
+        assert error.value.status == 409
         # Already here, not some time later.
         assert [r.rid for r in two.tokens(records.Cancel)] == [loser]
         one.answer(winner)
@@ -305,10 +305,10 @@ async def test_a_request_of_unknown_outcome_behind_another_one_of_its_key_is_wit
     async with gateway_parts.running(broker) as one, gateway_parts.running(broker) as two:
         rid = await retrying(one, [])
         two.redis.away = True
-        looked = two.index.rids
+        original = two.index.rids
 
-        async def blind(*asked: Any) -> list[str]:
-            two.index.rids = looked  # type: ignore[method-assign]
+        async def blind(*request: Any) -> list[str]:
+            two.index.rids = original  # type: ignore[method-assign]
             return []  # as it was a moment before the other one got there
 
         two.index.rids = blind  # type: ignore[assignment,method-assign]
@@ -323,10 +323,10 @@ async def of_unknown_outcome(parts: gateway_parts.Parts, *, landed: bool) -> str
     """A response that the client is told that about."""
     parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
     parts.broker.fail_next_append(log.AppendFailed("deadline"))
-    with pytest.raises(errors.ApiError) as refused:
-        await submitted(parts)
-    assert refused.value.code == "outcome_unknown"
-    return refused.value.headers["x-tailrace-response-id"]
+    with pytest.raises(errors.ApiError) as error:
+        await submit(parts)
+    assert error.value.code == "outcome_unknown"
+    return error.value.headers["x-tailrace-response-id"]
 
 
 async def test_a_keyed_request_whose_place_is_not_known_is_of_unknown_outcome(
@@ -339,16 +339,16 @@ async def test_a_keyed_request_whose_place_is_not_known_is_of_unknown_outcome(
 
         read = parts.index.rids
 
-        async def rids(*asked: Any, **more: Any) -> list[str]:
+        async def rids(*query: Any, **more: Any) -> list[str]:
             looks.append(1)
             if len(looks) in (2, 3):
                 raise log.LogUnavailable("no answer")
-            return await read(*asked, **more)
+            return await read(*query, **more)
 
         monkeypatch.setattr(parts.index, "rids", rids)
-        with pytest.raises(errors.ApiError) as refused:
-            await submitted(parts)
-        assert refused.value.code == "outcome_unknown"
+        with pytest.raises(errors.ApiError) as error:
+            await submit(parts)
+        assert error.value.code == "outcome_unknown"
         await parts.settled()
         (request,) = parts.requests()
         assert parts.tokens(records.Cancel) == []

@@ -43,7 +43,7 @@ class OneLog:
         at: int = 0,
     ) -> str:
         rid = rid or ids.mint(ids.Address(TAG, 0, 0), self.end.to_bytes(ids.RANDOM_BYTES, "big"))
-        made = records.Request(
+        output = records.Request(
             rid,
             owner,
             "m",
@@ -60,7 +60,7 @@ class OneLog:
                 self.end,
                 at,
                 rid.encode(),
-                body if body is not None else records.encode(made),
+                body if body is not None else records.encode(output),
                 (),
             )
         )
@@ -90,8 +90,8 @@ class OneLog:
             yield [record]
 
 
-def over(held: OneLog) -> idempotency_index.IdempotencyIndex:
-    parts: Any = held
+def over(one_log: OneLog) -> idempotency_index.IdempotencyIndex:
+    parts: Any = one_log
     return idempotency_index.IdempotencyIndex(parts, parts)
 
 
@@ -106,46 +106,46 @@ async def ask(
 
 
 async def test_the_log_says_who_came_first_and_whose_key_it_is() -> None:
-    held = OneLog()
-    first, other, second = held.append("k"), held.append("k", BOB), held.append("k")
-    held.append("another")
-    held.append(None)
-    held.append("k", rid=first)  # the ambiguous append, repeated
-    by_key = over(held)
+    one_log = OneLog()
+    first, other, second = one_log.append("k"), one_log.append("k", BOB), one_log.append("k")
+    one_log.append("another")
+    one_log.append(None)
+    one_log.append("k", rid=first)  # the ambiguous append, repeated
+    by_key = over(one_log)
     assert await ask(by_key) == [first, second]
     assert await ask(by_key, owner=BOB) == [other]
     assert await ask(by_key, "unknown") == []
 
 
 async def test_records_that_no_worker_would_take_hold_no_key() -> None:
-    held = OneLog()
-    rid = held.append("k")
-    taken = held.records.pop().value
-    held.append("k", rid="resp_other", body=taken)  # key and body disagree
-    held.append("k", body=b'{"idempotency_key":"k"')
-    held.append("k", body=(taken or b"").replace(b'"t":"REQUEST"', b'"t":"UNKNOWN"'))
-    held.append("k", append_by=5, at=6)  # its gateway had given it up
-    assert await ask(over(held)) == []
-    assert held.append("k", rid=rid) in await ask(over(held))
+    one_log = OneLog()
+    rid = one_log.append("k")
+    choice = one_log.records.pop().value
+    one_log.append("k", rid="resp_other", body=choice)  # key and body disagree
+    one_log.append("k", body=b'{"idempotency_key":"k"')
+    one_log.append("k", body=(choice or b"").replace(b'"t":"REQUEST"', b'"t":"UNKNOWN"'))
+    one_log.append("k", append_by=5, at=6)  # its gateway had given it up
+    assert await ask(over(one_log)) == []
+    assert one_log.append("k", rid=rid) in await ask(over(one_log))
 
 
 async def test_everything_is_read_once_and_later_only_what_is_new() -> None:
-    held = OneLog()
-    held.append("k")
-    by_key = over(held)
+    one_log = OneLog()
+    one_log.append("k")
+    by_key = over(one_log)
     await ask(by_key)
-    held.append("k")
+    one_log.append("k")
     assert len(await ask(by_key)) == 2
     assert await ask(by_key, end=1) == await ask(by_key)
-    assert [r for r in held.reads if r[0] < r[1]] == [(0, 1), (1, 2)]
+    assert [r for r in one_log.reads if r[0] < r[1]] == [(0, 1), (1, 2)]
 
 
 async def test_two_who_ask_at_once_fold_each_record_once() -> None:
-    held = OneLog()
-    rids = [held.append("k") for _ in range(5)]
-    by_key = over(held)
+    one_log = OneLog()
+    rids = [one_log.append("k") for _ in range(5)]
+    by_key = over(one_log)
     assert await asyncio.gather(ask(by_key), ask(by_key)) == [rids, rids]
-    assert sum(end - start for start, end in held.reads) == 5
+    assert sum(end - start for start, end in one_log.reads) == 5
 
 
 @cases.each(
@@ -160,26 +160,26 @@ async def test_two_who_ask_at_once_fold_each_record_once() -> None:
 async def test_the_first_look_begins_where_something_may_still_run_or_a_bounded_stretch_back(
     begin: int, low: int | None, start: int
 ) -> None:
-    held = OneLog(begin, low)
-    while held.end < 3_000:
-        held.append(None, body=b"{}")
-    await ask(over(held))
-    assert held.reads == [(start, 3_000)]
+    one_log = OneLog(begin, low)
+    while one_log.end < 3_000:
+        one_log.append(None, body=b"{}")
+    await ask(over(one_log))
+    assert one_log.reads == [(start, 3_000)]
 
 
 async def test_after_a_long_pause_it_does_not_read_all_that_passed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(idempotency_index, "RECENT", 10)
-    held = OneLog(low=0)
-    first = held.append("k")
-    by_key = over(held)
+    one_log = OneLog(low=0)
+    first = one_log.append("k")
+    by_key = over(one_log)
     assert await ask(by_key) == [first]
     for _ in range(99):
-        held.append(None)
-    held.low = 100
+        one_log.append(None)
+    one_log.low = 100
     assert await ask(by_key) == [first]
-    assert held.reads[-1] == (90, 100)
+    assert one_log.reads[-1] == (90, 100)
 
 
 async def test_memory_is_bounded_and_the_oldest_keys_go_first(
@@ -187,34 +187,34 @@ async def test_memory_is_bounded_and_the_oldest_keys_go_first(
 ) -> None:
     monkeypatch.setattr(idempotency_index, "MAX_BYTES", 0)
     monkeypatch.setattr(idempotency_index, "RECENT", 3)
-    held = OneLog()
+    one_log = OneLog()
     for n in range(5):
-        held.append(f"k{n}")
-    by_key = over(held)
+        one_log.append(f"k{n}")
+    by_key = over(one_log)
     assert [bool(await ask(by_key, f"k{n}")) for n in range(5)] == [False, False, True, True, True]
 
 
 async def test_all_partitions_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency_index, "MAX_BYTES", 4 * idempotency_index.RID_BYTES)
     monkeypatch.setattr(idempotency_index, "RECENT", 1)
-    held = OneLog()
-    by_key = over(held)
+    one_log = OneLog()
+    by_key = over(one_log)
     for _ in range(3):
-        held.append("k")
+        one_log.append("k")
     assert len(await ask(by_key)) == 3
     assert await ask(by_key, partition=1) == []
     for n in range(3):
-        held.append(f"k{n}")
+        one_log.append(f"k{n}")
     assert [len(await ask(by_key, key)) for key in ("k", "k0", "k1", "k2")] == [0, 0, 1, 1]
 
 
 async def test_when_retention_passes_the_place_the_next_look_finds_a_new_one() -> None:
-    held = OneLog()
-    held.append("k")
-    by_key = over(held)
+    one_log = OneLog()
+    one_log.append("k")
+    by_key = over(one_log)
     await ask(by_key)
-    held.begin, held.records = 50, []
-    held.append("k")
+    one_log.begin, one_log.records = 50, []
+    one_log.append("k")
     with pytest.raises(log.LogUnavailable):
         await ask(by_key)
     assert len(await ask(by_key)) == 2

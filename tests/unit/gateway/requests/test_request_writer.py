@@ -39,8 +39,8 @@ async def test_the_offset_after_the_record_is_returned_if_the_client_library_kno
     writer: Any = Writer(offset)
     async with gateway_parts.running() as parts:
         request, partition = await parts.builder.build(create(), ALICE)
-        made = request_writer.RequestWriter(parts.delivery, writer)
-        subscription, end = await made.append(request, TOPIC, partition)
+        output = request_writer.RequestWriter(parts.delivery, writer)
+        subscription, end = await output.append(request, TOPIC, partition)
         assert end == after
         assert subscription.pending()[0].type == "response.created", "it is visible now"
 
@@ -52,9 +52,9 @@ async def test_a_request_that_fits_no_record_is_refused_before_it_is_registered(
             create("x" * 15_000, metadata={"k": "v"}), ALICE
         )
         request.messages.append({"role": "user", "content": "x" * request_writer.MAX_BODY_BYTES})
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await request_writer.RequestWriter(parts.delivery, writer).append(
                 request, TOPIC, partition
             )
-        assert refused.value.code == "context_length_exceeded"
+        assert error.value.code == "context_length_exceeded"
         assert (writer.appended, parts.delivery.load(0)) == ([], 0)

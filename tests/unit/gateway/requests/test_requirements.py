@@ -22,8 +22,8 @@ DIALOGUE = {"input": [{"role": "user", "content": "when?"}, CALL, OUTPUT]}
 JSON = {"type": "json_object"}
 TEXT = {"type": "input_text", "text": "What is it?"}
 URL = pictures.url(pictures.png(1))
-SHOWN = {"role": "user", "content": [TEXT, {"type": "input_image", "image_url": URL}]}
-CHAT_SHOWN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}
+IMAGE_MESSAGE = {"role": "user", "content": [TEXT, {"type": "input_image", "image_url": URL}]}
+CHAT_IMAGE_MESSAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}]}
 ALL: dict[str, Any] = {"state": "ready", "features": sorted(features.ALL)}
 NONE: dict[str, Any] = {"state": "ready", "features": []}
 
@@ -37,8 +37,8 @@ USES = [
     (chat({"top_k": 4}), "top_k", False),
     (responses({"ignore_eos": True}), "ignore_eos", False),
     (responses(DIALOGUE), "input[1]", False),
-    (responses({"input": [SHOWN]}), "input[0].content[1]", True),
-    (chat({"messages": [CHAT_SHOWN]}), "messages[0].content[0]", True),
+    (responses({"input": [IMAGE_MESSAGE]}), "input[0].content[1]", True),
+    (chat({"messages": [CHAT_IMAGE_MESSAGE]}), "messages[0].content[0]", True),
 ]
 
 
@@ -102,9 +102,9 @@ def test_an_effort_of_reasoning_needs_a_model_that_can_vary_it() -> None:
 
 
 def test_an_image_in_the_output_of_a_tool_needs_a_template_that_shows_it() -> None:
-    shown = {"type": "input_image", "image_url": URL}
-    output = {**OUTPUT, "output": [TEXT, shown]}
-    create = responses({"input": [SHOWN, CALL, output]})
+    view = {"type": "input_image", "image_url": URL}
+    output = {**OUTPUT, "output": [TEXT, view]}
+    create = responses({"input": [IMAGE_MESSAGE, CALL, output]})
     eyes = {"state": "ready", "features": ["images"]}
     assert refused(create, 2, eyes).param == "input[2].output[1]"
     assert "output of a tool" in refused(create, 2, eyes).message
@@ -128,10 +128,12 @@ def embedding(**more: Any) -> tuple[command.Create, records.Request]:
     return create, msgspec.structs.replace(request_of(create), embed=create.embed)
 
 
-def named(asked: tuple[command.Create, records.Request], *workers: dict[str, Any]) -> str | None:
+def refusal_param(
+    request: tuple[command.Create, records.Request], *workers: dict[str, Any]
+) -> str | None:
     """The field that is refused; None if nothing is."""
     try:
-        requirements.check(*asked, newest=2, workers=workers)
+        requirements.check(*request, newest=2, workers=workers)
     except errors.ApiError as error:
         return error.param
     return None
@@ -155,10 +157,10 @@ def named(asked: tuple[command.Create, records.Request], *workers: dict[str, Any
 def test_a_pool_is_for_text_or_for_embeddings(
     workers: tuple[dict[str, Any], ...], embed: str | None, fewer: str | None, text: str | None
 ) -> None:
-    assert named(embedding(), *workers) == embed
-    assert named(embedding(dimensions=4), *workers) == fewer
+    assert refusal_param(embedding(), *workers) == embed
+    assert refusal_param(embedding(dimensions=4), *workers) == fewer
     plain = responses({})
-    assert named((plain, request_of(plain)), *workers) == text
+    assert refusal_param((plain, request_of(plain)), *workers) == text
 
 
 def test_embeddings_need_records_of_version_2() -> None:

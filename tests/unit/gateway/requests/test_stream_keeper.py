@@ -94,8 +94,8 @@ async def test_a_followed_response_is_measured_and_counted_nowhere() -> None:
                 assert (other.submitted_here, other.pool, other.store) == (False, "", True)
                 assert (len(parts.streams.running), parts.streams.active_streams) == (1, 2)
                 parts.answer(stream.rid, "x")
-                seen = await gateway_parts.all_events(other)
-            assert seen[0].sequence_number == 1, "it starts after the cursor"
+                events = await gateway_parts.all_events(other)
+            assert events[0].sequence_number == 1, "it starts after the cursor"
             assert len(parts.streams.running) == 1, "the response is still the first one's"
             await gateway_parts.all_events(stream)
         assert ids.parse(stream.rid).partition == 0
@@ -107,7 +107,7 @@ async def test_a_running_response_that_is_not_stored_is_cancelled_when_its_calle
 ) -> None:
     async with gateway_parts.running(cancel_grace_s=60.0) as parts:
         stream = await parts.submission.submit(create(store=False), ALICE)
-        kept = await parts.submission.submit(create(store=True), ALICE)
+        copy = await parts.submission.submit(create(store=True), ALICE)
         others = await parts.submission.submit(create(store=False), BOB)
         if left:
             stream.release()
@@ -115,7 +115,7 @@ async def test_a_running_response_that_is_not_stored_is_cancelled_when_its_calle
         await log_contract.until(lambda: parts.tokens(records.Cancel), 5)
         (cancel,) = parts.tokens(records.Cancel)
         assert cancel.rid == stream.rid
-        for each in (kept, others):
+        for each in (copy, others):
             parts.answer(each.rid)
             await gateway_parts.all_events(each)
             each.release()

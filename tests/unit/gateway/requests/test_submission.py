@@ -48,8 +48,8 @@ async def test_a_submitted_request_is_in_the_log_and_its_events_arrive() -> None
             assert ingress_count() == before + 1
             assert (len(parts.streams.running), parts.streams.active_streams) == (1, 1)
             parts.answer(stream.rid, "ho ", "ho")
-            seen = await gateway_parts.all_events(stream)
-        assert "".join(e.delta for e in seen if e.delta is not None) == "ho ho"
+            events = await gateway_parts.all_events(stream)
+        assert "".join(e.delta for e in events if e.delta is not None) == "ho ho"
         assert (len(parts.streams.running), parts.streams.active_streams) == (0, 0)
         assert stream.headers["x-tailrace-response-id"] == stream.rid
 
@@ -75,9 +75,9 @@ def four_partitions() -> contextlib.AbstractAsyncContextManager[gateway_parts.Pa
 
 
 def beat(partition: int, *not_offered: str) -> dict[str, Any]:
-    named = f"worker-{partition}"
-    told = {"partitions": [partition], "not_offered": [*not_offered], "incarnation": named}
-    return {"state": "ready", "features": sorted(features.ALL), "capacity": 4, **told}
+    options = f"worker-{partition}"
+    reports = {"partitions": [partition], "not_offered": [*not_offered], "incarnation": options}
+    return {"state": "ready", "features": sorted(features.ALL), "capacity": 4, **reports}
 
 
 async def test_a_request_goes_to_a_worker_whose_engine_takes_its_fields() -> None:
@@ -95,9 +95,9 @@ async def test_a_field_that_no_worker_takes_is_refused_before_the_log() -> None:
     async with four_partitions() as parts:
         parts.workers.note("default", [beat(0, "min_p"), beat(1, "min_p")])
         for key in (None, "key"):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.submission.submit(create(key=key, min_p=0.1), ALICE)
-            assert (refused.value.status, refused.value.param) == (400, "min_p")
+            assert (error.value.status, error.value.param) == (400, "min_p")
         assert parts.requests() == []
         assert parts.workers.backlog("default").placements.number("worker-0", 0) == 0
 
@@ -108,9 +108,9 @@ async def test_a_key_whose_partition_is_another_workers_is_refused_too() -> None
         home = placement.partition_of_key(ALICE.key, "key", 4)
         other = (home + 1) % 4
         parts.workers.note("default", [beat(home, "min_p"), beat(other)])
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(key="key", min_p=0.1), ALICE)
-        assert refused.value.param == "min_p"
+        assert error.value.param == "min_p"
         parts.workers.note("default", [beat(home), beat(other, "min_p")])
         with await parts.submission.submit(create(key="key", min_p=0.1), ALICE) as stream:
             assert ids.parse(stream.rid).partition == home
@@ -121,12 +121,12 @@ async def test_a_key_whose_partition_is_another_workers_is_refused_too() -> None
 async def test_nothing_is_answered_before_the_broker_acknowledges() -> None:
     async with gateway_parts.running() as parts:
         parts.broker.hold_acknowledgements()
-        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        task = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
         await log_contract.until(parts.requests, 5)
-        assert not asked.done()
+        assert not task.done()
         parts.broker.release_acknowledgements()
-        (await asked).release()
-        parts.answer(asked.result().rid)
+        (await task).release()
+        parts.answer(task.result().rid)
 
 
 async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and_not_retried() -> (
@@ -134,9 +134,9 @@ async def test_a_record_that_the_writer_finds_too_large_is_the_clients_error_and
 ):
     async with gateway_parts.running() as parts:
         parts.broker.fail_next_append(log.TooLarge("a record of 2 MiB"))
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, refused.value.code, refused.value.type) == (
+        assert (error.value.status, error.value.code, error.value.type) == (
             400,
             "context_length_exceeded",
             errors.INVALID_REQUEST,
@@ -155,10 +155,10 @@ async def test_a_failed_append_is_tried_once_more_with_the_same_record() -> None
 
 async def refused_by(parts: gateway_parts.Parts, key: str | None = None) -> errors.ApiError:
     """What a create that fails is told."""
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         await parts.submission.submit(create(key=key), ALICE)
     assert (len(parts.streams.running), parts.delivery.load(0)) == (0, 0), "nothing is left behind"
-    return refused.value
+    return error.value
 
 
 async def test_a_request_that_was_never_sent_is_refused_for_certain() -> None:
@@ -181,16 +181,16 @@ async def test_a_request_of_unknown_outcome_is_said_to_be_one_and_is_withdrawn(
     async with gateway_parts.running() as parts:
         parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=landed)
         parts.broker.fail_next_append(second("deadline"))
-        refused = await refused_by(parts)
-        assert (refused.status, refused.code) == (503, "outcome_unknown")
-        rid = refused.headers["x-tailrace-response-id"]
-        assert rid in refused.message
+        error = await refused_by(parts)
+        assert (error.status, error.code) == (503, "outcome_unknown")
+        rid = error.headers["x-tailrace-response-id"]
+        assert rid in error.message
         assert [r.rid for r in parts.requests()] == [rid] * landed
         await parts.settled()
         (cancel,) = parts.tokens(records.Cancel)
         assert (cancel.rid, cancel.withdrawn) == (rid, True)  # type: ignore[union-attr]
-        found = await parts.delivery.find(rid, OWNER)
-        assert (found.response["status"], found.withdrawn) == ("cancelled", True)
+        snapshot = await parts.delivery.find(rid, OWNER)
+        assert (snapshot.response["status"], snapshot.withdrawn) == ("cancelled", True)
 
 
 async def test_a_request_is_withdrawn_as_soon_as_the_log_can_be_written_again() -> None:
@@ -198,8 +198,8 @@ async def test_a_request_is_withdrawn_as_soon_as_the_log_can_be_written_again() 
         parts.broker.fail_next_append(log.AppendFailed("deadline"), landed=True)
         for _ in range(3):
             parts.broker.fail_next_append(log.AppendFailed("deadline"))
-        refused = await refused_by(parts)
-        rid = refused.headers["x-tailrace-response-id"]
+        error = await refused_by(parts)
+        rid = error.headers["x-tailrace-response-id"]
         assert parts.tokens(records.Cancel) == []
         await log_contract.until(lambda: parts.tokens(records.Cancel), 10)
         assert parts.tokens(records.Cancel)[0].rid == rid
@@ -210,12 +210,12 @@ async def test_a_claim_proves_that_a_request_is_in_the_log_whatever_its_append_s
     broker = memory_log.MemoryLog("one", 1)
     async with gateway_parts.running(broker, writer=broker.writer(deadline_s=0.3)) as parts:
         broker.hold_acknowledgements()
-        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        task = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
         await log_contract.until(parts.requests, 5)
         parts.answer(parts.requests()[0].rid, "text")
-        with await asked as stream:
-            seen = await gateway_parts.all_events(stream)
-        assert seen[-1].type == "response.completed"
+        with await task as stream:
+            events = await gateway_parts.all_events(stream)
+        assert events[-1].type == "response.completed"
         assert parts.tokens(records.Cancel) == []
         broker.release_acknowledgements()
 
@@ -229,9 +229,9 @@ async def test_a_request_that_the_broker_takes_too_late_does_not_count() -> None
         with await parts.submission.submit(create(), ALICE) as stream:
             parts.answer(stream.rid)
         jump_s = 2 * request_writer.APPEND_WITHIN_MS / 1000
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert refused.value.code == "service_unavailable"
+        assert error.value.code == "service_unavailable"
         late = parts.requests()[-1].rid
         assert late != stream.rid
         with pytest.raises(delivery.NotFound):
@@ -242,8 +242,8 @@ async def test_a_request_that_the_broker_takes_too_late_does_not_count() -> None
 
 
 def test_any_other_record_that_is_too_large_is_not_answered_as_if_trying_again_could_help() -> None:
-    told = error_mapping.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
-    assert (told.status, told.code) == (400, "context_length_exceeded")
+    reports = error_mapping.api_error("resp_1", log.TooLarge("a record of 2 MiB"))
+    assert (reports.status, reports.code) == (400, "context_length_exceeded")
 
 
 async def test_while_the_log_is_away_nothing_is_taken_and_the_answer_is_503() -> None:
@@ -251,9 +251,9 @@ async def test_while_the_log_is_away_nothing_is_taken_and_the_answer_is_503() ->
         assert parts.submission.accepting
         parts.broker.go_away()
         assert not parts.submission.accepting
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert refused.value.status == 503
+        assert error.value.status == 503
         parts.broker.come_back()
         assert parts.requests() == []
 
@@ -264,24 +264,24 @@ async def test_a_process_that_refuses_takes_nothing_and_one_that_only_leaves_doe
         with await parts.submission.submit(create(), ALICE) as stream:
             parts.answer(stream.rid)
         parts.submission.intake.refusing = True
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, len(parts.requests())) == (503, 1)
+        assert (error.value.status, len(parts.requests())) == (503, 1)
 
 
 async def test_those_refused_at_once_come_back_one_after_the_other_within_the_wait() -> None:
     async with gateway_parts.running() as parts:
         busy = {"waits_s": [8.0, 8.0], "drain_rate": 100.0, "request_tokens": 800.0, "queued": 1}
         parts.workers.note("default", [{"state": "ready", "partitions": [0], **busy}])
-        told_ms = []
+        waits_ms = []
         for _ in range(20):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.submission.submit(create(deadline_ms=1_000), ALICE)
-            assert refused.value.message.endswith("Please try again in 10s.")
-            told_ms.append(int(refused.value.headers["retry-after-ms"]))
+            assert error.value.message.endswith("Please try again in 10s.")
+            waits_ms.append(int(error.value.headers["retry-after-ms"]))
         assert parts.requests() == []
-    assert len(set(told_ms)) > 10
-    assert 10_000 * (1 - wait_times.JITTER) <= min(told_ms) < max(told_ms) <= 10_000
+    assert len(set(waits_ms)) > 10
+    assert 10_000 * (1 - wait_times.JITTER) <= min(waits_ms) < max(waits_ms) <= 10_000
 
 
 async def test_a_principal_above_its_rate_is_limited_and_nothing_is_written() -> None:
@@ -290,10 +290,10 @@ async def test_a_principal_above_its_rate_is_limited_and_nothing_is_written() ->
         with await parts.submission.submit(create(), ALICE) as stream:
             assert stream.headers["x-ratelimit-remaining-requests"] == "0"
             parts.answer(stream.rid)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, len(parts.requests())) == (429, 1)
-        assert refused.value.headers["x-ratelimit-limit-requests"] == "1"
+        assert (error.value.status, len(parts.requests())) == (429, 1)
+        assert error.value.headers["x-ratelimit-limit-requests"] == "1"
         with await parts.submission.submit(create(), BOB) as other:
             parts.answer(other.rid)
 
@@ -303,10 +303,10 @@ async def test_the_token_rate_charges_the_whole_answer() -> None:
     async with gateway_parts.running(limits=bounds) as parts:
         with await parts.submission.submit(create(max_output_tokens=100), ALICE) as stream:
             parts.answer(stream.rid)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(max_output_tokens=100), ALICE)
-        assert refused.value.status == 429
-        assert float(refused.value.headers["retry-after"]) >= 5
+        assert error.value.status == 429
+        assert float(error.value.headers["retry-after"]) >= 5
 
 
 async def test_the_token_rate_charges_the_conversation_that_is_continued() -> None:
@@ -326,9 +326,9 @@ async def test_the_token_rate_charges_the_conversation_that_is_continued() -> No
         long = create("z" * 40, max_output_tokens=16, previous_response_id=one.rid)
         key = f"rate:tokens:{redis_store.digest(ALICE.key)}"
         parts.redis.buckets[key] = 90.0
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(long, ALICE)
-        assert refused.value.status == 429
+        assert error.value.status == 429
         assert len(parts.requests()) == 2
         await parts.settled()
         assert parts.redis.buckets[key] == 90.0  # what was taken first is back
@@ -360,14 +360,14 @@ async def test_the_cap_of_a_principal_counts_what_other_gateways_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(principal_counts, "REFRESH_S", 0.001)
-    told = msgspec.json.encode({redis_store.digest(ALICE.key): 3})
+    reports = msgspec.json.encode({redis_store.digest(ALICE.key): 3})
 
     class Told(memory_redis.MemoryRedis):
         """Another gateway says that it runs three of Alice's."""
 
         async def execute(self, *command: Any, patient: bool = False) -> Any:
             if "running:gateways" in command and len(command) == 4:
-                values = (b"other", told), (b"this", b'{"x": 9}'), (b"broken", b"\xff")
+                values = (b"other", reports), (b"this", b'{"x": 9}'), (b"broken", b"\xff")
                 return [part for name, value in values for part in (name, b"1000", value)]
             return await super().execute(*command, patient=patient)
 
@@ -377,9 +377,9 @@ async def test_the_cap_of_a_principal_counts_what_other_gateways_run(
         await log_contract.until(lambda: parts.counts.elsewhere(ALICE.key) == 3, 5)
         reading.cancel()
         with await parts.submission.submit(create(), ALICE) as stream:
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.submission.submit(create(), ALICE)
-            assert refused.value.status == 429
+            assert error.value.status == 429
             with await parts.submission.submit(create(), BOB) as other:
                 parts.answer(other.rid)
             parts.answer(stream.rid)
@@ -394,9 +394,9 @@ async def test_without_redis_a_share_of_the_rate_holds_in_this_process() -> None
             with await parts.submission.submit(create(), ALICE) as stream:
                 parts.answer(stream.rid)
                 await gateway_parts.all_events(stream)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, len(parts.requests())) == (429, 3)
+        assert (error.value.status, len(parts.requests())) == (429, 3)
         with await parts.submission.submit(create(), BOB) as other:
             parts.answer(other.rid)
 
@@ -404,9 +404,9 @@ async def test_without_redis_a_share_of_the_rate_holds_in_this_process() -> None
 async def test_a_revoked_principal_is_told_so_and_nothing_is_written() -> None:
     async with gateway_parts.running() as parts:
         gateway_parts.revoke(parts.revocations, ALICE)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create(), ALICE)
-        assert (refused.value.status, parts.requests()) == (401, [])
+        assert (error.value.status, parts.requests()) == (401, [])
 
 
 async def test_a_connections_memory_continues_a_response_that_is_not_stored() -> None:
@@ -434,8 +434,8 @@ async def test_a_stored_response_is_continued_from_the_cache_and_from_the_log_wi
             with await parts.submission.submit(again, ALICE) as stream:
                 parts.answer(stream.rid)
                 await gateway_parts.all_events(stream)
-        asked = [[m["content"] for m in r.messages] for r in parts.requests()[1:]]
-        assert asked == [["one", "two", "three"]] * 2
+        request = [[m["content"] for m in r.messages] for r in parts.requests()[1:]]
+        assert request == [["one", "two", "three"]] * 2
 
 
 async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() -> None:
@@ -452,18 +452,18 @@ async def test_an_output_answers_a_call_of_the_conversation_that_it_continues() 
             parts.answer(first.rid, "two")
             await gateway_parts.all_events(first)
         memory = ResponseMemory(first.rid, context.pack(before))
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(
                 answering("c2", first.rid), ALICE, {first.rid: memory}.get
             )
-        assert refused.value.param == "input[0].call_id"
+        assert error.value.param == "input[0].call_id"
         with pytest.raises(errors.ApiError, match="No tool output found for function call c1"):
             await parts.submission.submit(
                 create("and?", previous_response_id=first.rid), ALICE, {first.rid: memory}.get
             )
         assert len(parts.requests()) == 1, "it is not in the log"
-        asked = answering("c1", first.rid)
-        with await parts.submission.submit(asked, ALICE, {first.rid: memory}.get) as second:
+        request = answering("c1", first.rid)
+        with await parts.submission.submit(request, ALICE, {first.rid: memory}.get) as second:
             parts.answer(second.rid)
         assert [m["role"] for m in parts.requests()[-1].messages] == ["assistant", "tool"]
 
@@ -488,11 +488,11 @@ async def test_the_deadline_of_the_preparation_does_not_cut_an_append_off(
     monkeypatch.setattr("gateway.requests.submission.PREPARE_DEADLINE_S", 0.05)
     async with gateway_parts.running() as parts:
         parts.broker.hold_acknowledgements()
-        asked = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
+        task = asyncio.ensure_future(parts.submission.submit(create(), ALICE))
         await log_contract.until(parts.requests, 5)
         await asyncio.sleep(0.1)  # past the deadline
         parts.broker.release_acknowledgements()
-        with await asked as stream:
+        with await task as stream:
             parts.answer(stream.rid)
 
 
@@ -506,17 +506,17 @@ async def test_the_log_keeps_a_digest_of_the_key_and_never_the_key() -> None:
 
 
 async def test_the_response_object_shows_what_was_asked() -> None:
-    asked: dict[str, Any] = {
+    query: dict[str, Any] = {
         "tool_choice": "none",
         "parallel_tool_calls": False,
         "max_tool_calls": 3,
         "reasoning": {"effort": "low"},
     }
     async with gateway_parts.running() as parts:
-        with await parts.submission.submit(create(**asked), ALICE) as stream:
+        with await parts.submission.submit(create(**query), ALICE) as stream:
             (request,) = parts.requests()
-            assert {name: request.echo[name] for name in asked} == {
-                **asked,
+            assert {name: request.echo[name] for name in query} == {
+                **query,
                 "reasoning": {"effort": "low", "summary": None},
             }
             parts.answer(stream.rid)

@@ -25,8 +25,8 @@ IMAGE = pictures.url(pictures.png(1))
 Beat = Callable[..., None]
 
 
-def pools(*offered: settings.Pool) -> settings.CurrentPools:
-    return settings.CurrentPools(settings.Catalog(offered))
+def pools(*offers: settings.Pool) -> settings.CurrentPools:
+    return settings.CurrentPools(settings.Catalog(offers))
 
 
 def counted_by(parts: Parts, counts: token_counts.TokenCounts) -> None:
@@ -55,16 +55,16 @@ def beats(parts: Parts, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Beat:
     """Says what the workers of the pool tell."""
     digest = counter.Counter(folder).digest
 
-    def tell(*told: dict[str, Any]) -> None:
+    def tell(*reports: dict[str, Any]) -> None:
         alike = {"state": "ready", "counting_digest": digest, "max_model_len": LENGTH}
-        found = [{**alike, **each} for each in told]
-        monkeypatch.setattr(parts.workers, "workers", lambda _pool: found)
+        actual = [{**alike, **each} for each in reports]
+        monkeypatch.setattr(parts.workers, "workers", lambda _pool: actual)
 
     tell({})
     return tell
 
 
-async def asked(parts: Parts, create: command.Create) -> bool:
+async def is_accepted(parts: Parts, create: command.Create) -> bool:
     """Whether it was written; raises what it was refused with."""
     before = len(parts.requests())
     try:
@@ -101,14 +101,14 @@ async def test_what_is_a_token_too_long_is_refused_before_it_is_written(
     create: command.Create, param: str, parts: Parts, beats: Beat
 ) -> None:
     with pytest.raises(errors.ApiError) as error:
-        await asked(parts, create)
-    found = error.value
-    assert (found.status, found.code, found.param) == (400, "context_length_exceeded", param)
-    assert f"{LENGTH} tokens. However, your messages resulted in {LENGTH} tokens" in found.message
+        await is_accepted(parts, create)
+    actual = error.value
+    assert (actual.status, actual.code, actual.param) == (400, "context_length_exceeded", param)
+    assert f"{LENGTH} tokens. However, your messages resulted in {LENGTH} tokens" in actual.message
 
 
 async def test_what_fits_is_written(parts: Parts, beats: Beat) -> None:
-    assert await asked(parts, response())
+    assert await is_accepted(parts, response())
 
 
 async def test_a_conversation_is_counted_whole(parts: Parts, beats: Beat) -> None:
@@ -116,20 +116,20 @@ async def test_a_conversation_is_counted_whole(parts: Parts, beats: Beat) -> Non
     with await parts.submission.submit(response(half), ALICE) as stream:
         parts.answer(stream.rid, "a", "b")
         await gateway_parts.all_events(stream)
-    assert await asked(parts, response("x" * 100, previous_response_id=stream.rid))
+    assert await is_accepted(parts, response("x" * 100, previous_response_id=stream.rid))
     with pytest.raises(errors.ApiError) as error:
-        await asked(parts, response(half, previous_response_id=stream.rid))
+        await is_accepted(parts, response(half, previous_response_id=stream.rid))
     assert error.value.code == "context_length_exceeded"
-    counted = await parts.submission.count(
+    count = await parts.submission.count(
         responses_api.parse_count({"input": "x", "previous_response_id": stream.rid}, CATALOG),
         ALICE,
     )
-    assert counted is not None
-    assert counted > 500
+    assert count is not None
+    assert count > 500
 
 
 async def test_older_messages_may_be_left_out(parts: Parts, beats: Beat) -> None:
-    assert await asked(parts, response(FITS + "x", truncation="auto"))
+    assert await is_accepted(parts, response(FITS + "x", truncation="auto"))
     create = responses_api.parse_count({"input": FITS + "x", "truncation": "auto"}, CATALOG)
     assert await parts.submission.count(create, ALICE) is None
 
@@ -148,66 +148,66 @@ async def test_workers_that_count_otherwise_decide(
     told: tuple[dict[str, Any], ...], parts: Parts, beats: Beat
 ) -> None:
     beats(*told)
-    assert await asked(parts, response(FITS + "x"))
+    assert await is_accepted(parts, response(FITS + "x"))
     assert await parts.submission.count(response(), ALICE) is None
 
 
 async def test_the_longest_model_of_the_pool_counts(parts: Parts, beats: Beat) -> None:
     beats({}, {"max_model_len": LENGTH + 1}, {"state": "loading", "counting_digest": ""})
-    assert await asked(parts, response(FITS + "x"))
+    assert await is_accepted(parts, response(FITS + "x"))
     with pytest.raises(errors.ApiError):
-        await asked(parts, response(FITS + "xx"))
+        await is_accepted(parts, response(FITS + "xx"))
 
 
 async def test_what_was_agreed_holds_while_no_worker_is_known(parts: Parts, beats: Beat) -> None:
     beats()
-    assert await asked(parts, response(FITS + "x")), "nothing is known yet"
+    assert await is_accepted(parts, response(FITS + "x")), "nothing is known yet"
     beats({})
     assert await parts.submission.count(response("x"), ALICE) == AROUND + 1
     beats()
     assert await parts.submission.count(response("x"), ALICE) == AROUND + 1
     with pytest.raises(errors.ApiError):
-        await asked(parts, response(FITS + "x"))
+        await is_accepted(parts, response(FITS + "x"))
     beats({"counting_digest": "other"})
-    assert await asked(parts, response(FITS + "x"))
+    assert await is_accepted(parts, response(FITS + "x"))
     beats()
-    assert await asked(parts, response(FITS + "x")), "it is not agreed any more"
+    assert await is_accepted(parts, response(FITS + "x")), "it is not agreed any more"
 
 
 async def test_what_is_short_beyond_doubt_is_not_counted(
     parts: Parts, beats: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: list[int | None] = []
+    counts: list[int | None] = []
     count = counter.Counter.count
 
-    def spy(made: counter.Counter, request: records.Request) -> int | None:
-        counted.append(count(made, request))
-        return counted[-1]
+    def spy(output: counter.Counter, request: records.Request) -> int | None:
+        counts.append(count(output, request))
+        return counts[-1]
 
     monkeypatch.setattr(counter.Counter, "count", spy)
-    await asked(parts, response("天" * 100))
-    assert counted == []
-    await asked(parts, response("x" * 300))
-    assert counted == [AROUND + 300]
+    await is_accepted(parts, response("天" * 100))
+    assert counts == []
+    await is_accepted(parts, response("x" * 300))
+    assert counts == [AROUND + 300]
 
 
 async def test_images_and_forks_are_counted_by_workers(parts: Parts, beats: Beat) -> None:
-    shown = [{"type": "input_text", "text": FITS}, {"type": "input_image", "image_url": IMAGE}]
-    create = responses_api.parse_count({"input": [{"role": "user", "content": shown}]}, CATALOG)
+    output = [{"type": "input_text", "text": FITS}, {"type": "input_image", "image_url": IMAGE}]
+    create = responses_api.parse_count({"input": [{"role": "user", "content": output}]}, CATALOG)
     assert await parts.submission.count(create, ALICE) is None
     with await parts.submission.submit(response("hi"), ALICE) as stream:
         parts.answer(stream.rid, "a", "b")
         await gateway_parts.all_events(stream)
     of = {"fork": {"response_id": stream.rid, "at": 1, "replace": "x" * LENGTH}}
-    assert await asked(parts, responses_api.parse(of, CATALOG))
+    assert await is_accepted(parts, responses_api.parse(of, CATALOG))
 
 
 @pytest.mark.parametrize("template", ["{{ strftime_now('%d') }}", "{% if %}"])
 async def test_a_model_that_cannot_be_read_is_left_to_workers(
     template: str, tmp_path: Path, parts: Parts, beats: Beat
 ) -> None:
-    broken = small_tokenizer.build(tmp_path / "broken", template)
-    pool = dataclasses.replace(POOL, tokenizer=str(broken))
+    patch = small_tokenizer.build(tmp_path / "broken", template)
+    pool = dataclasses.replace(POOL, tokenizer=str(patch))
     counts = token_counts.TokenCounts(
         pools(pool, dataclasses.replace(POOL, name="other")), parts.workers
     )
@@ -215,7 +215,7 @@ async def test_a_model_that_cannot_be_read_is_left_to_workers(
     assert not counts.can_count("default")
     assert not counts.can_count("other")
     counted_by(parts, counts)
-    assert await asked(parts, response(FITS + "x"))
+    assert await is_accepted(parts, response(FITS + "x"))
     counts.close()
 
 

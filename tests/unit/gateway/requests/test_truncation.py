@@ -19,7 +19,7 @@ TURNS = [
 ]
 
 
-async def asked(parts: Parts, **body: Any) -> records.Request:
+async def submit(parts: Parts, **body: Any) -> records.Request:
     create = responses_api.parse({"input": "hi", **body}, CATALOG)
     with await parts.submission.submit(create, ALICE) as stream:
         parts.answer(stream.rid, "a", "b", "c")
@@ -29,11 +29,11 @@ async def asked(parts: Parts, **body: Any) -> records.Request:
 
 async def test_the_worker_is_asked_for_it_and_the_client_is_told_so() -> None:
     async with gateway_parts.running() as parts:
-        request = await asked(parts, truncation="auto")
+        request = await submit(parts, truncation="auto")
         assert (request.truncate, request.version) == (True, 2)
         assert request.echo["truncation"] == "auto"
         for value in ("disabled", None):
-            request = await asked(parts, truncation=value)
+            request = await submit(parts, truncation=value)
             assert (request.truncate, request.version) == (False, 1)
             assert request.echo["truncation"] == "disabled"
 
@@ -56,33 +56,33 @@ async def test_a_pool_that_cannot_and_an_old_log_refuse_it(monkeypatch: pytest.M
         able = [f for f in features.ALL if f != "truncation"]
         beats = [{"state": "ready", "partitions": [0], "features": able}]
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: beats)
-        await asked(parts)
+        await submit(parts)
         with pytest.raises(errors.ApiError) as error:
-            await asked(parts, truncation="auto")
+            await submit(parts, truncation="auto")
         assert (error.value.code, error.value.param) == ("unsupported_parameter", "truncation")
         monkeypatch.setattr(parts.workers, "workers", lambda _pool: [])
         async with gateway_parts.running(parts.broker, parts.redis, records_version=1) as old:
             with pytest.raises(errors.ApiError) as error:
-                await asked(old, truncation="auto")
+                await submit(old, truncation="auto")
         assert (error.value.code, error.value.param) == ("unsupported_parameter", "truncation")
 
 
 async def test_a_fork_has_the_messages_that_its_source_was_given() -> None:
     async with gateway_parts.running() as parts:
-        said = [dict(m, content="short") for m in TURNS]
-        create = responses_api.parse({"input": said, "truncation": "auto"}, CATALOG)
+        text = [dict(m, content="short") for m in TURNS]
+        create = responses_api.parse({"input": text, "truncation": "auto"}, CATALOG)
         with await parts.submission.submit(create, ALICE) as stream:
             gateway_parts.put_answer(parts.broker, parts.requests()[-1], "a", "b", "c", dropped=2)
-            shown = (await gateway_parts.all_events(stream))[-1].response
-        assert shown is not None
-        assert (shown["truncation"], shown["dropped_messages"]) == ("auto", 2)
+            response = (await gateway_parts.all_events(stream))[-1].response
+        assert response is not None
+        assert (response["truncation"], response["dropped_messages"]) == ("auto", 2)
         of = {"response_id": stream.rid, "at": 2}
         with await parts.submission.submit(
             responses_api.parse({"fork": of}, CATALOG), ALICE
         ) as stream:
             request = parts.requests()[-1]
             parts.answer(stream.rid)
-        assert request.messages == said[2:]
+        assert request.messages == text[2:]
         assert request.input == parts.requests()[-2].input
         assert not request.truncate
         assert request.echo["dropped_messages"] == 2

@@ -30,10 +30,10 @@ async def archive(tmp_path: Path) -> AsyncIterator[reader.Reader]:
     engine = database.engine(url, create=True)
     await migration.migrate(engine)
     await engine.dispose()
-    made = reader.open_reader(url)
-    assert made is not None
-    yield made
-    await made.stop()
+    archive_reader = reader.open_reader(url)
+    assert archive_reader is not None
+    yield archive_reader
+    await archive_reader.stop()
 
 
 @contextlib.asynccontextmanager
@@ -42,15 +42,15 @@ async def talking(
 ) -> AsyncIterator[tuple[gateway_parts.Parts, str]]:
     """A gateway, and an empty conversation."""
     async with gateway_parts.running(archive=archive, **more) as parts:
-        made = await parts.conversations.create(OWNER, {}, "", [])
-        yield parts, made.id
+        output = await parts.conversations.create(OWNER, {}, "", [])
+        yield parts, output.id
         ended = {r.rid for kind in (records.End, records.Cancel) for r in parts.tokens(kind)}
         for request in parts.requests():
             if request.rid not in ended:
                 parts.answer(request.rid, "at last")
 
 
-async def asked(parts: gateway_parts.Parts, name: str, text: str, **more: Any) -> str:
+async def submit_turn(parts: gateway_parts.Parts, name: str, text: str, **more: Any) -> str:
     """Submit a turn; its response id."""
     stream = await parts.submission.submit(create(text, conversation=name, **more), ALICE)
     stream.release()
@@ -76,7 +76,7 @@ async def test_a_turn_without_input_continues_the_text_of_the_last_one(
     archive: reader.Reader,
 ) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         parts.answer(first, "Once ", "upon", reason="length")
         await ended(parts, first)
         for nothing in ({}, {"input": ""}):
@@ -94,25 +94,25 @@ async def test_a_turn_without_input_continues_the_text_of_the_last_one(
 
 async def test_a_turn_follows_those_that_ended(archive: reader.Reader) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         parts.answer(first, "first")
-        second = await asked(parts, name, "two", if_busy="queue")
-        found = await parts.conversations.find(name, OWNER)
-        assert found.path() == [first, second]
+        second = await submit_turn(parts, name, "two", if_busy="queue")
+        conversation = await parts.conversations.find(name, OWNER)
+        assert conversation.path() == [first, second]
         [_, request] = parts.requests()
         assert [m["content"] for m in request.messages] == ["one", "first", "two"]
         assert (request.conversation, request.previous) == (name, None)
-        turn = found.nodes[second]
+        turn = conversation.nodes[second]
         assert (turn.parent, turn.until) == (first, request.append_by)
 
 
 async def test_one_that_runs_locks_it(archive: reader.Reader) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
-        with pytest.raises(errors.ApiError) as refused:
-            await asked(parts, name, "two")
-        assert (refused.value.code, refused.value.param) == ("conversation_locked", "conversation")
-        assert first in refused.value.message
+        first = await submit_turn(parts, name, "one")
+        with pytest.raises(errors.ApiError) as error:
+            await submit_turn(parts, name, "two")
+        assert (error.value.code, error.value.param) == ("conversation_locked", "conversation")
+        assert first in error.value.message
         assert len(parts.requests()) == 1
         assert list((await parts.conversations.find(name, OWNER)).nodes) == [first]
 
@@ -121,9 +121,9 @@ async def test_one_that_failed_and_one_that_was_withdrawn_are_passed_over(
     archive: reader.Reader,
 ) -> None:
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         parts.answer(first, "first")
-        failed = await asked(parts, name, "fails", if_busy="queue")
+        failed = await submit_turn(parts, name, "fails", if_busy="queue")
         request = next(r for r in parts.requests() if r.rid == failed)
         gateway_parts.put_answer(parts.broker, request, error=("server_error", "…"))
         await ended(parts, failed)
@@ -162,10 +162,10 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
-    def append(self, topic: str, *given: Any) -> Any:
+    def append(self, topic: str, *arguments: Any) -> Any:
         if topic.startswith("llm.requests"):
             raise log.NotAppended("away")
-        return self._writer.append(topic, *given)
+        return self._writer.append(topic, *arguments)
 
 
 async def test_a_turn_that_was_not_written_gives_its_place_back(archive: reader.Reader) -> None:
@@ -174,32 +174,32 @@ async def test_a_turn_that_was_not_written_gives_its_place_back(archive: reader.
     async with gateway_parts.running(broker, archive=archive, writer=writer) as parts:
         name = (await parts.conversations.create(OWNER, {}, "", [])).id
         with pytest.raises(errors.ApiError) as failed:
-            await asked(parts, name, "one")
+            await submit_turn(parts, name, "one")
         assert failed.value.status == 503
-        found = await parts.conversations.find(name, OWNER)
-        assert (found.head, len(found.nodes)) == (None, 1)
+        conversation = await parts.conversations.find(name, OWNER)
+        assert (conversation.head, len(conversation.nodes)) == (None, 1)
         assert await following(parts, name) == []
 
 
 async def test_nobody_elses_conversation_is_there(archive: reader.Reader) -> None:
     async with talking(archive) as (parts, name):
         for wrong in (name, "conv_x", "resp_x", name[:-1]):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.conversations.find(wrong, access.owner_of(BOB))
-            assert (refused.value.status, refused.value.code) == (404, "conversation_not_found")
+            assert (error.value.status, error.value.code) == (404, "conversation_not_found")
 
 
 async def test_few_may_wait(archive: reader.Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy_turns, "MAX_WAITING", 1)
     async with talking(archive) as (parts, name):
-        first = await asked(parts, name, "one")
+        first = await submit_turn(parts, name, "one")
         other = (await parts.conversations.create(OWNER, {}, "", [])).id
-        second = await asked(parts, other, "one")
-        waits = asyncio.ensure_future(asked(parts, name, "two", if_busy="queue"))
+        second = await submit_turn(parts, other, "one")
+        waits = asyncio.ensure_future(submit_turn(parts, name, "two", if_busy="queue"))
         await asyncio.sleep(0.1)
-        with pytest.raises(errors.ApiError) as refused:
-            await asked(parts, other, "two", if_busy="queue")
-        assert refused.value.status == 429
+        with pytest.raises(errors.ApiError) as error:
+            await submit_turn(parts, other, "two", if_busy="queue")
+        assert error.value.status == 429
         for rid in (first, second):
             parts.answer(rid, "x")
         await asyncio.wait_for(waits, 5)
@@ -208,19 +208,19 @@ async def test_few_may_wait(archive: reader.Reader, monkeypatch: pytest.MonkeyPa
 async def test_one_that_continues_a_response_waits_for_it_or_ends_it() -> None:
     async with gateway_parts.running() as parts:
         first = await parts.submission.submit(create("one"), ALICE)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await parts.submission.submit(create("two", previous_response_id=first.rid), ALICE)
-        assert refused.value.param == "previous_response_id"
-        asked = create("two", previous_response_id=first.rid, if_busy="queue")
-        waits = asyncio.ensure_future(parts.submission.submit(asked, ALICE))
+        assert error.value.param == "previous_response_id"
+        command_ = create("two", previous_response_id=first.rid, if_busy="queue")
+        waits = asyncio.ensure_future(parts.submission.submit(command_, ALICE))
         await asyncio.sleep(0.1)
         assert not waits.done()
         parts.answer(first.rid, "first")
         second = await asyncio.wait_for(waits, 5)
         assert [m["content"] for m in parts.requests()[1].messages] == ["one", "first", "two"]
 
-        asked = create("three", previous_response_id=second.rid, if_busy="interrupt")
-        third = await asyncio.wait_for(parts.submission.submit(asked, ALICE), 5)
+        command_ = create("three", previous_response_id=second.rid, if_busy="interrupt")
+        third = await asyncio.wait_for(parts.submission.submit(command_, ALICE), 5)
         [cancel] = parts.tokens(records.Cancel)
         assert cancel.rid == second.rid
         parts.answer(third.rid, "third")
@@ -259,6 +259,6 @@ async def test_one_key_makes_one_conversation_at_any_gateway(archive: reader.Rea
             assert other.id != name
         await two.conversations.delete(name, OWNER)
         for parts in (one, two):
-            with pytest.raises(errors.ApiError) as gone:
+            with pytest.raises(errors.ApiError) as error:
                 await parts.conversations.create_once(OWNER, "k", {}, "")
-            assert gone.value.code == "conversation_not_found"
+            assert error.value.code == "conversation_not_found"

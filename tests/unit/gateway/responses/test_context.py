@@ -84,8 +84,8 @@ class TestTurns:
             "namespace": "crm",
             "arguments": "{}",
         }
-        thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
-        said = {"type": "message", "content": [{"type": "output_text", "text": "I look."}]}
+        reasoning = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+        text = {"type": "message", "content": [{"type": "output_text", "text": "I look."}]}
         custom = {
             "type": "custom_tool_call",
             "status": "completed",
@@ -95,7 +95,7 @@ class TestTurns:
         }
         cut_short = {**call, "status": "incomplete", "arguments": "{"}
         whole = events.response_object(
-            events.echo(RID, 1, "m"), "incomplete", [thought, said, call, custom, cut_short]
+            events.echo(RID, 1, "m"), "incomplete", [reasoning, text, call, custom, cut_short]
         )
         (message,) = context.with_answer([], whole)
         assert message == {
@@ -123,22 +123,22 @@ class TestTurns:
             "it must have an output"
         )
         assert context.without_open_calls([{**calling("c1"), "cut": True}], {"c1"}) == []
-        only_cut = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
-        assert context.with_answer([user("a")], only_cut) == [{**user("a"), "open": False}]
+        incomplete = events.response_object(events.echo(RID, 1, "m"), "incomplete", [cut_short])
+        assert context.with_answer([user("a")], incomplete) == [{**user("a"), "open": False}]
 
     def test_a_text_of_two_models_is_one_message(self) -> None:
-        said = response("Hel")["output"] + response("lo")["output"]
-        base = events.with_continuation(events.echo(RID, 1, "m"), "small", 1)
-        whole = events.response_object(base, "completed", said)
+        text = response("Hel")["output"] + response("lo")["output"]
+        base = events.continued_by(events.echo(RID, 1, "m"), "small", 1)
+        whole = events.response_object(base, "completed", text)
         assert context.with_answer([user("a")], whole) == [user("a"), answer("Hello")]
 
     @hypothesis.given(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=60))
     def test_trimming_turn_by_turn_or_at_once_is_the_same(self, roles: list[str]) -> None:
         dialogue = [{"role": role, "content": str(i)} for i, role in enumerate(roles)]
-        kept = context.last_turns(dialogue)
-        assert dialogue[len(dialogue) - len(kept) :] == kept
-        assert context.last_turns(kept) == kept
-        assert sum(m["role"] == "assistant" for m in kept) <= context.MAX_TURNS
+        copy = context.last_turns(dialogue)
+        assert dialogue[len(dialogue) - len(copy) :] == copy
+        assert context.last_turns(copy) == copy
+        assert sum(m["role"] == "assistant" for m in copy) <= context.MAX_TURNS
 
     def test_instructions_are_not_inherited(self) -> None:
         request = records.Request(
@@ -174,8 +174,8 @@ class TestCached:
 class Log:
     """A delivery that knows one response."""
 
-    def __init__(self, shown: dict[str, Any], phase: fold.Phase = fold.Phase.DONE) -> None:
-        self.shown, self.phase = shown, phase
+    def __init__(self, output: dict[str, Any], phase: fold.Phase = fold.Phase.DONE) -> None:
+        self.shown, self.phase = output, phase
         self.asked = 0
 
     async def find(self, rid: str, owner: records.Owner) -> delivery.Snapshot:
@@ -203,8 +203,8 @@ class Cached:
         self.turns[rid] = state
 
 
-def resolver(known: Log, cached: Cached | None = None) -> context.Resolver:
-    return context.Resolver(known, cached or Cached(), 8)  # type: ignore[arg-type]
+def resolver(entries: Log, cached: Cached | None = None) -> context.Resolver:
+    return context.Resolver(entries, cached or Cached(), 8)  # type: ignore[arg-type]
 
 
 class TestResolve:
@@ -212,19 +212,19 @@ class TestResolve:
         assert await resolver(Log(response())).resolve(None, ALICE) == context.History([])
 
     async def test_connection_memory_answers_first_and_asks_nobody(self) -> None:
-        known = Log(response())
-        history = await resolver(known).resolve(
+        entries = Log(response())
+        history = await resolver(entries).resolve(
             RID, ALICE, ResponseMemory(RID, context.pack([user("mine")]))
         )
         assert history == context.History([user("mine")], 3)
-        assert known.asked == 0
+        assert entries.asked == 0
 
     async def test_the_log_answers_once_and_then_the_cache(self) -> None:
-        known, cached = Log(response()), Cached()
-        first = await resolver(known, cached).resolve(RID, ALICE)
+        entries, cached = Log(response()), Cached()
+        first = await resolver(entries, cached).resolve(RID, ALICE)
         assert first == context.History([user("a"), answer("yes")], 3)
-        assert await resolver(known, cached).resolve(RID, ALICE) == first
-        assert known.asked == 1
+        assert await resolver(entries, cached).resolve(RID, ALICE) == first
+        assert entries.asked == 1
 
     @pytest.mark.parametrize("status", ["incomplete", "cancelled"])
     async def test_what_was_cut_short_can_be_continued(self, status: str) -> None:
@@ -244,21 +244,21 @@ class TestResolve:
         ids=["failed", "not stored", "somebody else's", "no id", "no such partition"],
     )
     async def test_refused_alike(self, known: Log, owner: records.Owner, rid: str) -> None:
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await resolver(known).resolve(rid, owner)
-        assert refused.value.code == "previous_response_not_found"
+        assert error.value.code == "previous_response_not_found"
 
     async def test_history_that_the_log_lost_is_a_past_that_is_not_found(self) -> None:
         class Lost(Log):
             async def request_of(self, rid: str, owner: records.Owner) -> records.Request:
                 raise log.HistoryLost("gone")
 
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await resolver(Lost(response())).resolve(RID, ALICE)
-        assert refused.value.code == "previous_response_not_found"
+        assert error.value.code == "previous_response_not_found"
 
     async def test_one_that_still_runs_is_said_to_run(self) -> None:
-        with pytest.raises(busy.Busy) as refused:
+        with pytest.raises(busy.Busy) as error:
             await resolver(Log(response(status="in_progress"), fold.Phase.LIVE)).resolve(RID, ALICE)
-        assert (refused.value.rid, refused.value.error.param) == (RID, "previous_response_id")
-        assert "in progress" in refused.value.error.message
+        assert (error.value.rid, error.value.error.param) == (RID, "previous_response_id")
+        assert "in progress" in error.value.error.message

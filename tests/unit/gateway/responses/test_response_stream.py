@@ -33,9 +33,9 @@ def stream_of(
     released: Callable[[response_stream.ResponseStream], None] | None = None,
     **more: Any,
 ) -> response_stream.ResponseStream:
-    taken: Any = Subscription(batches)
+    subscription: Any = Subscription(batches)
     return response_stream.ResponseStream(
-        "resp_1", OWNER, {}, taken, True, released or (lambda _stream: None), **more
+        "resp_1", OWNER, {}, subscription, True, released or (lambda _stream: None), **more
     )
 
 
@@ -67,10 +67,10 @@ async def test_of_a_run_submitted_elsewhere_nothing_is_measured() -> None:
 
 
 async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
-    asked = [{"role": "user", "content": "hi"}]
+    question = [{"role": "user", "content": "hi"}]
     request = records.encode(
         records.Request(
-            "resp_1", records.Owner("i", "s"), "m", asked, records.Sampling(1), {"id": "resp_1"}
+            "resp_1", records.Owner("i", "s"), "m", question, records.Sampling(1), {"id": "resp_1"}
         )
     )
     answer = {
@@ -89,11 +89,11 @@ async def test_only_what_ended_well_is_remembered_with_its_answer() -> None:
     assert well.memory is not None
     assert (well.memory.rid, context.unpack(well.memory.state)) == (
         "resp_1",
-        [*asked, {"role": "assistant", "content": "ho"}],
+        [*question, {"role": "assistant", "content": "ho"}],
     )
     failed = stream_of([[event(final={"status": "failed", "output": []})]], request=request)
     await failed.next_events()
     assert failed.memory is None
-    followed = stream_of([[event(final=answer)]])
-    await followed.next_events()
-    assert followed.memory is None, "a reader that only follows does not know the request"
+    other_stream = stream_of([[event(final=answer)]])
+    await other_stream.next_events()
+    assert other_stream.memory is None, "a reader that only follows does not know the request"

@@ -26,7 +26,7 @@ from tests.unit.gateway.test_app import Service
 
 archive = test_turns.archive
 
-SAID = "Still [1]; not [9]."
+ANSWER_TEXT = "Still [1]; not [9]."
 RIVERS, LAKES = "The Rhine flows north.", "Lakes are still."
 
 
@@ -57,24 +57,24 @@ class World:
         return await self.client.post("/v1/responses", json=body, headers=headers)
 
     async def answer(self, text: Any, **more: Any) -> dict[str, Any]:
-        answered = await self.respond(text, **more)
-        assert answered.status_code == 200, answered.text
-        found: dict[str, Any] = answered.json()
-        return found
+        answer = await self.respond(text, **more)
+        assert answer.status_code == 200, answer.text
+        body: dict[str, Any] = answer.json()
+        return body
 
 
 async def work(service: Service) -> None:
     """Embed, and say the same to every question."""
-    seen = 0
+    position = 0
     while True:
         requests = service.requests()
-        for request in requests[seen:]:
+        for request in requests[position:]:
             if request.embed is None:
-                gateway_parts.put_answer(service.broker, request, SAID[:7], SAID[7:])
+                gateway_parts.put_answer(service.broker, request, ANSWER_TEXT[:7], ANSWER_TEXT[7:])
                 continue
             vectors = [test_vector_stores.vector(each) for each in request.embed.inputs]
             gateway_parts.put_vectors(service.broker, request, *vectors)
-        seen = len(requests)
+        position = len(requests)
         await asyncio.sleep(0.01)
 
 
@@ -94,11 +94,11 @@ async def searching(
                 await test_vector_stores.upload(client, text.encode(), name)
                 for name, text in names.items()
             ]
-            made = await test_vector_stores.post(client, "", {"file_ids": files})
+            store = await test_vector_stores.post(client, "", {"file_ids": files})
             for file in files:
-                done = await test_vector_stores.ended(client, made["id"], file)
+                done = await test_vector_stores.ended(client, store["id"], file)
                 assert done["status"] == "completed"
-            yield World(service, client, made["id"])
+            yield World(service, client, store["id"])
         finally:
             worker.cancel()
 
@@ -122,15 +122,15 @@ async def test_passages_stand_behind_the_question_and_are_cited(
             None,
         )
         part = message["content"][0]
-        assert part["text"] == SAID
-        (cited,) = part["annotations"]
-        assert (cited["filename"], cited["index"]) == ("lakes.txt", SAID.index("["))
+        assert part["text"] == ANSWER_TEXT
+        (citation,) = part["annotations"]
+        assert (citation["filename"], citation["index"]) == ("lakes.txt", ANSWER_TEXT.index("["))
         assert answer["tools"] == [world.tool]
         assert file_search.MEMBER not in answer
         read = await world.client.get(f"/v1/responses/{answer['id']}")
         assert read.json()["output"] == answer["output"]
-        listed = (await world.client.get(f"/v1/responses/{answer['id']}/input_items")).json()
-        assert listed["data"][0]["content"] == [{"type": "input_text", "text": LAKES}]
+        body = (await world.client.get(f"/v1/responses/{answer['id']}/input_items")).json()
+        assert body["data"][0]["content"] == [{"type": "input_text", "text": LAKES}]
 
 
 async def test_results_are_shown_where_they_are_asked_for(keys: gateway_process.Keys) -> None:
@@ -140,9 +140,13 @@ async def test_results_are_shown_where_they_are_asked_for(keys: gateway_process.
             include=["file_search_call.results"],
             tools=[{**world.tool, "max_num_results": 1}],
         )
-        (found,) = answer["output"][0]["results"]
-        assert (found["filename"], found["text"], found["attributes"]) == ("lakes.txt", LAKES, {})
-        assert found["score"] == pytest.approx(1.0)
+        (actual,) = answer["output"][0]["results"]
+        assert (actual["filename"], actual["text"], actual["attributes"]) == (
+            "lakes.txt",
+            LAKES,
+            {},
+        )
+        assert actual["score"] == pytest.approx(1.0)
         assert "[2]" not in world.asked[0].messages[0]["content"].split("numbers.")[1]
 
 
@@ -156,52 +160,55 @@ async def test_later_turns_have_the_dialogue_without_passages_and_search_again(
             world.service.redis.values.clear()
         await world.answer(RIVERS, previous_response_id=first["id"], tools=[])
         plain = world.asked[-1].messages
-        assert [m["content"] for m in plain] == [LAKES, SAID, RIVERS]
+        assert [m["content"] for m in plain] == [LAKES, ANSWER_TEXT, RIVERS]
         await world.answer(RIVERS, previous_response_id=first["id"])
         again = [m["content"] for m in world.asked[-1].messages]
-        assert again[:2] == [LAKES, SAID]
+        assert again[:2] == [LAKES, ANSWER_TEXT]
         assert "[1] rivers.md" in again[2]
-        sent_back = [{"role": "user", "content": LAKES}, *first["output"]]
-        await world.answer([*sent_back, {"role": "user", "content": "And?"}], tools=[])
-        assert [m["content"] for m in world.asked[-1].messages] == [LAKES, SAID, "And?"]
+        history = [{"role": "user", "content": LAKES}, *first["output"]]
+        await world.answer([*history, {"role": "user", "content": "And?"}], tools=[])
+        assert [m["content"] for m in world.asked[-1].messages] == [LAKES, ANSWER_TEXT, "And?"]
 
 
-class Found:
+class FixedSearch:
     """Finds the same for each question."""
 
     async def prompt(
-        self, create: command.Create, asked: FileSearch, messages: Any, _: Principal
+        self, create: command.Create, request: FileSearch, messages: Any, _: Principal
     ) -> passage_prompt.PassagePrompt:
         hit = passage_prompt.Hit("file-1", "a.md", 1.0, LAKES, {})
-        return passage_prompt.with_passages(create, asked, messages, ["q"], [hit])
+        return passage_prompt.with_passages(create, request, messages, ["q"], [hit])
 
 
 @pytest.mark.parametrize("cached", [True, False])
 async def test_turns_of_a_conversation_have_no_passages(
     archive: reader.Reader, cached: bool
 ) -> None:
-    async with test_turns.talking(archive, searching=Found()) as (parts, name):
+    async with test_turns.talking(archive, searching=FixedSearch()) as (parts, name):
         tool = {"type": "file_search", "vector_store_ids": ["vs_1"]}
         body = {"input": LAKES, "conversation": name, "tools": [tool]}
         create = responses_api.parse(body, gateway_parts.CATALOG, searches=True)
         with await parts.submission.submit(create, gateway_parts.ALICE) as stream:
-            parts.answer(stream.rid, SAID)
+            parts.answer(stream.rid, ANSWER_TEXT)
             final = (await gateway_parts.all_events(stream))[-1].response
         assert final is not None
         assert "[1] a.md" in parts.requests()[-1].messages[-1]["content"]
         await parts.settled()
         if not cached:
             parts.redis.values.clear()
-        assert await test_turns.following(parts, name) == [("user", LAKES), ("assistant", SAID)]
-        known = await parts.conversations.find(name, test_turns.OWNER)
-        shown = [item async for item in parts.items.along(known, newest_first=False)]
-        assert [item["type"] for item in shown] == ["message", "file_search_call", "message"]
-        assert shown[1:] == final["output"]
+        assert await test_turns.following(parts, name) == [
+            ("user", LAKES),
+            ("assistant", ANSWER_TEXT),
+        ]
+        conversation = await parts.conversations.find(name, test_turns.OWNER)
+        items = [item async for item in parts.items.along(conversation, newest_first=False)]
+        assert [item["type"] for item in items] == ["message", "file_search_call", "message"]
+        assert items[1:] == final["output"]
         # Its items alone make the same dialogue.
-        nodes = known.path()
+        nodes = conversation.path()
         assert [
-            m["content"] for m in await parts.items.messages(known, nodes, test_turns.OWNER)
-        ] == [LAKES, SAID]
+            m["content"] for m in await parts.items.messages(conversation, nodes, test_turns.OWNER)
+        ] == [LAKES, ANSWER_TEXT]
 
 
 async def test_a_key_stands_for_the_first_answer_whatever_the_store_holds_now(
@@ -210,21 +217,21 @@ async def test_a_key_stands_for_the_first_answer_whatever_the_store_holds_now(
     async with searching(keys) as world:
         key = {"Idempotency-Key": "k"}
         first = await world.answer(LAKES, headers=key)
-        embedded = world.embedded
+        embeddings_before = world.embedded
         await world.client.delete(f"/v1/vector_stores/{world.store}")
-        for forgotten in (False, True):
-            if forgotten:
+        for redis_lost in (False, True):
+            if redis_lost:
                 world.service.redis.values.clear()
             again = await world.answer(LAKES, headers=key)
             assert (again["id"], again["output"]) == (first["id"], first["output"])
-        assert (len(world.asked), world.embedded) == (1, embedded)
+        assert (len(world.asked), world.embedded) == (1, embeddings_before)
         other = await world.respond(RIVERS, headers=key)
         assert (other.status_code, other.json()["error"]["code"]) == (
             409,
             "idempotency_key_reused",
         )
-        gone = await world.respond(LAKES)
-        assert gone.status_code == 404
+        answer = await world.respond(LAKES)
+        assert answer.status_code == 404
 
 
 async def test_a_store_of_another_owner_is_as_an_unknown_one(keys: gateway_process.Keys) -> None:
@@ -246,9 +253,9 @@ async def test_a_database_that_is_away_loses_nothing_and_writes_nothing(
     async with searching(keys, database) as world:
         database.away = True
         for stream in (False, True):
-            refused = await world.respond(LAKES, stream=stream)
-            assert refused.status_code == 503
-            assert refused.json()["error"]["code"] == "service_unavailable"
+            answer = await world.respond(LAKES, stream=stream)
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "service_unavailable"
         assert world.asked == []
         database.away = False
         assert (await world.answer(LAKES))["status"] == "completed"
@@ -256,7 +263,7 @@ async def test_a_database_that_is_away_loses_nothing_and_writes_nothing(
 
 async def test_what_is_not_asked_is_not_searched(keys: gateway_process.Keys) -> None:
     async with searching(keys) as world:
-        embedded = world.embedded
+        embeddings_before = world.embedded
         for more in (
             {"tool_choice": "none"},
             {"input": [{"role": "system", "content": "a"}]},
@@ -266,7 +273,7 @@ async def test_what_is_not_asked_is_not_searched(keys: gateway_process.Keys) -> 
             assert [item["type"] for item in answer["output"]] == ["message"]
             assert answer["output"][0]["content"][0]["annotations"] == []
             assert file_search.MEMBER not in world.asked[-1].echo
-        assert world.embedded == embedded
+        assert world.embedded == embeddings_before
 
 
 async def test_a_search_that_finds_nothing_is_shown_and_changes_no_prompt(
@@ -286,16 +293,16 @@ async def test_a_fork_has_the_passages_of_its_source(keys: gateway_process.Keys)
     async with searching(keys) as world:
         source = await world.answer(LAKES)
         body = {"model": "m", "fork": {"response_id": source["id"], "at": 1}}
-        answered = await world.client.post("/v1/responses", json=body)
-        assert answered.status_code == 200, answered.text
-        fork = answered.json()
+        answer = await world.client.post("/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        fork = answer.json()
         assert world.asked[-1].messages == world.asked[0].messages
         assert [item["type"] for item in fork["output"]] == ["file_search_call", "message"]
         assert [a["filename"] for a in fork["output"][1]["content"][0]["annotations"]] == [
             "lakes.txt"
         ]
         await world.answer("And?", previous_response_id=fork["id"], tools=[])
-        assert [m["content"] for m in world.asked[-1].messages] == [LAKES, SAID, "And?"]
+        assert [m["content"] for m in world.asked[-1].messages] == [LAKES, ANSWER_TEXT, "And?"]
 
 
 async def test_a_socket_searches_too_and_a_stream_that_is_resumed_has_the_same_bytes(
@@ -305,13 +312,13 @@ async def test_a_socket_searches_too_and_a_stream_that_is_resumed_has_the_same_b
         async with world.service.socket() as socket:
             body = {"type": "response.create", "model": "m", "input": LAKES, "tools": [world.tool]}
             await socket.send(json.dumps(body))
-            told: list[dict[str, Any]] = []
-            while not told or told[-1]["type"] != "response.completed":
-                told.append(await test_app.event(socket))
+            reports: list[dict[str, Any]] = []
+            while not reports or reports[-1]["type"] != "response.completed":
+                reports.append(await test_app.event(socket))
             unknown = {**world.tool, "vector_store_ids": ["vs_none"]}
             await socket.send(json.dumps({**body, "tools": [unknown]}))
             assert (await test_app.event(socket))["error"]["code"] == "vector_store_not_found"
-        kinds = [event["type"].removeprefix("response.") for event in told]
+        kinds = [event["type"].removeprefix("response.") for event in reports]
         assert kinds[2:7] == [
             "output_item.added",
             "file_search_call.in_progress",
@@ -320,9 +327,9 @@ async def test_a_socket_searches_too_and_a_stream_that_is_resumed_has_the_same_b
             "output_item.done",
         ]
         assert kinds.index("output_text.annotation.added") == 11
-        rid = told[0]["response"]["id"]
+        rid = reports[0]["response"]["id"]
         for after in (-1, 4, 10, 11):
             params = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
             stream = await world.client.get(f"/v1/responses/{rid}", params=params)
             lines = [line[6:] for line in stream.text.splitlines() if line.startswith("data: {")]
-            assert [json.loads(line) for line in lines] == told[after + 1 :]
+            assert [json.loads(line) for line in lines] == reports[after + 1 :]

@@ -26,7 +26,7 @@ from tests.support import log_contract, memory_log, memory_vectors, metric
 
 ALICE, BOB = records.Owner("i", "alice"), records.Owner("i", "bob")
 TEXT = "\n\n".join(f"{n:03} " * 90 for n in range(300)).encode()
-CUT = vector_stores_api.Chunking(100, 0, static=True)
+CHUNKING = vector_stores_api.Chunking(100, 0, static=True)
 
 
 class Embedder:
@@ -73,7 +73,7 @@ class Gateway:
     def __post_init__(self) -> None:
         broker = self.broker
         self.writer = broker.writer()
-        kept = gateway_files.Files(
+        before = gateway_files.Files(
             self.writer,
             broker.replays(),
             broker.offsets(),
@@ -85,7 +85,7 @@ class Gateway:
             broker.offsets(),
             broker.replays(),
             self.writer,
-            kept,
+            before,
         )
         self.stores = vector_stores.VectorStores(
             self.name,
@@ -123,13 +123,13 @@ class Gateway:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def store(self, owner: records.Owner = ALICE) -> acts.Store:
-        asked = vector_stores_api.StoreFields("", None, None, None)
-        return await self.stores.create(owner, asked)
+        fields = vector_stores_api.StoreFields("", None, None, None)
+        return await self.stores.create(owner, fields)
 
     async def attach(self, store: acts.Store, data: bytes = TEXT) -> acts.File:
-        given = parsed.UploadForm("a.txt", "user_data", "text/plain", data, 5_000)
-        upload = await self.uploads.add(store.owner, given)
-        addition = vector_stores_api.Addition(upload.id, {}, CUT)
+        form = parsed.UploadForm("a.txt", "user_data", "text/plain", data, 5_000)
+        upload = await self.uploads.add(store.owner, form)
+        addition = vector_stores_api.Addition(upload.id, {}, CHUNKING)
         return await self.stores.attach(store, upload, addition)
 
     def passages_of(self, store: acts.Store, file: acts.File) -> int:
@@ -164,7 +164,7 @@ def broker() -> memory_log.MemoryLog:
     return memory_log.MemoryLog("one", 1)
 
 
-def left(broker: memory_log.MemoryLog, topic: str) -> dict[str, bytes | None]:
+def remaining_records(broker: memory_log.MemoryLog, topic: str) -> dict[str, bytes | None]:
     """The last record of each key."""
     return {(r.key or b"").decode(): r.value for r in broker.appended if r.topic == topic}
 
@@ -181,13 +181,13 @@ async def test_another_gateway_goes_on_and_only_what_is_missing_is_embedded(
     async with running(first, second):
         store = await first.store()
         file = await first.attach(store)
-        await log_contract.until(lambda: len(left(broker, topics.PASSAGES)) >= 128, 5)
+        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 5)
         first.embedder.go.clear()  # in one of its batches
         await log_contract.until(lambda: len(first.embedder.asked) >= 2, 5)
         await first.kill()
         await second.stores.catch_up([acts.partition(ALICE)])
         assert second.embedder.asked == []
-        done = len(left(broker, topics.PASSAGES))
+        done = len(remaining_records(broker, topics.PASSAGES))
         second.monotonic += ingestion.TAKEOVER_S + 1
         await second.until_status(store, file, "completed")
         assert sum(count for _, count in second.embedder.asked) == 300 - done < 300
@@ -218,9 +218,9 @@ async def test_a_gateway_that_was_overtaken_erases_nothing(
         one.embedder.go.set()
         after = await one.attach(store, b"words")
         await one.until_status(store, after, "completed")  # so it is done with the first one
-        kept = left(broker, topics.PASSAGES)
-        assert len(kept) == two.passages_of(store, file) + one.passages_of(store, after)
-        assert None not in kept.values()
+        before = remaining_records(broker, topics.PASSAGES)
+        assert len(before) == two.passages_of(store, file) + one.passages_of(store, after)
+        assert None not in before.values()
 
 
 async def test_a_gateway_says_that_it_works_on_a_file(
@@ -260,19 +260,21 @@ async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_o
     one, two = Gateway(broker), Gateway(broker, "g2")
     async with running(one, two):
         store = await one.store()
-        given = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
-        upload = await one.uploads.add(ALICE, given, "k")
-        asked = vector_stores_api.Addition(upload.id, {"n": 1}, CUT)
+        form = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, form, "k")
+        addition = vector_stores_api.Addition(upload.id, {"n": 1}, CHUNKING)
         partition = acts.partition(ALICE)
-        seen = [await each.stores.find(store.id, ALICE) for each in (one, two)]
-        broker.lag(topics.VECTOR_STORES, partition, len(left(broker, topics.VECTOR_STORES)))
+        states = [await each.stores.find(store.id, ALICE) for each in (one, two)]
+        broker.lag(
+            topics.VECTOR_STORES, partition, len(remaining_records(broker, topics.VECTOR_STORES))
+        )
         both = [
-            asyncio.ensure_future(each.stores.attach(known, upload, asked))
-            for each, known in zip((one, two), seen, strict=True)
+            asyncio.ensure_future(each.stores.attach(state, upload, addition))
+            for each, state in zip((one, two), states, strict=True)
         ]
 
         def added() -> list[str]:
-            return [key for key in left(broker, topics.VECTOR_STORES) if ":f:" in key]
+            return [key for key in remaining_records(broker, topics.VECTOR_STORES) if ":f:" in key]
 
         await log_contract.until(lambda: len(added()) == 2, 5)
         broker.catch_up(topics.VECTOR_STORES, partition)
@@ -280,7 +282,9 @@ async def test_a_file_that_two_gateways_add_at_once_is_there_once_and_embedded_o
         assert first.act == second.act
         assert f"{store.id}:f:{first.act.attachment}" == added()[0]
         await one.until_status(store, first, "completed")
-        await log_contract.until(lambda: left(broker, topics.VECTOR_STORES)[added()[1]] is None, 5)
+        await log_contract.until(
+            lambda: remaining_records(broker, topics.VECTOR_STORES)[added()[1]] is None, 5
+        )
         for each in (one, two):
             await each.stores.catch_up([partition])
         assert {key.split(":")[0] for key, _ in [*one.embedder.asked, *two.embedder.asked]} == {
@@ -298,25 +302,25 @@ async def test_a_file_is_added_again_while_it_is_in_progress_and_after_a_failure
     async with running(one):
         one.embedder.go.clear()
         store = await one.store()
-        given = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
-        upload = await one.uploads.add(ALICE, given, "k")
-        asked = vector_stores_api.Addition(upload.id, {}, CUT)
+        form = parsed.UploadForm("a.txt", "user_data", "text/plain", b"words", 5_000)
+        upload = await one.uploads.add(ALICE, form, "k")
+        addition = vector_stores_api.Addition(upload.id, {}, CHUNKING)
 
         async def attach() -> acts.File:
-            return await one.stores.attach(await one.stores.find(store.id, ALICE), upload, asked)
+            return await one.stores.attach(await one.stores.find(store.id, ALICE), upload, addition)
 
-        made = await attach()
+        attachment = await attach()
         await log_contract.until(lambda: len(one.embedder.asked) == 1, 5)
         before = len(broker.appended)
         again = await attach()
-        assert (again.act, again.status) == (made.act, "in_progress")
+        assert (again.act, again.status) == (attachment.act, "in_progress")
         assert len(broker.appended) == before
         one.embedder.fail = errors.invalid_value("input", "no")
         one.embedder.go.set()
-        await one.until_status(store, made, "failed")
+        await one.until_status(store, attachment, "failed")
         one.embedder.fail = None
         retried = await attach()
-        assert retried.act.attachment != made.act.attachment
+        assert retried.act.attachment != attachment.act.attachment
         await one.until_status(store, retried, "completed")
         assert (await attach()).act == retried.act
         now = await one.stores.find(store.id, ALICE)
@@ -364,14 +368,14 @@ async def test_a_file_that_is_taken_out_while_it_is_embedded_leaves_nothing(
     async with running(one):
         store = await one.store()
         file = await one.attach(store)
-        await log_contract.until(lambda: len(left(broker, topics.PASSAGES)) >= 128, 5)
+        await log_contract.until(lambda: len(remaining_records(broker, topics.PASSAGES)) >= 128, 5)
         one.embedder.go.clear()
         await one.stores.detach(store, file)
         one.embedder.go.set()
 
         def nothing() -> bool:
             now = one.stores.at_once(store.id)
-            values = set(left(broker, topics.PASSAGES).values())
+            values = set(remaining_records(broker, topics.PASSAGES).values())
             return now is not None and not now.files and values == {None}
 
         await log_contract.until(nothing, 5)
@@ -387,13 +391,13 @@ async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wro
         store = await first.store()
         add = first.passages.add
 
-        async def erased_meanwhile(given: Sequence[acts.Passage]) -> None:
+        async def erased_meanwhile(batch: Sequence[acts.Passage]) -> None:
             """Its passages are erased before these are written, and the file after."""
             now = await second.stores.find(store.id, ALICE)
             file = next(iter(now.files.values()))
             await second.passages.erase(store.id, file.act.attachment, 300)
-            await add(given)
-            await log_contract.until(lambda: len(first.database.rows) == len(given), 5)
+            await add(batch)
+            await log_contract.until(lambda: len(first.database.rows) == len(batch), 5)
             keys = acts.keys_of_file(store.id, file.act.attachment)
             await second.stores.erase(ALICE, keys)
             await first.stores.catch_up([acts.partition(ALICE)])
@@ -404,7 +408,7 @@ async def test_what_was_written_during_an_erasure_elsewhere_is_erased_by_who_wro
             lambda: (
                 bool(first.database.folded)
                 and not first.database.rows
-                and set(left(broker, topics.PASSAGES).values()) == {None}
+                and set(remaining_records(broker, topics.PASSAGES).values()) == {None}
             ),
             5,
         )
@@ -426,16 +430,16 @@ async def test_an_erasure_that_was_cut_short_goes_on(broker: memory_log.MemoryLo
     async with running(other):
         await other.stores.catch_up([acts.partition(ALICE)])
         await log_contract.until(lambda: not list(other.stores.all_stores()), 5)
-        assert set(left(broker, topics.PASSAGES).values()) == {None}
-        assert set(left(broker, topics.VECTOR_STORES).values()) == {None}
+        assert set(remaining_records(broker, topics.PASSAGES).values()) == {None}
+        assert set(remaining_records(broker, topics.VECTOR_STORES).values()) == {None}
         await log_contract.until(lambda: not first.database.rows, 5)
 
 
 async def test_an_expired_store_loses_its_files(broker: memory_log.MemoryLog) -> None:
     one = Gateway(broker)
     async with running(one):
-        asked = vector_stores_api.StoreFields("", None, None, 1)
-        store = await one.stores.create(ALICE, asked)
+        fields = vector_stores_api.StoreFields("", None, None, 1)
+        store = await one.stores.create(ALICE, fields)
         file = await one.attach(store, b"words")
         await one.until_status(store, file, "completed")
         one.clock = lambda: store.used + 86_399
@@ -459,10 +463,16 @@ async def test_passages_that_belong_to_nothing_are_erased(broker: memory_log.Mem
         stolen = acts.Passage(foreign.id, ALICE, file.act.attachment, 0, "x", "m", vector)
         await one.passages.add([late, stolen])
         await log_contract.until(
-            lambda: [left(broker, topics.PASSAGES)[p.key] for p in (late, stolen)] == [None] * 2, 5
+            lambda: (
+                [remaining_records(broker, topics.PASSAGES)[p.key] for p in (late, stolen)]
+                == [None] * 2
+            ),
+            5,
         )
-        found = await one.passages.search(store, [file.act.attachment, "vsa_gone"], "m", vector, 10)
-        assert [each.text for each in found] == ["words"]
+        actual = await one.passages.search(
+            store, [file.act.attachment, "vsa_gone"], "m", vector, 10
+        )
+        assert [each.text for each in actual] == ["words"]
         assert len(one.database.rows) == 1
 
 
@@ -475,7 +485,7 @@ async def test_a_database_that_was_lost_is_built_again_and_one_that_was_not_is_n
         file = await first.attach(store)
         await first.until_status(store, file, "completed")
         assert len(await first.passages.texts(store, file.act.attachment)) == 300
-    rows, folded = dict(first.database.rows), first.database.folded
+    rows, positions = dict(first.database.rows), first.database.folded
     again = Gateway(broker, "g2", database=first.database)
     lost = Gateway(broker, "g3")
     async with running(again, lost):
@@ -483,7 +493,7 @@ async def test_a_database_that_was_lost_is_built_again_and_one_that_was_not_is_n
             await lost.passages.texts(store, file.act.attachment)
         )
     assert lost.database.rows == rows
-    assert again.database.folded == folded  # nothing was read again
+    assert again.database.folded == positions  # nothing was read again
     assert again.embedder.asked == lost.embedder.asked == []
 
 
@@ -500,16 +510,16 @@ async def test_a_search_waits_until_all_is_folded(
     broker.lag(topics.PASSAGES, partition, 0)
     async with running(other):
         await other.until_status(store, file, "completed")
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await other.passages.texts(store, file.act.attachment)
-        assert refused.value.status == 503
+        assert error.value.status == 503
         monkeypatch.setattr(passages, "CAUGHT_UP_S", 5.0)
         attachments = [file.act.attachment]
         vector = struct.pack("<2f", 1.0, 2.0)
-        asked = asyncio.ensure_future(other.passages.search(store, attachments, "m", vector, 3))
+        task = asyncio.ensure_future(other.passages.search(store, attachments, "m", vector, 3))
         await asyncio.sleep(0.05)
         broker.catch_up(topics.PASSAGES, partition)
-        assert [each.text for each in await asked] == ["words"]
+        assert [each.text for each in await task] == ["words"]
 
 
 async def test_garbage_is_no_passage_and_no_store(broker: memory_log.MemoryLog) -> None:
@@ -536,7 +546,7 @@ async def test_a_row_that_the_database_refuses_holds_back_no_other(
     monkeypatch.setattr(passages, "RETRY_S", 0.01)
     one = Gateway(broker)
     one.database.refused = {"odd"}
-    refused = metric.value("tailrace_passages_refused_total")
+    error = metric.value("tailrace_passages_refused_total")
     async with running(one):
         store = await one.store()
         odd = await one.attach(store, b"odd")
@@ -544,9 +554,9 @@ async def test_a_row_that_the_database_refuses_holds_back_no_other(
         for file in (odd, plain):
             await one.until_status(store, file, "completed")
         names = [odd.act.attachment, plain.act.attachment]
-        found = await one.passages.search(store, names, "m", struct.pack("<2f", 1, 5), 9)
-        assert [each.text for each in found] == ["words"]
-    assert metric.value("tailrace_passages_refused_total") == refused + 1
+        actual = await one.passages.search(store, names, "m", struct.pack("<2f", 1, 5), 9)
+        assert [each.text for each in actual] == ["words"]
+    assert metric.value("tailrace_passages_refused_total") == error + 1
 
 
 async def test_a_database_that_takes_no_row_at_all_is_waited_for(
@@ -554,13 +564,13 @@ async def test_a_database_that_takes_no_row_at_all_is_waited_for(
 ) -> None:
     monkeypatch.setattr(passages, "RETRY_S", 0.01)
     one = Gateway(broker)
-    refused = metric.value("tailrace_passages_refused_total")
+    error = metric.value("tailrace_passages_refused_total")
     async with running(one):
         store = await one.store()
         one.database.full = True
         file = await one.attach(store, b"words")
-        await log_contract.until(lambda: bool(left(broker, topics.PASSAGES)), 5)
+        await log_contract.until(lambda: bool(remaining_records(broker, topics.PASSAGES)), 5)
         await log_contract.until(lambda: one.database.attempts > 2, 5)
         one.database.full = False
         assert await one.passages.numbers(store, file.act.attachment, "m") == {0}
-    assert metric.value("tailrace_passages_refused_total") == refused
+    assert metric.value("tailrace_passages_refused_total") == error

@@ -34,44 +34,44 @@ async def upload(
         "/v1/files", data={"purpose": "user_data", **fields}, files={"file": (name, data)}
     )
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def user(*content: dict[str, Any]) -> dict[str, Any]:
     return {"input": [{"role": "user", "content": list(content)}]}
 
 
-async def asked(
+async def post_and_request(
     service: Service, client: httpx.AsyncClient, body: dict[str, Any]
 ) -> records.Request:
     """The request record that a body makes."""
     before = len(service.requests())
     path = "/v1/chat/completions" if "messages" in body else "/v1/responses"
-    posted = asyncio.ensure_future(client.post(path, json=body))
-    await log_contract.until(lambda: len(service.requests()) > before or posted.done(), 5)
-    if posted.done():
-        raise AssertionError((await posted).text)
+    task = asyncio.ensure_future(client.post(path, json=body))
+    await log_contract.until(lambda: len(service.requests()) > before or task.done(), 5)
+    if task.done():
+        raise AssertionError((await task).text)
     request = service.requests()[-1]
     service.answer(request, "ok")
-    assert (await posted).status_code == 200
+    assert (await task).status_code == 200
     return request
 
 
 async def test_a_file_is_there_as_it_was_sent(keys: gateway_process.Keys) -> None:
     async with serving(keys) as service, service.client() as client:
-        made = await upload(client, LARGE, "photo.png", purpose="vision")
-        assert made["object"] == "file"
-        assert made["id"].startswith("file-")
-        assert (made["bytes"], made["filename"], made["purpose"], made["status"]) == (
+        file = await upload(client, LARGE, "photo.png", purpose="vision")
+        assert file["object"] == "file"
+        assert file["id"].startswith("file-")
+        assert (file["bytes"], file["filename"], file["purpose"], file["status"]) == (
             len(LARGE),
             "photo.png",
             "vision",
             "processed",
         )
-        assert made["expires_at"] - made["created_at"] == topics.UPLOAD_S
-        assert (await client.get(f"/v1/files/{made['id']}")).json() == made
-        content = await client.get(f"/v1/files/{made['id']}/content")
+        assert file["expires_at"] - file["created_at"] == topics.UPLOAD_S
+        assert (await client.get(f"/v1/files/{file['id']}")).json() == file
+        content = await client.get(f"/v1/files/{file['id']}/content")
         assert content.content == LARGE
         assert content.headers["x-content-type-options"] == "nosniff"
         assert content.headers["content-disposition"].startswith("attachment")
@@ -80,16 +80,16 @@ async def test_a_file_is_there_as_it_was_sent(keys: gateway_process.Keys) -> Non
 
 async def test_lists_are_paged_and_the_callers_own(keys: gateway_process.Keys) -> None:
     async with serving(keys) as service, service.client() as client, service.client("bob") as bob:
-        made = [(await upload(client, f"{n}".encode()))["id"] for n in range(4)]
-        seen = (await upload(client, PICTURE, purpose="vision"))["id"]
+        file_id = [(await upload(client, f"{n}".encode()))["id"] for n in range(4)]
+        image_id = (await upload(client, PICTURE, purpose="vision"))["id"]
         await upload(bob)
         everything = (await client.get("/v1/files")).json()
-        assert [each["id"] for each in everything["data"]] == [seen, *made[::-1]]
+        assert [each["id"] for each in everything["data"]] == [image_id, *file_id[::-1]]
         query: dict[str, Any] = {"purpose": "user_data", "order": "asc", "limit": 3}
         first = (await client.get("/v1/files", params=query)).json()
-        assert ([each["id"] for each in first["data"]], first["has_more"]) == (made[:3], True)
+        assert ([each["id"] for each in first["data"]], first["has_more"]) == (file_id[:3], True)
         rest = (await client.get("/v1/files", params={**query, "after": first["last_id"]})).json()
-        assert ([each["id"] for each in rest["data"]], rest["has_more"]) == (made[3:], False)
+        assert ([each["id"] for each in rest["data"]], rest["has_more"]) == (file_id[3:], False)
         assert (await client.get("/v1/files", params={"limit": 0})).status_code == 400
 
 
@@ -97,10 +97,10 @@ async def test_another_users_file_is_as_unknown_as_an_unknown_one(
     keys: gateway_process.Keys,
 ) -> None:
     async with serving(keys) as service, service.client() as alice, service.client("bob") as bob:
-        made = (await upload(alice))["id"]
-        unknown = made[:-4] + "AAAA"
+        file_id = (await upload(alice))["id"]
+        unknown = file_id[:-4] + "AAAA"
         answers = []
-        for name in (made, unknown):
+        for name in (file_id, unknown):
             for method, path in (
                 ("GET", f"/v1/files/{name}"),
                 ("GET", f"/v1/files/{name}/content"),
@@ -113,7 +113,7 @@ async def test_another_users_file_is_as_unknown_as_an_unknown_one(
             answers.append((answer.status_code, answer.text.replace(name, "ID")))
         assert answers[:4] == answers[4:]
         assert [status for status, _ in answers[:4]] == [404, 404, 404, 400]
-        assert (await alice.get(f"/v1/files/{made}")).status_code == 200
+        assert (await alice.get(f"/v1/files/{file_id}")).status_code == 200
         assert service.requests() == []
 
 
@@ -127,27 +127,29 @@ async def test_a_deleted_file_is_gone_on_every_gateway_at_once(
         one.client() as here,
         other.client() as there,
     ):
-        made = (await upload(here))["id"]
-        assert (await there.get(f"/v1/files/{made}")).status_code == 200
-        deleted = (await there.delete(f"/v1/files/{made}")).json()
-        assert deleted == {"id": made, "object": "file", "deleted": True}
-        assert (await here.get(f"/v1/files/{made}")).status_code == 404
+        file_id = (await upload(here))["id"]
+        assert (await there.get(f"/v1/files/{file_id}")).status_code == 200
+        body = (await there.delete(f"/v1/files/{file_id}")).json()
+        assert body == {"id": file_id, "object": "file", "deleted": True}
+        assert (await here.get(f"/v1/files/{file_id}")).status_code == 404
         assert (await here.get("/v1/files")).json()["data"] == []
-        assert (await there.delete(f"/v1/files/{made}")).status_code == 404
+        assert (await there.delete(f"/v1/files/{file_id}")).status_code == 404
 
 
 async def test_a_request_shows_an_uploaded_image_as_one_of_its_own(
     keys: gateway_process.Keys,
 ) -> None:
     async with serving(keys, TAILRACE_RECORDS_VERSION="2") as service, service.client() as client:
-        made = (await upload(client, LARGE, "a.png", purpose="vision"))["id"]
-        written = len(service.broker.appended)
-        by_id = {"type": "input_image", "file_id": made, "detail": "low"}
-        request = await asked(service, client, user({"type": "input_text", "text": "What?"}, by_id))
+        file_id = (await upload(client, LARGE, "a.png", purpose="vision"))["id"]
+        count_before = len(service.broker.appended)
+        by_id = {"type": "input_image", "file_id": file_id, "detail": "low"}
+        request = await post_and_request(
+            service, client, user({"type": "input_text", "text": "What?"}, by_id)
+        )
         (part,) = images.parts(request.messages)
         assert part["sha256"] == files.digest(LARGE)
         assert part["detail"] == "low"
-        chunks = [r for r in service.broker.appended[written:] if r.topic == topics.FILES]
+        chunks = [r for r in service.broker.appended[count_before:] if r.topic == topics.FILES]
         assert chunks == []  # the chunks of the upload are named
         place = files.parse_place(part["file"])
         assert await log_files.read(service.broker.replays(), part["sha256"], place) == LARGE
@@ -159,32 +161,32 @@ async def test_a_request_shows_an_uploaded_image_as_one_of_its_own(
 @pytest.mark.parametrize("api", ["responses", "chat"])
 async def test_a_request_tells_an_uploaded_text(keys: gateway_process.Keys, api: str) -> None:
     async with serving(keys) as service, service.client() as client:
-        made = (await upload(client))["id"]
+        file_id = (await upload(client))["id"]
         text = {"type": "input_text" if api == "responses" else "text", "text": "Sum up:"}
         if api == "responses":
-            body = user(text, {"type": "input_file", "file_id": made})
+            body = user(text, {"type": "input_file", "file_id": file_id})
         else:
-            named = {"type": "file", "file": {"file_id": made}}
-            body = {"messages": [{"role": "user", "content": [text, named]}]}
-        request = await asked(service, client, body)
+            file_part = {"type": "file", "file": {"file_id": file_id}}
+            body = {"messages": [{"role": "user", "content": [text, file_part]}]}
+        request = await post_and_request(service, client, body)
         told = "Sum up:File notes.md:\nGröße: 5\n\n"
         assert request.messages == [{"role": "user", "content": told}]
-        said, of_file = request.input[0]["content"]
-        assert said == {"type": "input_text", "text": "Sum up:"}
+        text_part, of_file = request.input[0]["content"]
+        assert text_part == {"type": "input_text", "text": "Sum up:"}
         whole = "File notes.md:\nGröße: 5\n\n"
         assert of_file == {"type": "input_text", "text": whole, "filename": "notes.md"}
 
 
 async def test_a_tool_may_answer_with_a_file(keys: gateway_process.Keys) -> None:
     async with serving(keys, TAILRACE_RECORDS_VERSION="2") as service, service.client() as client:
-        made = (await upload(client))["id"]
+        file_id = (await upload(client))["id"]
         call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
         output = {
             "type": "function_call_output",
             "call_id": "c",
-            "output": [{"type": "input_file", "file_id": made}],
+            "output": [{"type": "input_file", "file_id": file_id}],
         }
-        request = await asked(service, client, {"input": [call, output]})
+        request = await post_and_request(service, client, {"input": [call, output]})
         assert request.messages[-1]["content"] == "File notes.md:\nGröße: 5\n\n"
 
 
@@ -192,11 +194,11 @@ async def test_files_that_cannot_be_shown_are_refused_by_place(
     keys: gateway_process.Keys,
 ) -> None:
     async with serving(keys) as service, service.client() as client:
-        made = (await upload(client))["id"]
+        file_id = (await upload(client))["id"]
         for part, message in (
-            ({"type": "input_image", "file_id": made}, "no image"),
+            ({"type": "input_image", "file_id": file_id}, "no image"),
             ({"type": "input_file", "file_id": "file-x"}, "not found"),
-            ({"type": "input_file", "file_id": "resp_" + made[5:]}, "not found"),
+            ({"type": "input_file", "file_id": "resp_" + file_id[5:]}, "not found"),
         ):
             answer = await client.post("/v1/responses", json=user(part))
             error = answer.json()["error"]
@@ -207,8 +209,8 @@ async def test_files_that_cannot_be_shown_are_refused_by_place(
 
 async def test_the_texts_of_files_fit_into_a_record(keys: gateway_process.Keys) -> None:
     async with serving(keys) as service, service.client() as client:
-        made = (await upload(client, b"x" * 200_000))["id"]
-        body = user(*[{"type": "input_file", "file_id": made}] * 6)
+        file_id = (await upload(client, b"x" * 200_000))["id"]
+        body = user(*[{"type": "input_file", "file_id": file_id}] * 6)
         answer = await client.post("/v1/responses", json=body)
         assert answer.status_code == 400
         many = [(await upload(client, f"{n}".encode()))["id"] for n in range(33)]
@@ -220,9 +222,9 @@ async def test_the_texts_of_files_fit_into_a_record(keys: gateway_process.Keys) 
 
 async def test_a_socket_names_files_too(keys: gateway_process.Keys) -> None:
     async with serving(keys, TAILRACE_RECORDS_VERSION="2") as service, service.client() as client:
-        made = (await upload(client, LARGE, "a.png"))["id"]
+        file_id = (await upload(client, LARGE, "a.png"))["id"]
         async with service.socket() as socket:
-            body = user({"type": "input_image", "file_id": made})
+            body = user({"type": "input_image", "file_id": file_id})
             await socket.send(json.dumps({"type": "response.create", **body}))
             request = await service.asked()
             assert [p["sha256"] for p in images.parts(request.messages)] == [files.digest(LARGE)]
@@ -244,8 +246,8 @@ async def test_forms_that_are_none_leave_nothing(
         answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == status
         assert answer.json()["error"]["type"] == "invalid_request_error"
-        written = {r.topic for r in service.broker.appended}
-        assert not written & {topics.FILES, topics.UPLOADS}
+        topics_before = {r.topic for r in service.broker.appended}
+        assert not topics_before & {topics.FILES, topics.UPLOADS}
 
 
 async def test_an_idempotency_key_makes_an_upload_that_may_be_sent_again(
@@ -261,19 +263,19 @@ async def test_an_idempotency_key_makes_an_upload_that_may_be_sent_again(
                 headers={"Idempotency-Key": key},
             )
 
-        made, again, other = [await post(key) for key in ("a", "a", "b")]
-        assert made.status_code == 200
-        assert made.json() == again.json()
-        assert made.json()["id"] != other.json()["id"]
+        first, again, other = [await post(key) for key in ("a", "a", "b")]
+        assert first.status_code == 200
+        assert first.json() == again.json()
+        assert first.json()["id"] != other.json()["id"]
         assert len((await client.get("/v1/files")).json()["data"]) == 2
-        reused = await post("a", b"other")
-        assert (reused.status_code, reused.json()["error"]["code"]) == (
+        error = await post("a", b"other")
+        assert (error.status_code, error.json()["error"]["code"]) == (
             409,
             "idempotency_key_reused",
         )
-        assert reused.headers["x-should-retry"] == "false"
+        assert error.headers["x-should-retry"] == "false"
         assert (await post("k" * 513)).json()["error"]["param"] == "Idempotency-Key"
-        await client.delete(f"/v1/files/{made.json()['id']}")
+        await client.delete(f"/v1/files/{first.json()['id']}")
         assert (await post("a")).json()["error"]["code"] == "file_deleted"
 
 
@@ -283,8 +285,8 @@ async def test_one_user_has_so_many_and_another_one_still_may(
     monkeypatch.setattr(gateway_uploads, "MAX_FILES", 2)
     async with serving(keys) as service, service.client() as client, service.client("bob") as bob:
         for n in range(2):
-            made = await upload(client, f"{n}".encode())
-        await client.delete(f"/v1/files/{made['id']}")  # its chunks are in the log all the same
+            file = await upload(client, f"{n}".encode())
+        await client.delete(f"/v1/files/{file['id']}")  # its chunks are in the log all the same
         answer = await client.post(
             "/v1/files", data={"purpose": "vision"}, files={"file": ("a", b"x")}
         )

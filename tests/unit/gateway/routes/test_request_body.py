@@ -34,13 +34,13 @@ LAST = {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def test_the_parts_are_one_object_and_count_for_the_account() -> None:
-    kept = kept_bytes.KeptBytes(100)
-    with kept.account("alice") as account:
+    budget = kept_bytes.KeptBytes(100)
+    with budget.account("alice") as account:
         body = await request_body.receive(request(b'{"a":', b"1}", end=LAST), 7, account)
         assert await request_body.parse_body(body, dict) == {"a": 1}
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await request_body.receive(request(b"x" * 101, end=LAST), 1000, account)
-        assert refused.value.status == 429
+        assert error.value.status == 429
 
 
 @cases.each(
@@ -55,18 +55,18 @@ async def test_the_parts_are_one_object_and_count_for_the_account() -> None:
     ids=["too large", "too large by its head", "left", "no object", "no JSON"],
 )
 async def test_what_is_refused(sent: Any, status: int, code: str | None) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         await request_body.read(sent(), 7)
-    assert refused.value.status == status
-    assert code in (None, refused.value.code)
+    assert error.value.status == status
+    assert code in (None, error.value.code)
 
 
 async def test_a_body_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Symptom: a sign-in without its end kept its connection for as long as the client liked."""
     monkeypatch.setattr(request_body, "DEADLINE_S", 0.01)
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         await asyncio.wait_for(request_body.read(request(b"{"), 7), 5)
-    assert refused.value.code == "request_timeout"
+    assert error.value.code == "request_timeout"
 
 
 IMAGE = b'"data:image/png;base64,' + b"A" * 600 + b'"'
@@ -81,11 +81,11 @@ IMAGE = b'"data:image/png;base64,' + b"A" * 600 + b'"'
     ],
 )
 async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None:
-    sent = request(body, end=LAST)
-    assert await request_body.receive(sent, 100, for_images=2_000) == body
-    with pytest.raises(errors.ApiError) as refused:
+    payload = request(body, end=LAST)
+    assert await request_body.receive(payload, 100, for_images=2_000) == body
+    with pytest.raises(errors.ApiError) as error:
         await request_body.receive(request(body, end=LAST), 100)
-    assert refused.value.status == 413
+    assert error.value.status == 413
 
 
 @cases.each(
@@ -102,10 +102,10 @@ async def test_images_may_be_larger_than_the_rest_of_a_body(body: bytes) -> None
 )
 async def test_nothing_but_images_may(body: bytes) -> None:
     """A body of objects costs many times its bytes."""
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         await request_body.receive(request(body, end=LAST), 100, for_images=2_000)
-    assert refused.value.status == 413
-    assert "without its images" in refused.value.message
+    assert error.value.status == 413
+    assert "without its images" in error.value.message
 
 
 def test_only_the_first_images_are_looked_for() -> None:
@@ -129,13 +129,13 @@ async def test_a_large_body_is_read_in_a_thread() -> None:
 @pytest.mark.parametrize("announced", ["", "1000"])
 async def test_what_is_beyond_the_limit_counts_as_often_as_it_is_held(announced: str) -> None:
     body = b'"data:' + b"A" * 993 + b'"'
-    kept = kept_bytes.KeptBytes(100 + request_body.WEIGHT * 900)
+    budget = kept_bytes.KeptBytes(100 + request_body.WEIGHT * 900)
     parts = (body[:50], body[50:300], body[300:])
-    with kept.account("alice") as account:
-        sent = request(*parts, length=announced, end=LAST)
-        assert await request_body.receive(sent, 100, account, for_images=2_000) == body
+    with budget.account("alice") as account:
+        payload = request(*parts, length=announced, end=LAST)
+        assert await request_body.receive(payload, 100, account, for_images=2_000) == body
         assert account.size == 100 + request_body.WEIGHT * 900
         again = request(length=announced or "101", end=LAST)
-        with pytest.raises(errors.ApiError) as refused:
+        with pytest.raises(errors.ApiError) as error:
             await request_body.receive(again, 100, account, for_images=2_000)
-        assert refused.value.status == 429
+        assert error.value.status == 429

@@ -13,7 +13,7 @@ from tests.support import cases
 ITEMS = [{"id": f"msg_{i}"} for i in range(30)]
 
 
-def shown(*args: Any) -> list[str]:
+def page_ids(*args: Any) -> list[str]:
     return [item["id"] for item in responses.list_page(ITEMS, *args)["data"]]
 
 
@@ -21,12 +21,12 @@ def test_newest_first_twenty_at_a_time() -> None:
     page = responses.list_page(ITEMS, None, None, None)
     assert [i["id"] for i in page["data"]] == [f"msg_{i}" for i in range(29, 9, -1)]
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("msg_29", "msg_10", True)
-    assert shown(None, None, "msg_10") == [f"msg_{i}" for i in range(9, -1, -1)]
+    assert page_ids(None, None, "msg_10") == [f"msg_{i}" for i in range(9, -1, -1)]
 
 
 def test_oldest_first() -> None:
-    assert shown("2", "asc", None) == ["msg_0", "msg_1"]
-    assert shown("2", "asc", "msg_28") == ["msg_29"]
+    assert page_ids("2", "asc", None) == ["msg_0", "msg_1"]
+    assert page_ids("2", "asc", "msg_28") == ["msg_29"]
 
 
 def test_an_empty_list() -> None:
@@ -53,6 +53,6 @@ def test_an_empty_list() -> None:
     ],
 )
 def test_refused(args: Any, param: str) -> None:
-    with pytest.raises(errors.ApiError) as refused:
+    with pytest.raises(errors.ApiError) as error:
         responses.list_page(ITEMS, *args)
-    assert refused.value.param == param
+    assert error.value.param == param

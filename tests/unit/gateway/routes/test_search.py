@@ -31,7 +31,7 @@ def name(n: int) -> str:
     return ids.mint(address, n.to_bytes(11, "big"), conversations.PREFIX)
 
 
-async def filled(folder: Path) -> tuple[str, history.History]:
+async def archive_of(folder: Path) -> tuple[str, history.History]:
     """An archive with three conversations and a turn in the first."""
     url = f"sqlite:///{folder / 'archive.sqlite3'}"
     engine = database.engine(url, create=True)
@@ -67,7 +67,7 @@ async def searching(
 async def test_the_answer_is_a_page_of_conversations(
     keys: gateway_process.Keys, tmp_path: Path
 ) -> None:
-    url, whole = await filled(tmp_path)
+    url, whole = await archive_of(tmp_path)
     async with searching(keys, url) as (alice, bob):
         assert (await alice.get("/config.json")).json()["searches"] is True
         answer = await alice.get(PATH, params={"q": "rain cl"})
@@ -104,8 +104,11 @@ async def test_the_answer_is_a_page_of_conversations(
             "q=x&after=%00": "after",
             f"q=x&after={name(9)}": "after",
         }.items():
-            refused = await alice.get(f"{PATH}?{query}")
-            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), query
+            http_answer = await alice.get(f"{PATH}?{query}")
+            assert (http_answer.status_code, http_answer.json()["error"]["param"]) == (
+                400,
+                param,
+            ), query
         assert (await alice.get(PATH, params={"q": "x" * 256})).status_code == 200
         assert (await bob.get(f"{PATH}?q=x&after={name(1)}")).status_code == 400
 
@@ -113,7 +116,7 @@ async def test_the_answer_is_a_page_of_conversations(
 async def test_it_counts_as_a_request_and_needs_an_archive(
     keys: gateway_process.Keys, tmp_path: Path
 ) -> None:
-    url, _ = await filled(tmp_path)
+    url, _ = await archive_of(tmp_path)
     limits = '{"requests_burst":2,"requests_rate":0.001}'
     async with searching(keys, url, limits) as (alice, bob):
         statuses = [(await alice.get(f"{PATH}?q=rain")).status_code for _ in range(3)]

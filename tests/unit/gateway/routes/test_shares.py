@@ -57,8 +57,8 @@ async def talk(client: httpx.AsyncClient, *questions: str) -> str:
 async def shared(client: httpx.AsyncClient, name: str, **body: Any) -> dict[str, Any]:
     answer = await client.post(f"/v1/conversations/{name}/share", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    answer_body: dict[str, Any] = answer.json()
+    return answer_body
 
 
 async def test_anybody_reads_it_and_learns_nothing_else(
@@ -68,19 +68,19 @@ async def test_anybody_reads_it_and_learns_nothing_else(
         name = await talk(alice, "why does it rain?")
         empty = await alice.post(f"/v1/conversations/{name}/share")
         assert empty.status_code == 200, "a body is not needed"
-        made = await shared(alice, name, expires_in=60)
-        assert made["object"] == "conversation.share"
-        assert (made["conversation_id"], made["title"]) == (name, "Rain")
-        assert made["url_path"] == f"/s/{made['token']}"
-        assert made["expires_at"] == made["created_at"] + 60
-        listed = (await alice.get(f"/v1/conversations/{name}/shares")).json()["data"]
-        assert listed == [made, empty.json()], "the token is shown again"
-        answer = await stranger.get(f"/v1/shared/{made['token']}")
+        share = await shared(alice, name, expires_in=60)
+        assert share["object"] == "conversation.share"
+        assert (share["conversation_id"], share["title"]) == (name, "Rain")
+        assert share["url_path"] == f"/s/{share['token']}"
+        assert share["expires_at"] == share["created_at"] + 60
+        listing = (await alice.get(f"/v1/conversations/{name}/shares")).json()["data"]
+        assert listing == [share, empty.json()], "the token is shown again"
+        answer = await stranger.get(f"/v1/shared/{share['token']}")
         assert answer.json() == {
             "object": "conversation.shared",
             "title": "Rain",
-            "created_at": made["created_at"],
-            "expires_at": made["expires_at"],
+            "created_at": share["created_at"],
+            "expires_at": share["expires_at"],
             "data": [{"role": "user", "text": "why does it rain?"}],
             "has_more": False,
             "next": None,
@@ -99,8 +99,8 @@ async def test_whatever_shows_nothing_is_told_alike(
         revoked, orphan = await shared(alice, name), await shared(alice, other)
         alive = await shared(alice, name)
         one = f"/v1/conversations/{name}/shares/{revoked['id']}"
-        gone = await alice.delete(one)
-        assert gone.json() == {
+        deletion = await alice.delete(one)
+        assert deletion.json() == {
             "id": revoked["id"],
             "object": "conversation.share.deleted",
             "deleted": True,
@@ -150,17 +150,17 @@ async def test_only_the_owner_shares_and_revokes(
         service.client(scopes=["read"]) as reader,
     ):
         name = await talk(alice, "one")
-        made = await shared(alice, name)
+        share = await shared(alice, name)
         one = f"/v1/conversations/{name}"
         for client, status in ((bob, 404), (stranger, 401)):
             assert (await client.post(f"{one}/share")).status_code == status
             assert (await client.get(f"{one}/shares")).status_code == status
-            assert (await client.delete(f"{one}/shares/{made['id']}")).status_code == status
+            assert (await client.delete(f"{one}/shares/{share['id']}")).status_code == status
         assert (await reader.post(f"{one}/share")).status_code == 403
         assert (await reader.get(f"{one}/shares")).status_code == 200
         foreign = {"origin": "https://evil.test"}
         assert (await alice.post(f"{one}/share", headers=foreign)).status_code == 403
-        assert (await stranger.get(f"/v1/shared/{made['token']}")).status_code == 200
+        assert (await stranger.get(f"/v1/shared/{share['token']}")).status_code == 200
 
 
 async def test_a_bad_body_or_place_is_refused_by_name(
@@ -185,10 +185,10 @@ async def test_a_bad_body_or_place_is_refused_by_name(
 async def test_an_address_has_a_rate(keys: gateway_process.Keys, tmp_path: Path) -> None:
     limits = '{"reads_burst":2,"reads_rate":0.001}'
     async with offering(keys, tmp_path, limits) as (_, stranger):
-        found = [await stranger.get("/v1/shared/x") for _ in range(3)]
-        assert [each.status_code for each in found] == [404, 404, 429]
-        assert int(found[-1].headers["retry-after"]) > 1
-        assert found[-1].headers["cache-control"] == "no-store"
+        answer = [await stranger.get("/v1/shared/x") for _ in range(3)]
+        assert [each.status_code for each in answer] == [404, 404, 429]
+        assert int(answer[-1].headers["retry-after"]) > 1
+        assert answer[-1].headers["cache-control"] == "no-store"
 
 
 async def test_so_many_are_read_at_once(
@@ -199,18 +199,18 @@ async def test_so_many_are_read_at_once(
     async with offering(keys, tmp_path) as (service, stranger), service.client() as alice:
         token = (await shared(alice, await talk(alice, "one")))["token"]
         links = service.gateway.conversations.links
-        read, held, begun = links.read, asyncio.Event(), asyncio.Event()
+        read, release, started = links.read, asyncio.Event(), asyncio.Event()
 
-        async def slow(*given: Any) -> Any:
-            begun.set()
-            await held.wait()
-            return await read(*given)
+        async def slow(*arguments: Any) -> Any:
+            started.set()
+            await release.wait()
+            return await read(*arguments)
 
         monkeypatch.setattr(links, "read", slow)
         first = asyncio.create_task(stranger.get(f"/v1/shared/{token}"))
-        await begun.wait()
+        await started.wait()
         assert (await stranger.get(f"/v1/shared/{token}")).status_code == 429
-        held.set()
+        release.set()
         assert (await first).status_code == 200
         assert (await stranger.get(f"/v1/shared/{token}")).status_code == 200
 

@@ -34,20 +34,20 @@ def vector(text: str | list[int]) -> bytes:
     return struct.pack(f"<{len(counts)}f", *counts)
 
 
-async def work(service: Service, refused: tuple[str, str] | None) -> None:
+async def work(service: Service, error: tuple[str, str] | None) -> None:
     """Answer every request for embeddings."""
-    seen = 0
+    position = 0
     while True:
         requests = service.requests()
-        for request in requests[seen:]:
+        for request in requests[position:]:
             assert request.embed is not None
             gateway_parts.put_vectors(
                 service.broker,
                 request,
-                *(() if refused else (vector(each) for each in request.embed.inputs)),
-                error=refused,
+                *(() if error else (vector(each) for each in request.embed.inputs)),
+                error=error,
             )
-        seen = len(requests)
+        position = len(requests)
         await asyncio.sleep(0.01)
 
 
@@ -67,13 +67,13 @@ def with_vectors(
 async def searching(
     keys: gateway_process.Keys,
     database: memory_vectors.MemoryVectors | None = None,
-    refused: tuple[str, str] | None = None,
+    error: tuple[str, str] | None = None,
 ) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
     async with (
         with_vectors(keys, database or memory_vectors.MemoryVectors()) as service,
         service.client() as client,
     ):
-        worker = asyncio.ensure_future(work(service, refused))
+        worker = asyncio.ensure_future(work(service, error))
         try:
             yield service, client
         finally:
@@ -83,15 +83,15 @@ async def searching(
 async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> dict[str, Any]:
     answer = await client.post(f"/v1/vector_stores{path}", json=body or {})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    answer_body: dict[str, Any] = answer.json()
+    return answer_body
 
 
 async def get(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     answer = await client.get(f"/v1/vector_stores{path}")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 async def upload(client: httpx.AsyncClient, data: bytes, name: str = "notes.md") -> str:
@@ -103,9 +103,9 @@ async def upload(client: httpx.AsyncClient, data: bytes, name: str = "notes.md")
 
 async def ended(client: httpx.AsyncClient, store: str, file: str) -> dict[str, Any]:
     for _ in range(500):
-        found = await get(client, f"/{store}/files/{file}")
-        if found["status"] != "in_progress":
-            return found
+        actual = await get(client, f"/{store}/files/{file}")
+        if actual["status"] != "in_progress":
+            return actual
         await asyncio.sleep(0.01)
     raise AssertionError("it is in progress still")
 
@@ -122,8 +122,8 @@ async def test_a_file_is_cut_embedded_and_found(keys: gateway_process.Keys) -> N
         assert made["chunking_strategy"] == STATIC
         assert (await ended(client, store, file))["last_error"] is None
         assert (await ended(client, store, other))["status"] == "completed"
-        shown = await get(client, f"/{store}")
-        assert shown["file_counts"] == {
+        store_state = await get(client, f"/{store}")
+        assert store_state["file_counts"] == {
             "in_progress": 0,
             "completed": 2,
             "failed": 0,
@@ -161,12 +161,12 @@ async def test_a_file_is_cut_embedded_and_found(keys: gateway_process.Keys) -> N
             (f"{n:03} " * 90).strip() for n in range(200)
         ]
         # Behind interactive requests, once each; the question is interactive.
-        asked: collections.Counter[str] = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for record in service.broker.appended:
             request = records.decode_request(record.value)
             if request is not None and request.embed is not None:
-                asked[record.topic] += len(request.embed.inputs)
-        assert asked == {
+                counts[record.topic] += len(request.embed.inputs)
+        assert counts == {
             topics.requests("default", "batch"): 201,
             topics.requests("default", "interactive"): 3,
         }
@@ -185,16 +185,20 @@ async def test_a_file_is_described_added_again_and_taken_out(keys: gateway_proce
         assert (same["status"], same["passages"]) == ("completed", 1)
         again = await post(client, f"/{store}/files", {**body, "attributes": {"n": 2}})
         assert (again["status"], again["attributes"]) == ("completed", {"n": 2.0})
-        changed = await post(client, f"/{store}/files/{file}", {"attributes": {}})
-        assert changed["attributes"] == {}
+        change = await post(client, f"/{store}/files/{file}", {"attributes": {}})
+        assert change["attributes"] == {}
         assert len(service.requests()) == before
         await post(client, f"/{store}/files", {**body, "chunking_strategy": STATIC})
         await ended(client, store, file)
         assert len((await get(client, f"/{store}/files"))["data"]) == 1
         await log_contract.until(lambda: len(database.rows) == 1, 5)
 
-        gone = await client.delete(f"/v1/vector_stores/{store}/files/{file}")
-        assert gone.json() == {"id": file, "object": "vector_store.file.deleted", "deleted": True}
+        deletion = await client.delete(f"/v1/vector_stores/{store}/files/{file}")
+        assert deletion.json() == {
+            "id": file,
+            "object": "vector_store.file.deleted",
+            "deleted": True,
+        }
         assert (await client.get(f"/v1/vector_stores/{store}/files/{file}")).status_code == 404
         assert (await post(client, f"/{store}/search", {"query": "some words"}))["data"] == []
         await log_contract.until(lambda: not database.rows, 5)
@@ -225,8 +229,10 @@ async def test_of_a_store_that_is_deleted_nothing_is_left_in_the_log(
         topics_ = (topics.VECTOR_STORES, topics.PASSAGES)
 
         def nothing() -> bool:
-            left = [value for topic in topics_ for value in last_values(service, topic).values()]
-            return bool(left) and set(left) == {None}
+            remaining = [
+                value for topic in topics_ for value in last_values(service, topic).values()
+            ]
+            return bool(remaining) and set(remaining) == {None}
 
         await log_contract.until(nothing, 5)
         await log_contract.until(lambda: not database.rows, 5)
@@ -249,9 +255,9 @@ async def test_all_of_a_principal_is_deleted_and_nothing_of_another(
         assert [each["deleted"] for each in answer["data"]] == [True, True]
         assert (await get(client, ""))["data"] == []
         await log_contract.until(lambda: len(database.rows) == 1, 5)
-        left = [v for v in last_values(service, topics.PASSAGES).values() if v is not None]
-        assert len(left) == 1
-        assert b"Bob's" in left[0]
+        remaining = [v for v in last_values(service, topics.PASSAGES).values() if v is not None]
+        assert len(remaining) == 1
+        assert b"Bob's" in remaining[0]
         assert (await post(bob, f"/{other}/search", {"query": "Bob's"}))["data"][0]["score"] > 0.9
 
 
@@ -272,12 +278,12 @@ async def test_another_principal_gets_what_an_unknown_one_gets(keys: gateway_pro
             ("GET", f"/files/{file}/content", None),
             ("DELETE", f"/files/{file}", None),
         ):
-            seen = [
+            observations = [
                 await bob.request(method, f"/v1/vector_stores/{name}{path}", json=body)
                 for name in (store, unknown, "x")
             ]
-            assert [each.status_code for each in seen] == [404] * 3, (method, path)
-            for answer, name in zip(seen, (store, unknown, "x"), strict=True):
+            assert [each.status_code for each in observations] == [404] * 3, (method, path)
+            for answer, name in zip(observations, (store, unknown, "x"), strict=True):
                 assert answer.json()["error"]["message"] == (
                     f"Vector store with id '{name}' not found."
                 )
@@ -292,11 +298,11 @@ async def test_another_principal_gets_what_an_unknown_one_gets(keys: gateway_pro
 async def test_a_file_that_the_model_refuses_has_failed(
     keys: gateway_process.Keys, refused: tuple[str, str], message: str
 ) -> None:
-    async with searching(keys, refused=refused) as (_, client):
+    async with searching(keys, error=refused) as (_, client):
         file = await upload(client, b"words")
         store = (await post(client, "", {"file_ids": [file]}))["id"]
-        found = await ended(client, store, file)
-        assert (found["status"], found["last_error"]) == (
+        actual = await ended(client, store, file)
+        assert (actual["status"], actual["last_error"]) == (
             "failed",
             {"code": "server_error", "message": message},
         )
@@ -317,8 +323,8 @@ async def test_a_batch_is_cancelled(keys: gateway_process.Keys) -> None:
         assert (await get(client, f"/{store}/file_batches/{name}")) == batch
         cancelled = await post(client, f"/{store}/file_batches/{name}/cancel")
         assert (cancelled["status"], cancelled["file_counts"]["cancelled"]) == ("cancelled", 2)
-        listed = await get(client, f"/{store}/file_batches/{name}/files?order=asc")
-        assert [each["id"] for each in listed["data"]] == files
+        listing = await get(client, f"/{store}/file_batches/{name}/files?order=asc")
+        assert [each["id"] for each in listing["data"]] == files
         before = await get(client, f"/{store}/files?order=asc&before={files[1]}")
         assert [each["id"] for each in before["data"]] == files[:1]
         missing = await client.get(f"/v1/vector_stores/{store}/file_batches/x")

@@ -38,36 +38,36 @@ BEATS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def shown(
-    offered: catalog.Catalog = OFFERED,
+def limits(
+    models: catalog.Catalog = OFFERED,
     beats: dict[str, list[dict[str, Any]]] = BEATS,
     newest: int = 2,
 ) -> dict[str, tuple[Any, ...]]:
-    found = accepted_input.by_model(offered, lambda pool: beats.get(pool, []), newest)
+    actual = accepted_input.by_model(models, lambda pool: beats.get(pool, []), newest)
     names = ("images", "files", "max_output_tokens")
-    return {model: tuple(each[name] for name in names) for model, each in found.items()}
+    return {model: tuple(each[name] for name in names) for model, each in actual.items()}
 
 
 def test_models_take_what_a_worker_of_their_pool_tells() -> None:
-    assert shown() == {
+    assert limits() == {
         "s": (False, True, 50),
         "fast": (False, True, 50),
         "v": (True, True, 2000),
         "e": (False, False, 500),
         "auto": (True, True, 2000),
     }
-    assert set(shown()) == set(OFFERED.listed)
+    assert set(limits()) == set(OFFERED.listed)
 
 
 @pytest.mark.parametrize("beats", [{}, {"seeing": [{"state": "loading", "features": []}]}])
 def test_while_no_worker_tells_nobody_knows(beats: dict[str, list[dict[str, Any]]]) -> None:
-    assert shown(beats=beats)["v"] == (None, True, 2000)
-    assert shown(beats=beats)["auto"][0] is None
+    assert limits(beats=beats)["v"] == (None, True, 2000)
+    assert limits(beats=beats)["auto"][0] is None
 
 
 def test_records_of_version_1_have_no_images() -> None:
-    assert shown(newest=1)["v"] == (False, True, 2000)
-    assert shown(beats={}, newest=1)["v"][0] is False
+    assert limits(newest=1)["v"] == (False, True, 2000)
+    assert limits(beats={}, newest=1)["v"][0] is False
 
 
 @cases.each(
@@ -82,9 +82,9 @@ def test_records_of_version_1_have_no_images() -> None:
 def test_auto_takes_what_the_rule_for_an_image_leads_to(
     rules: list[dict[str, Any]], images: bool
 ) -> None:
-    offered = catalog.Catalog(OFFERED.pools, tuple(catalog.Rule(**rule) for rule in rules))
-    assert shown(offered)["auto"][0] is images
+    models = catalog.Catalog(OFFERED.pools, tuple(catalog.Rule(**rule) for rule in rules))
+    assert limits(models)["auto"][0] is images
 
 
 def test_without_rules_there_is_no_auto() -> None:
-    assert "auto" not in shown(catalog.Catalog(OFFERED.pools))
+    assert "auto" not in limits(catalog.Catalog(OFFERED.pools))

@@ -34,24 +34,24 @@ def codes(actions: list[lanes.Action]) -> list[str]:
     return [a.event["error"]["code"] for a in actions if isinstance(a, Reply)]
 
 
-def begun(actions: list[lanes.Action]) -> list[tuple[str | None, Any]]:
+def begins(actions: list[lanes.Action]) -> list[tuple[str | None, Any]]:
     return [(a.lane, msgspec.json.decode(a.data).get("n")) for a in actions if isinstance(a, Begin)]
 
 
-def remembered(rid: str) -> ResponseMemory:
+def memory_of(rid: str) -> ResponseMemory:
     return ResponseMemory(rid, rid.encode())
 
 
 class TestLanes:
     def test_a_create_on_a_free_lane_begins_at_once(self) -> None:
-        assert begun(LaneScheduler().receive(create(n=1))) == [(None, 1)]
+        assert begins(LaneScheduler().receive(create(n=1))) == [(None, 1)]
 
     def test_the_second_on_the_same_lane_waits_for_the_end_of_the_first(self) -> None:
         c = LaneScheduler()
         c.receive(create(n=1))
         assert c.receive(create(n=2)) == []
         assert c.accepted(None, "r1") == []
-        assert begun(c.ended(None, remembered("r1"))) == [(None, 2)]
+        assert begins(c.ended(None, memory_of("r1"))) == [(None, 2)]
 
     def test_a_refused_create_lets_the_next_one_of_its_lane_begin_after_the_error(self) -> None:
         c = LaneScheduler()
@@ -60,11 +60,11 @@ class TestLanes:
         actions = c.rejected("a", FAILED)
         assert isinstance(actions[0], Reply)
         assert actions[0].event["stream_id"] == "a"
-        assert begun(actions) == [("a", 2)]
+        assert begins(actions) == [("a", 2)]
 
     def test_lanes_run_beside_each_other(self) -> None:
         c = LaneScheduler()
-        assert begun([*c.receive(create("a")), *c.receive(create("b")), *c.receive(create())]) == [
+        assert begins([*c.receive(create("a")), *c.receive(create("b")), *c.receive(create())]) == [
             ("a", None),
             ("b", None),
             (None, None),
@@ -77,14 +77,14 @@ class TestLanes:
         c.receive(create("a", n=2))
         assert c.receive(create("c", n=1)) == []
         assert c.in_flight == 2
-        assert begun(c.ended("a", None)) == [("c", 1)]
-        assert begun(c.ended("b", None)) == [("a", 2)]
+        assert begins(c.ended("a", None)) == [("c", 1)]
+        assert begins(c.ended("b", None)) == [("a", 2)]
 
     def test_sixteen_run_and_the_seventeenth_waits(self) -> None:
         c = LaneScheduler()
         actions = [a for i in range(17) for a in c.receive(create(f"l{i}"))]
-        assert len(begun(actions)) == 16
-        assert begun(c.ended("l3", None)) == [("l16", None)]
+        assert len(begins(actions)) == 16
+        assert begins(c.ended("l3", None)) == [("l16", None)]
 
     def test_the_thirty_third_name_is_refused_and_the_default_lane_is_not_counted(self) -> None:
         c = LaneScheduler()
@@ -103,7 +103,7 @@ class TestLanes:
         assert "stream_id" not in actions[0].event
 
     def test_null_is_the_default_lane(self) -> None:
-        assert begun(
+        assert begins(
             LaneScheduler().receive(event({"type": "response.create", "stream_id": None}))
         ) == [(None, None)]
 
@@ -124,28 +124,28 @@ class TestLanes:
     def test_what_waits_is_kept_as_the_client_sent_it(self) -> None:
         c = LaneScheduler()
         c.receive(create())
-        sent = create(input=[[]] * 1000)
-        c.receive(sent)
+        payload = create(input=[[]] * 1000)
+        c.receive(payload)
         (begin,) = c.ended(None, None)
-        assert begin == Begin(None, sent)
+        assert begin == Begin(None, payload)
 
     def test_what_is_no_event_is_refused_at_once(self) -> None:
         for data, code in ((b"[", "invalid_json"), (b"[]", "invalid_type"), (b"", "invalid_json")):
-            with pytest.raises(errors.ApiError) as refused:
+            with pytest.raises(errors.ApiError) as error:
                 LaneScheduler().receive(data)
-            assert refused.value.code == code
+            assert error.value.code == code
 
 
 class TestKeptBytes:
     """Whatever a socket keeps counts for its principal, and nothing counts afterwards."""
 
     def test_two_sockets_of_one_principal_share_the_bound_of_what_waits(self) -> None:
-        kept = kept_bytes.KeptBytes(1000)
-        one, two = (LaneScheduler(account=kept.account("alice")) for _ in range(2))
+        budget = kept_bytes.KeptBytes(1000)
+        one, two = (LaneScheduler(account=budget.account("alice")) for _ in range(2))
         body = create(pad="x" * 400)
         assert codes([*one.receive(body), *two.receive(body)]) == []
         assert codes(two.receive(body)) == ["rate_limit_exceeded"]
-        assert codes(LaneScheduler(account=kept.account("bob")).receive(body)) == []
+        assert codes(LaneScheduler(account=budget.account("bob")).receive(body)) == []
         one.rejected(None, FAILED)
         assert codes(two.receive(body)) == []
 
@@ -164,8 +164,8 @@ class TestKeptBytes:
         assert size < 1.1 * lane_slots.MAX_QUEUED_BYTES
 
     def test_memories_over_the_bound_of_the_socket_are_dropped_oldest_first(self) -> None:
-        kept = kept_bytes.KeptBytes()
-        c = LaneScheduler(account=kept.account("alice"))
+        budget = kept_bytes.KeptBytes()
+        c = LaneScheduler(account=budget.account("alice"))
         third = b"x" * (lane_slots.MAX_MEMORY_BYTES // 3)
         for lane in ("a", "b", "c", "d"):
             c.receive(create(lane))
@@ -176,11 +176,11 @@ class TestKeptBytes:
             *(False, True, True, True)
         ]
         c.rejected("e", FAILED)
-        assert kept.of("alice") == 3 * len(third)
+        assert budget.of("alice") == 3 * len(third)
 
     def test_a_memory_that_does_not_fit_at_all_is_not_kept(self) -> None:
-        kept = kept_bytes.KeptBytes(1000)
-        c = LaneScheduler(account=kept.account("alice"))
+        budget = kept_bytes.KeptBytes(1000)
+        c = LaneScheduler(account=budget.account("alice"))
         c.receive(create())
         c.accepted(None, "r1")
         c.ended(None, ResponseMemory("r1", b"x" * 1001))
@@ -189,8 +189,8 @@ class TestKeptBytes:
 
     @hypothesis.given(st.data())
     def test_nothing_counts_once_all_is_over(self, data: st.DataObject) -> None:
-        kept = kept_bytes.KeptBytes()
-        with kept.account("alice") as account:
+        budget = kept_bytes.KeptBytes()
+        with budget.account("alice") as account:
             c = LaneScheduler(max_in_flight=2, account=account)
             busy: list[str | None] = []
             ended: list[tuple[str | None, str]] = []
@@ -200,20 +200,20 @@ class TestKeptBytes:
                 if busy and data.draw(choice):
                     lane = busy.pop(0)
                     c.accepted(lane, f"r{n}")
-                    memory = remembered(f"r{n}") if data.draw(choice) else None
+                    memory = memory_of(f"r{n}") if data.draw(choice) else None
                     ended.append((lane, f"r{n}"))
                     actions = c.ended(lane, memory)
                 else:
                     actions = c.receive(create(data.draw(names)))
-                busy += [lane for lane, _ in begun(actions)]
+                busy += [lane for lane, _ in begins(actions)]
             waits = c.leave(Leaving.DRAIN)
             assert len(codes(waits)) == sum(isinstance(a, Reply) for a in waits)
             while busy:
                 lane = busy.pop()
                 c.rejected(lane, FAILED)
-            found = [c.recall(lane, rid) for lane, rid in ended]
-            assert account.size == sum(len(each.state) for each in found if each is not None)
-        assert kept.of("alice") == 0
+            actual = [c.recall(lane, rid) for lane, rid in ended]
+            assert account.size == sum(len(each.state) for each in actual if each is not None)
+        assert budget.of("alice") == 0
 
 
 class TestMemory:
@@ -222,22 +222,22 @@ class TestMemory:
         for rid in ("r1", "r2"):
             c.receive(create())
             c.accepted(None, rid)
-            c.ended(None, remembered(rid))
+            c.ended(None, memory_of(rid))
         c.receive(create())
-        assert c.recall(None, "r2") == remembered("r2")
+        assert c.recall(None, "r2") == memory_of("r2")
         assert c.recall(None, "r1") is None
 
     def test_another_lane_may_fork(self) -> None:
         c = LaneScheduler()
         c.receive(create("a"))
-        c.ended("a", remembered("r1"))
+        c.ended("a", memory_of("r1"))
         c.receive(create("b"))
-        assert c.recall("b", "r1") == remembered("r1")
+        assert c.recall("b", "r1") == memory_of("r1")
 
     def test_a_continuation_that_is_refused_evicts_what_it_continued(self) -> None:
         c = LaneScheduler()
         c.receive(create("a"))
-        c.ended("a", remembered("r1"))
+        c.ended("a", memory_of("r1"))
         c.receive(create("a"))
         c.rejected("a", FAILED, "r1")
         c.receive(create("a"))
@@ -246,7 +246,7 @@ class TestMemory:
     def test_a_continuation_that_fails_evicts_too(self) -> None:
         c = LaneScheduler()
         c.receive(create())
-        c.ended(None, remembered("r1"))
+        c.ended(None, memory_of("r1"))
         c.receive(create())
         c.accepted(None, "r2")
         c.ended(None, None, "r1")
@@ -256,20 +256,20 @@ class TestMemory:
     def test_a_failed_fork_keeps_the_parent(self) -> None:
         c = LaneScheduler()
         c.receive(create("a"))
-        c.ended("a", remembered("r1"))
+        c.ended("a", memory_of("r1"))
         c.receive(create("b"))
         c.rejected("b", FAILED, "r1")
         c.receive(create("a"))
-        assert c.recall("a", "r1") == remembered("r1")
+        assert c.recall("a", "r1") == memory_of("r1")
 
     def test_a_refusal_that_continued_something_else_evicts_nothing(self) -> None:
         c = LaneScheduler()
         c.receive(create())
-        c.ended(None, remembered("r1"))
+        c.ended(None, memory_of("r1"))
         c.receive(create())
         c.rejected(None, FAILED, ["not", "an", "id"])
         c.receive(create())
-        assert c.recall(None, "r1") == remembered("r1")
+        assert c.recall(None, "r1") == memory_of("r1")
 
 
 class TestCancel:
@@ -336,7 +336,7 @@ class TestCancel:
         c = LaneScheduler()
         c.receive(create())
         c.accepted(None, "r1")
-        c.ended(None, remembered("r1"))
+        c.ended(None, memory_of("r1"))
         assert c.receive(event({"type": "response.cancel", "response_id": "r1"})) == []
         assert c.receive(event({"type": "response.cancel"})) == []
 
@@ -356,7 +356,7 @@ class TestOtherEvents:
     def test_an_unknown_type_is_an_error_event_and_no_more(self, kind: Any) -> None:
         c = LaneScheduler()
         assert codes(c.receive(event({"type": kind}))) == ["unknown_event"]
-        assert begun(c.receive(create())) == [(None, None)]
+        assert begins(c.receive(create())) == [(None, None)]
 
     def test_steering_is_refused_in_its_own_shape_with_the_input(self) -> None:
         (action,) = LaneScheduler().receive(
@@ -410,7 +410,7 @@ def test_an_adopted_response_holds_its_lane_until_it_ends() -> None:
     c.adopt("r1", None)
     assert c.receive(create(n=1)) == []
     assert c.receive(event({"type": "response.cancel"})) == [Cancel("r1", own=True)]
-    assert begun(c.ended(None, None)) == [(None, 1)]
+    assert begins(c.ended(None, None)) == [(None, 1)]
 
 
 class Lanes(stateful.RuleBasedStateMachine):
@@ -428,7 +428,7 @@ class Lanes(stateful.RuleBasedStateMachine):
         self.count = 0
 
     def see(self, actions: list[lanes.Action]) -> None:
-        for lane, n in begun(actions):
+        for lane, n in begins(actions):
             assert lane not in self.busy
             self.busy.add(lane)
             self.began.setdefault(lane, []).append(n)
@@ -449,10 +449,10 @@ class Lanes(stateful.RuleBasedStateMachine):
     def order_and_slots(self) -> None:
         assert len(self.busy) == self.c.in_flight <= 3
         waiting = 0
-        for lane, asked in self.asked.items():
+        for lane, sizes in self.asked.items():
             began = self.began.get(lane, [])
-            assert asked[: len(began)] == began
-            waiting += len(asked) > len(began) and lane not in self.busy
+            assert sizes[: len(began)] == began
+            waiting += len(sizes) > len(began) and lane not in self.busy
         assert not waiting or len(self.busy) == 3
 
     def teardown(self) -> None:
