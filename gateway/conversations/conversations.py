@@ -258,7 +258,7 @@ class Conversations:
             start = begin[partition]
         if end - start > MAX_BEHIND:
             raise errors.unavailable(
-                "The archive, which knows conversations, is behind the log.", RETRY_AFTER_S
+                "The archive, which stores conversations, lags behind the log.", RETRY_AFTER_S
             )
         return conversation, start
 

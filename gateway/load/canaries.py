@@ -85,8 +85,8 @@ class Canaries:
                 self._published_at = now
                 for (name, revision), mine in self._out.items():
                     for_s = min(mine.until - now, store.MOST_S)
-                    returned = store.Returned(mine.terms, mine.reason, for_s)
-                    await self._cache.publish_returned(name, revision, returned)
+                    verdict = store.Returned(mine.terms, mine.reason, for_s)
+                    await self._cache.publish_returned(name, revision, verdict)
         self._show(pools)
 
     def partitions(

@@ -133,9 +133,9 @@ class Routes:
         if late_s is None and self._breakers.admits(primary.name):
             return primary.name
         others = self.others(create, request)
-        found = self.next(request, others, create, principal)
-        if found is not None:
-            return found
+        other = self.next(request, others, create, principal)
+        if other is not None:
+            return other
         able = [name for name in others if self._able(name, request)]
         waits = [late_s, *(self._late_s(name, create, principal) for name in able)]
         if late_waits := [each for each in waits if each is not None]:

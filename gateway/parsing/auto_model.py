@@ -40,7 +40,7 @@ def parse_auto(body: Body, catalog: Catalog, parse: Parse) -> command.Create:
     first, refusal = None, None
     for model in choice.models:
         try:
-            first = choice.of(model)
+            first = choice.for_model(model)
             break
         except errors.ApiError as error:
             refusal = refusal or error
@@ -75,7 +75,7 @@ class _Choice:
         seeing = model_choice.fitting(catalog, self._tokens, self._needs | _IMAGES)
         self.models = list(dict.fromkeys((*fit, *seeing)))
 
-    def of(self, model: str) -> command.Create:
+    def for_model(self, model: str) -> command.Create:
         """The command for this model. Raises errors.ApiError."""
         create = self._parse({**self._body, "model": model}, self._catalog)
         if create.body_digest is None:
@@ -87,16 +87,16 @@ class _Choice:
         """The command for the model that the rules choose with this history. Raises like `of`, and
         ApiError: no rule fits."""
         tokens = self._tokens + conversation.characters(before) / model_choice.CHARS_PER_TOKEN_GUESS
-        needs = self._needs | _IMAGES if images.any_in(before) else self._needs
-        _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), needs)
-        return first if model == first.model else self.of(model)
+        features = self._needs | _IMAGES if images.any_in(before) else self._needs
+        _, model = model_choice.by_rules(self._catalog, tokens + images.tokens(before), features)
+        return first if model == first.model else self.for_model(model)
 
     def candidates(self) -> list[command.Create]:
         """The commands for all models that may be chosen."""
         creates = []
         for model in self.models:
             try:
-                creates.append(self.of(model))
+                creates.append(self.for_model(model))
             except errors.ApiError:
                 continue  # the request would be refused for this model
         return creates

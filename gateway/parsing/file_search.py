@@ -37,7 +37,7 @@ class FileSearch:
     results: bool = False
     context: int = 0
 
-    def of(self, question: str) -> searches.Search:
+    def for_question(self, question: str) -> searches.Search:
         """The search for a question."""
         return dataclasses.replace(self.search, queries=(question,))
 

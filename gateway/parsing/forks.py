@@ -16,7 +16,7 @@ SOURCE: Final = "fork.response_id"
 AT: Final = "fork.at"
 REPLACE: Final = "fork.replace"
 # A fork has the prompt of its source, so it excludes all fields that build a prompt.
-BESIDE: Final = (
+EXCLUDED_FIELDS: Final = (
     "input",
     "previous_response_id",
     "instructions",
@@ -43,7 +43,7 @@ class _Fields(msgspec.Struct, frozen=True):
     replace: str | None = None
 
 
-def of(body: Body, pool: Pool) -> records.Fork | None:
+def parse(body: Body, pool: Pool) -> records.Fork | None:
     """The fork of a body; None without one.
 
     Raises:
@@ -54,7 +54,7 @@ def of(body: Body, pool: Pool) -> records.Fork | None:
         return None
     if not isinstance(value, dict):
         raise errors.invalid_type("fork", "an object")
-    for name in BESIDE:
+    for name in EXCLUDED_FIELDS:
         if body.get(name) is not None:
             raise errors.invalid_value(
                 name, f"'{name}' cannot be used with 'fork': the prompt is that of its source."

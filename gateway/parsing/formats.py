@@ -82,7 +82,9 @@ def _only(body: Body, format_: Format | None) -> Format | None:
     for name, kind in _GUIDED.items():
         if body.get(name) is not None:
             if format_ is not None:
-                raise errors.invalid_value(name, f"'{name}' stands beside '{format_.param}'.")
+                raise errors.invalid_value(
+                    name, f"'{name}' cannot be combined with '{format_.param}'."
+                )
             format_ = _parse_structured(kind, body[name], name, name)
     name = "structured_outputs"
     value = object_field(body, name)
@@ -93,7 +95,7 @@ def _only(body: Body, format_: Format | None) -> Format | None:
         if value.get(kind) not in (None, False):
             if format_ is not None:
                 raise errors.invalid_value(
-                    f"{name}.{kind}", f"'{name}.{kind}' stands beside '{format_.param}'."
+                    f"{name}.{kind}", f"'{name}.{kind}' cannot be combined with '{format_.param}'."
                 )
             format_ = _parse_structured(kind, value[kind], f"{name}.{kind}", name)
     return format_
@@ -198,7 +200,7 @@ def _guided_json(value: Any, where: str, param: str) -> Format:
         try:
             value = msgspec.json.decode(value)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
-            raise errors.invalid_value(where, f"Invalid '{where}': it is no JSON.") from error
+            raise errors.invalid_value(where, f"Invalid '{where}': it is not JSON.") from error
     schemas.check(value, where)
     return _enforce(value, param)
 

@@ -265,7 +265,7 @@ def _data(value: str, path: str, most: int) -> tuple[str, str, bytes]:
     try:
         data = files.decode_base64(text)
     except ValueError as error:
-        raise errors.invalid_value(path, "The data is no base64.") from error
+        raise errors.invalid_value(path, "The data is not base64.") from error
     if len(data) > most:
         raise _too_large(path, most)
     return media, text, data

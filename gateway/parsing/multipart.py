@@ -86,7 +86,7 @@ class _Reader:
             if self.form.data is not None:
                 raise _FormError(f"it has more than one '{self.name}'")
             if b"filename" not in options:
-                raise _FormError(f"'{self.name}' is no file")
+                raise _FormError(f"'{self.name}' is not a file")
             self.form.filename = options[b"filename"].decode(errors="replace")
             self.form.data = bytearray()
             self._field = None
@@ -127,9 +127,9 @@ def parse(content_type: str, body: bytearray, name: str) -> Form:
             parser.write(bytes(body[at : at + _STEP]))
         parser.finalize()
     except (FormParserError, UnicodeError) as error:
-        raise errors.invalid_request(f"The body is no whole form: {error}.") from error
+        raise errors.invalid_request(f"The form is not valid: {error}.") from error
     except _FormError as error:
         raise errors.invalid_request(f"The form is not accepted: {error}.") from error
     if not reader.ended:
-        raise errors.invalid_request("The body is no whole form: its end is missing.")
+        raise errors.invalid_request("The form is incomplete: its end is missing.")
     return reader.form

@@ -94,7 +94,7 @@ class _Parser:
         elif char == "{":
             count = _COUNT.match(self.text, self.at)
             if count is None:
-                raise Unsupported("it has a '{' that is no repetition like {2,5}")
+                raise Unsupported("it has a '{' that does not begin a repetition like {2,5}")
             least, most = int(count[1]), int(count[3]) if count[3] else int(count[1])
             if most < least:
                 raise Unsupported("a repetition ends before it begins")
@@ -175,7 +175,7 @@ class _Parser:
                 self.at += 1
                 high = self._member()
                 if low is None or high is None or high < low:
-                    raise Unsupported("a range of a character class is no range")
+                    raise Unsupported("a range in a character class is not valid")
             useful = useful or low is None or high != low or not self._spoils(low)
         if not members:
             raise Unsupported("it has an empty character class")

@@ -92,7 +92,7 @@ def parse(
     instructions = turn.instructions
     if instructions is not None and len(instructions) > pool.max_model_len * CHARS_PER_TOKEN:
         raise too_long("instructions", pool.max_model_len * CHARS_PER_TOKEN)
-    previous, fork = turn.previous_response_id, forks.of(body, pool)
+    previous, fork = turn.previous_response_id, forks.parse(body, pool)
     reference = conversations_api.parse_reference(
         body, store=turn.store if not counts else None, generate=generate or counts
     )

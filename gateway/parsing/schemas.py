@@ -275,7 +275,7 @@ class _Walk:
             *(k for k in _ASSERTIONS if k in schema and not (typed and k == "type")),
         ]
         if beside:
-            raise _unsupported(where, beside[0], f"it stands beside '{whole[0]}'")
+            raise _unsupported(where, beside[0], f"it cannot be combined with '{whole[0]}'")
 
     def _refuse_lookalikes(self, schema: Schema, where: str) -> None:
         for keyword, value in schema.items():
@@ -296,14 +296,14 @@ class _Walk:
         if not isinstance(ref, str):
             raise errors.invalid_type(member(where, "$ref"), "a string")
         if ref != "#" and not ref.startswith("#/"):
-            raise _unsupported(where, "$ref", "it leads out of this schema")
+            raise _unsupported(where, "$ref", "it refers to another document")
         if "~" in ref or "%" in ref:
             raise _unsupported(where, "$ref", "the engine does not know escapes in it")
         target: Any = self._root
         path = self._where
         for name in ref.split("/")[1:]:
             if not isinstance(target, dict) or name not in target:
-                raise _invalid(where, "$ref", "it leads to nothing")
+                raise _invalid(where, "$ref", "its target does not exist")
             target, path = target[name], member(path, name)
         return target, path
 
@@ -322,7 +322,7 @@ class _Walk:
             types = self._types(schema, where)
             for value in values:
                 if not any(_is_of(value, type_) for type_ in types):
-                    raise _invalid(where, keyword, "a value is not of the type beside it")
+                    raise _invalid(where, keyword, "a value does not match 'type'")
 
     def _all_of(self, schema: Schema, where: str) -> None:
         if len(self._branches(schema, where, "allOf")) > 1:
@@ -355,7 +355,7 @@ class _Walk:
         else:
             for keyword in _ASSERTIONS:
                 if keyword in schema:
-                    raise _unsupported(where, keyword, "there is no 'type' beside it")
+                    raise _unsupported(where, keyword, "it needs a 'type'")
             return
         for type_, keywords in _HOLDING_SCHEMAS.items():
             for keyword in keywords:
@@ -392,12 +392,12 @@ class _Walk:
         if "pattern" in schema:
             _pattern(pattern, member(where, "pattern"))
         if "format" in schema and "pattern" in schema:
-            raise _unsupported(where, "format", "it stands beside 'pattern'")
+            raise _unsupported(where, "format", "it cannot be combined with 'pattern'")
         if "format" in schema or "pattern" in schema:
             for keyword in ("minLength", "maxLength"):
                 if keyword in schema:
                     other = "pattern" if "pattern" in schema else "format"
-                    raise _unsupported(where, keyword, f"it stands beside '{other}'")
+                    raise _unsupported(where, keyword, f"it cannot be combined with '{other}'")
         self._remaining -= min(max(least or 0, most or 0), _REPEATED_CHARS)
         if self._remaining < 0:
             keyword = "minLength" if most is None else "maxLength"
@@ -429,7 +429,7 @@ class _Walk:
         if not (names or others):
             for keyword in ("minProperties", "maxProperties"):
                 if keyword in schema:
-                    raise _unsupported(where, keyword, "there are no properties beside it")
+                    raise _unsupported(where, keyword, "it needs 'properties'")
         if not others and (least or 0) > len(names):
             raise _invalid(where, "minProperties", "there are fewer properties")
         if most is not None and most < len(set(required)):
@@ -442,10 +442,12 @@ class _Walk:
                 raise _unsupported(where, "patternProperties", "it has several patterns")
             for keyword in ("properties", "propertyNames"):
                 if keyword in schema:
-                    raise _unsupported(where, "patternProperties", f"it stands beside '{keyword}'")
+                    raise _unsupported(
+                        where, "patternProperties", f"it cannot be combined with '{keyword}'"
+                    )
             if schema.get("additionalProperties") not in (None, False):
                 raise _unsupported(
-                    where, "additionalProperties", "it stands beside 'patternProperties'"
+                    where, "additionalProperties", "it cannot be combined with 'patternProperties'"
                 )
             for name in schema["patternProperties"]:
                 _pattern(name, member(member(where, "patternProperties"), name))
@@ -453,7 +455,9 @@ class _Walk:
         if "propertyNames" in schema:
             for keyword in ("properties", "unevaluatedProperties"):
                 if keyword in schema:
-                    raise _unsupported(where, "propertyNames", f"it stands beside '{keyword}'")
+                    raise _unsupported(
+                        where, "propertyNames", f"it cannot be combined with '{keyword}'"
+                    )
             self._property_names(schema["propertyNames"], member(where, "propertyNames"))
 
     def _property_names(self, names: Any, where: str) -> None:
@@ -608,7 +612,7 @@ def _number(schema: Schema, where: str, *, whole: bool) -> None:
         if type(value) not in (int, float) or not _finite(value):
             raise errors.invalid_type(member(where, keyword), "a number")
         if whole and (value != int(value) or not -(2**63) <= value < 2**63):
-            raise _unsupported(where, keyword, "it is no 64-bit integer")
+            raise _unsupported(where, keyword, "it is not a 64-bit integer")
         bounds[keyword] = value
     step = 1 if whole else 0
     low = max(bounds.get("minimum", -math.inf), bounds.get("exclusiveMinimum", -math.inf) + step)
@@ -640,7 +644,7 @@ def _count(schema: Schema, where: str, keyword: str) -> int | None:
 
 def _check_order(least: int | None, most: int | None, where: str, keyword: str) -> None:
     if least is not None and most is not None and least > most:
-        raise _invalid(where, keyword, "it is below the minimum beside it")
+        raise _invalid(where, keyword, "it is below the minimum")
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:

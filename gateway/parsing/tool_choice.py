@@ -150,7 +150,7 @@ def _unknown_tool(where: str, name: str) -> errors.ApiError:
 def _without_tools(read_tools: Sequence[tool_kinds.ReadTool], mode: str) -> errors.ApiError:
     if any(each.hosted is not None for each in read_tools):
         return errors.unsupported_value(
-            "tool_choice", "This server runs none of the tools that are offered."
+            "tool_choice", "This server does not run any of these tools."
         )
     return errors.invalid_value(
         "tool_choice", f"Tool choice '{mode}' must be specified with 'tools' parameter."

@@ -133,7 +133,7 @@ def parse_batch(body: Body) -> list[Addition]:
             raise errors.invalid_type(f"files[{index}]", "an object")
         additions.append(_addition(entry, f"files[{index}]."))
     if len({one.file for one in additions}) < len(additions):
-        raise errors.invalid_value("files", "Invalid 'files': a file is there twice.")
+        raise errors.invalid_value("files", "Invalid 'files': a file occurs twice.")
     return additions
 
 

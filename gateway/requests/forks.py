@@ -61,12 +61,13 @@ async def source(
         raise errors.previous_response_not_found(fork.rid, forks.SOURCE) from error
     if events.ITEMS in snapshot.response.get(events.FALLBACK, {}):
         raise errors.invalid_value(
-            forks.SOURCE, f"Another model continued the response '{fork.rid}': it has no fork."
+            forks.SOURCE,
+            f"Another model continued the response '{fork.rid}', so it cannot be forked.",
         )
     source_model = snapshot.response["model"]
     if source_model != model:
         raise errors.invalid_value(
-            "model", f"A fork is continued by the model of its source, '{source_model}'."
+            "model", f"A fork needs the model of its source, '{source_model}'."
         )
     if snapshot.claim is None or fork.at > snapshot.tokens:
         raise errors.invalid_value(

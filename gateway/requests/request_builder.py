@@ -435,11 +435,11 @@ def _check_continuation(create: command.Create) -> None:
     """Check that an answer may be continued with text. Raises ApiError: 400 naming the field."""
     if create.format is not None:
         raise errors.invalid_value(
-            create.format.param, "The text of an answer is not continued under a format."
+            create.format.param, "The text of an answer cannot be continued with a format."
         )
     if create.tools.choice.mode == "required":
         raise errors.invalid_value(
-            "tool_choice", "The text of an answer is not continued with a call that must come."
+            "tool_choice", "The text of an answer cannot be continued if a call is required."
         )
 
 

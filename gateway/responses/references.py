@@ -116,7 +116,7 @@ class References:
                     )
                 files[part["id"]] = await self._uploads.part(part["id"], owner, part["where"])
             if part["image"] and files[part["id"]]["type"] != "image":
-                raise errors.unsupported_value(part["where"], "This file is no image.")
+                raise errors.unsupported_value(part["where"], "This file is not an image.")
 
         return _with_parts(item, lambda parts: [_fill(part, files) for part in parts])
 

@@ -88,7 +88,7 @@ class Searcher:
                 owner = access.owner_of(principal)
                 stores = [await self._stores.find(name, owner) for name in tool.stores]
                 question = question[: self._longest]
-                hits = await self.hits(stores, tool.of(question), principal)
+                hits = await self.hits(stores, tool.for_question(question), principal)
         except (log.LogUnavailable, log.HistoryLost, log.AppendFailed) as error:
             raise errors.unavailable("The log cannot be read right now.") from error
         except TimeoutError as error:

@@ -173,11 +173,11 @@ class Ingestion:
         try:
             data = await self._files.at(file.act.sha256, file.act.place)
         except log.HistoryLost as error:
-            raise _FileError("server_error", "The file was gone before it was read.") from error
+            raise _FileError("server_error", "The file was lost before it was read.") from error
         try:
             text = await asyncio.to_thread(file_text.text_of, file.act.filename, data)
         except UnicodeDecodeError as error:
-            raise _FileError("unsupported_file", "The file is no text in UTF-8.") from error
+            raise _FileError("unsupported_file", "The file is not text in UTF-8.") from error
         pieces = await asyncio.to_thread(file_text.pieces, text, file.act.size, file.act.overlap)
         if not pieces:
             raise _FileError("invalid_file", "The file holds no text.")

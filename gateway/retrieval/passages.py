@@ -123,7 +123,7 @@ class Passages:
             await self._topic.caught_up([acts.passages_partition(store)], CAUGHT_UP_S)
         except Behind as error:
             raise errors.unavailable(
-                "The vector database is behind the log, or away.", BEHIND_S
+                "The vector database lags behind the log, or is down.", BEHIND_S
             ) from error
 
     async def _on_batch(self, batch: list[log.Record]) -> None:

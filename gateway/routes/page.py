@@ -154,7 +154,8 @@ def _names(folder: Path) -> set[str]:
     ]
     if len(files) > MAX_FILES or sum(path.stat().st_size for path in files) > MAX_BYTES:
         raise settings.Misconfigured(
-            f"TAILRACE_PAGE: {folder} is no page: more than {MAX_FILES} files or {MAX_BYTES} bytes"
+            f"TAILRACE_PAGE: {folder} exceeds the limits of a page: more than {MAX_FILES} files or "
+            f"{MAX_BYTES} bytes"
         )
     return {path.relative_to(folder).as_posix() for path in files}
 

@@ -46,7 +46,7 @@ def test_all_that_it_may_ask_for() -> None:
     asked = create.search
     assert asked is not None
     assert (asked.stores, asked.results, asked.context) == (("vs_1", "vs_2"), True, 8192)
-    search = asked.of("why?")
+    search = asked.for_question("why?")
     assert (search.queries, search.limit, search.least) == (("why?",), 7, 0.25)
     assert search.filter is not None
     assert (search.filter({"topic": "tax"}), search.filter({})) == (True, False)

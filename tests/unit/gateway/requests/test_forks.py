@@ -274,7 +274,7 @@ def test_a_wrong_fork_is_refused_by_the_place(fork_: Any, param: str, code: str)
     assert "'fork" in error.value.message
 
 
-@cases.each("name", forks.BESIDE)
+@cases.each("name", forks.EXCLUDED_FIELDS)
 def test_what_makes_a_prompt_is_refused_beside_it(name: str) -> None:
     values: dict[str, Any] = {"input": "hi", "conversation": "conv_1"}
     with pytest.raises(errors.ApiError) as error:
