@@ -5,7 +5,7 @@ counts of running responses. A wrong number costs time, never an answer, because
 outcome of a request. Most files are pure; the others refresh one set of numbers each.
 
     admission          whether a request is accepted at all; pure
-    rate_limits        token buckets of principals in Redis, and local_buckets while Redis is away
+    rate_limits        token buckets of principals in Redis, and local_buckets while Redis is down
     principal_counts   running responses of each principal at other gateways
     worker_registry    the heartbeats, as last read
      pool_workers      placement's view of them; pure

@@ -7,7 +7,7 @@
     HALF_OPEN  --a failure-->                               OPEN, for twice as long
 
 Closed lets every request through, open none, half-open PROBES at once. Time (monotonic seconds) and
-luck (from 0 up to 1) are handed in.
+luck (from 0 up to 1) are arguments.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST: Final = 4  # fewer outcomes say nothing
 SHARE: Final = 0.5  # of failures among them
 FIRST_OPEN_S: Final = 5.0
 MOST_OPEN_S: Final = 120.0
-JITTER: Final = 0.2  # so that gateways do not probe at one moment
+JITTER: Final = 0.2  # so that gateways do not probe at the same time
 PROBES: Final = 2
 PASSES: Final = 2
 PROBE_S: Final = 60.0  # a probe without an outcome for this long is dropped

@@ -88,7 +88,7 @@ class _Pending:
         sent_at: when its request was in the log (monotonic seconds).
         characters: length of its prompt.
         claimed_at: when it was first seen with an owner; 0 before.
-        offered: it was offered, or never is.
+        offered: it was offered, or must never be.
         late_after_s: the limit at its offer; infinite without an offer.
     """
 

@@ -160,7 +160,7 @@ def _bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
 def partition_of_key(principal: str, key: str, partitions: int) -> int:
     """The partition of a request with an idempotency key.
 
-    It is a hash of principal and key, so that after a loss of Redis one partition shows whether the
+    It is a hash of principal and key. So after a loss of Redis, one partition shows whether the
     request exists (log rule §10).
     """
     digest = hashlib.blake2b(msgspec.json.encode([principal, key]), digest_size=8).digest()

@@ -119,7 +119,7 @@ class Choices:
         arrived = {i: task for i, task in self._waiting.items() if task.done()}
         for index, task in arrived.items():
             del self._waiting[index]
-            charging.consume_exception(task)  # two may fail at once, and one error is raised
+            charging.consume_exception(task)  # two may fail together, and one error is raised
         return [(index, event) for index, task in arrived.items() for event in task.result()]
 
     async def to_end(self) -> None:

@@ -120,7 +120,7 @@ class RequestBuilder:
         if create.previous is not None or before is not None or with_references is not create:
             create = with_references
             open_calls = conversation.check_calls(create.turn, past, complete=create.generate)
-        if create.generate:  # what follows a warm-up may still answer them
+        if create.generate:  # a turn after a warm-up may still answer them
             past = context.without_open_calls(past, open_calls)
         if continues:
             _check_continuation(create)

@@ -52,7 +52,7 @@ def check(
     """Refuse a request that needs what this deployment or the pool lacks.
 
     Args:
-        create: what `request` was made from.
+        create: the command of `request`.
         newest: the newest record version that may be written.
         workers: heartbeats of the pool, or of those of its workers that may get the request.
             Without any the request waits in the log, and its worker refuses what it cannot do.

@@ -146,7 +146,7 @@ def most_tokens(request: records.Request) -> int:
     """An upper bound of the prompt's tokens: no token of a tokenizer in use is shorter than a
     byte."""
     if images.any_in(request.messages):
-        return 0  # only a worker can tell
+        return 0  # only a worker can count them
     characters = conversation.characters(request.messages)
     tools = sum(_characters(tool) for tool in request.tools)
     around = _AROUND_TOKENS * (len(request.messages) + len(request.tools) + 1)

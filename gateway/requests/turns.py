@@ -81,8 +81,8 @@ class Turns:
         return Place(conversation, parent.node, branch=True), history
 
     async def sibling(self, name: str, rid: str, owner: records.Owner) -> Place:
-        """The place beside the turn `rid`: with the same parent. Raises like `after`, and ApiError:
-        400, the conversation has no such turn."""
+        """The place next to the turn `rid`, with the same parent. Raises like `after`, and
+        ApiError: 400, the conversation has no such turn."""
         conversation = await self._conversations.find(name, owner)
         conversations.check_room(conversation)
         if rid not in conversation.nodes:

@@ -16,7 +16,7 @@ from tailrace.auth.principal import Principal
 from tailrace.protocol import errors
 from tailrace.settings import shapes
 
-TOGETHER: Final = 4 * embeddings_api.PART_INPUTS  # texts that are embedded at once
+TOGETHER: Final = 4 * embeddings_api.PART_INPUTS  # texts that are embedded together
 
 
 class Embedder:

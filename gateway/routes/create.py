@@ -105,7 +105,8 @@ class CreateRoutes:
         self._checks = checks
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
-        """`app` behind these routes, unless spans are exported.
+        """An ASGI app that serves these routes itself and passes other requests to `app`; `app`
+        alone if spans are exported.
 
         The layers of the framework cost a tenth of a request, and one call for each event. They
         make the spans, so with spans `app` serves these routes itself.

@@ -1,4 +1,4 @@
-"""The built page: its files, each in the encodings that its build wrote, and their headers.
+"""Serves the built page: its files in the encodings of the build, and their headers.
 
 The files are listed once, at start, and each has a route of its own. So no request can name another
 file, and all other paths belong to the API.

@@ -24,7 +24,8 @@ def by_model(
         workers: the heartbeats of a pool, by its name.
         newest: the newest record version that may be written.
 
-    Returns: `images` (None while no worker of the pool tells), `files` (texts), and the largest
+    Returns: `images` (None while no worker of the pool reports it), `files` (texts), and the
+    largest
         `max_output_tokens`.
     """
 
