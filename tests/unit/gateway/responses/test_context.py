@@ -128,7 +128,7 @@ class TestTurns:
 
     def test_a_text_of_two_models_is_one_message(self) -> None:
         text = response("Hel")["output"] + response("lo")["output"]
-        base = events.continued_by(events.echo(RID, 1, "m"), "small", 1)
+        base = events.with_continuation(events.echo(RID, 1, "m"), "small", 1)
         whole = events.response_object(base, "completed", text)
         assert context.with_answer([user("a")], whole) == [user("a"), answer("Hello")]
 
