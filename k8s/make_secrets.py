@@ -108,11 +108,11 @@ def main() -> int:
         required=True,
         help="file with the URL of the archive's database, postgresql://user:password@host/name",
     )
-    given = arguments.parse_args()
-    issuers, record_keys = given.issuers.read_text(), given.record_keys.read_text()
+    options = arguments.parse_args()
+    issuers, record_keys = options.issuers.read_text(), options.record_keys.read_text()
     json.loads(issuers)  # a broken file stops here, not in every gateway
     record_tags.parse(record_keys.encode())
-    archive = kinds.ARCHIVE.parse(given.archive.read_text().strip())
+    archive = kinds.ARCHIVE.parse(options.archive.read_text().strip())
     docs = [
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
         for name, data in contents(

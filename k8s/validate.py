@@ -59,7 +59,7 @@ def main() -> int:
     with (
         ThreadPoolExecutor() as pool
     ):  # kubectl is a process of its own; the checks then run one after the other
-        rendered = {target: pool.submit(render.render, target) for target in targets}
+        renders = {target: pool.submit(render.render, target) for target in targets}
         at = time.monotonic()
         wrong += report(
             "files",
@@ -67,7 +67,7 @@ def main() -> int:
             time.monotonic() - at,
             verbose=verbose,
         )
-        for target, building in rendered.items():
+        for target, building in renders.items():
             at = time.monotonic()
             try:
                 m = building.result()

@@ -82,7 +82,7 @@ def gates(*, tests: bool) -> list[Gate]:
         if tests
         else []
     )
-    found = [
+    all_gates = [
         *unit,
         Gate("types", (str(BIN / "mypy"),)),
         Gate("format", (str(BIN / "ruff"), "format", "--check", "--quiet", ".")),
@@ -95,15 +95,15 @@ def gates(*, tests: bool) -> list[Gate]:
         Gate("security lint", (str(BIN / "bandit"), "-q", "-c", "pyproject.toml", "-r", *PACKAGES)),
     ]
     if (ROOT / "k8s" / "validate.py").exists():
-        found.insert(2, Gate("manifests", (str(BIN / "python"), "k8s/validate.py")))
+        all_gates.insert(2, Gate("manifests", (str(BIN / "python"), "k8s/validate.py")))
     if (ROOT / "frontend" / "package.json").exists():
-        found.insert(
+        all_gates.insert(
             2, Gate("front end types", ("npm", "run", "--silent", "check"), ROOT / "frontend")
         )
-        found.insert(
+        all_gates.insert(
             3, Gate("front end tests", ("npm", "run", "--silent", "test"), ROOT / "frontend")
         )
-    return found
+    return all_gates
 
 
 def coverage(output: str) -> str:
@@ -121,7 +121,7 @@ def environment() -> dict[str, str]:
 
 def perform(gate: Gate) -> Outcome:
     began = time.monotonic()
-    done = subprocess.run(
+    process = subprocess.run(
         gate.command,
         cwd=gate.where,
         env=environment(),
@@ -131,11 +131,11 @@ def perform(gate: Gate) -> Outcome:
         check=False,
     )
     return Outcome(
-        gate, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - began
+        gate, process.returncode, process.stdout.decode(errors="replace"), time.monotonic() - began
     )
 
 
-def run(chosen: list[Gate], at_once: int = max(2, os.cpu_count() or 2)) -> list[Outcome]:
+def run(selection: list[Gate], at_once: int = max(2, os.cpu_count() or 2)) -> list[Outcome]:
     """Run gates and say what each found. `at_once`: so many at the same time.
 
     Returns:
@@ -144,7 +144,7 @@ def run(chosen: list[Gate], at_once: int = max(2, os.cpu_count() or 2)) -> list[
     began = time.monotonic()
     failed: list[Outcome] = []
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        for running in as_completed([pool.submit(perform, gate) for gate in chosen]):
+        for running in as_completed([pool.submit(perform, gate) for gate in selection]):
             outcome = running.result()
             print(
                 (

@@ -79,16 +79,18 @@ def main() -> int:
     if not begin or not end:
         sys.stderr.write(f"{DOCUMENT.name}: the markers of the close codes are missing\n")
         return 1
-    wanted = {DOCUMENT: before + markdown() + after, TYPESCRIPT: typescript()}
+    document = {DOCUMENT: before + markdown() + after, TYPESCRIPT: typescript()}
     stale = [
-        path for path, content in wanted.items() if not path.exists() or path.read_text() != content
+        path
+        for path, content in document.items()
+        if not path.exists() or path.read_text() != content
     ]
     if "--check" in sys.argv[1:]:
         for path in stale:
             sys.stderr.write(f"{path.relative_to(ROOT)}: out of date; run scripts/close_codes.py\n")
         return int(bool(stale))
     for path in stale:
-        path.write_text(wanted[path])
+        path.write_text(document[path])
     return 0
 
 

@@ -71,13 +71,13 @@ def render() -> str:
 
 def main() -> int:
     """Write the document, or compare it (`--check`). Returns 0 if it is right now."""
-    wanted = render()
+    text = render()
     if "--check" in sys.argv[1:]:
-        if not DOCUMENT.is_file() or DOCUMENT.read_text() != wanted:
+        if not DOCUMENT.is_file() or DOCUMENT.read_text() != text:
             sys.stderr.write("docs/files.md: out of date; run scripts/filemap.py\n")
             return 1
         return 0
-    DOCUMENT.write_text(wanted)
+    DOCUMENT.write_text(text)
     return 0
 
 

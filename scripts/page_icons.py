@@ -31,11 +31,11 @@ def main() -> None:
     svg = (FOLDER / "icon.svg").read_text()
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])
-        for name, drawn in (("icon", svg), ("icon-maskable", maskable(svg))):
+        for name, images in (("icon", svg), ("icon-maskable", maskable(svg))):
             for size in SIZES:
                 page = browser.new_page(viewport={"width": size, "height": size})
                 page.set_content(
-                    f"<style>body {{ margin: 0 }} svg {{ display: block }}</style>{drawn}"
+                    f"<style>body {{ margin: 0 }} svg {{ display: block }}</style>{images}"
                 )
                 page.screenshot(path=FOLDER / f"{name}-{size}.png", omit_background=True)
                 page.close()

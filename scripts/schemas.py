@@ -35,10 +35,10 @@ def main() -> int:
     wrong = 0
     for name, schema in DOCUMENTS.items():
         document = ROOT / "docs" / name
-        wanted = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+        content = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
         if "--check" not in sys.argv[1:]:
-            document.write_text(wanted)
-        elif not document.exists() or document.read_text() != wanted:
+            document.write_text(content)
+        elif not document.exists() or document.read_text() != content:
             sys.stderr.write(f"docs/{name}: out of date; run scripts/schemas.py\n")
             wrong = 1
     return wrong

@@ -111,15 +111,15 @@ def main() -> int:
     if not begin or not end:
         sys.stderr.write(f"{DOCUMENT.name}: the markers of the settings are missing\n")
         return 1
-    wanted = before + render() + after
+    document = before + render() + after
     if "--check" in sys.argv[1:]:
-        if wanted != text:
+        if document != text:
             sys.stderr.write(
                 "docs/operations.md: the settings are out of date; run scripts/settings_table.py\n"
             )
             return 1
         return 0
-    DOCUMENT.write_text(wanted)
+    DOCUMENT.write_text(document)
     return 0
 
 

@@ -102,7 +102,7 @@ SPDX: Final = {
 
 
 @dataclass(frozen=True, order=True)
-class Locked:
+class Package:
     """One package of one version.
 
     Attributes:
@@ -128,25 +128,25 @@ class Locked:
         return f"pkg:{self.ecosystem}/{quote(self.name.replace(':', '/'), safe='/')}@{self.version}"
 
 
-def locked() -> list[Locked]:
+def locked_packages() -> list[Package]:
     """Every package of every lock, sorted."""
-    found: dict[Locked, Locked] = {}
+    packages: dict[Package, Package] = {}
     for one in (*_python(), *_node(), *_jars()):
-        known = found.get(one, one)
-        found[one] = Locked(
+        package = packages.get(one, one)
+        packages[one] = Package(
             one.ecosystem,
             one.name,
             one.version,
-            tuple(sorted({*known.hashes, *one.hashes})),
-            tuple(sorted({*known.locks, *one.locks})),
+            tuple(sorted({*package.hashes, *one.hashes})),
+            tuple(sorted({*package.locks, *one.locks})),
         )
-    return sorted(found.values())
+    return sorted(packages.values())
 
 
-def _python() -> list[Locked]:
+def _python() -> list[Package]:
     pin = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)((?:.*\\\n)*.*)", re.MULTILINE)
     return [
-        Locked(
+        Package(
             "pypi",
             normal(name),
             version,
@@ -163,11 +163,11 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _node() -> list[Locked]:
+def _node() -> list[Package]:
     path = ROOT / "frontend" / "package-lock.json"
     packages = json.loads(path.read_text())["packages"]
     return [
-        Locked(
+        Package(
             "npm", place.rpartition("node_modules/")[2], each["version"], _sri(each), (path.name,)
         )
         for place, each in packages.items()
@@ -180,16 +180,16 @@ def _sri(package: dict[str, Any]) -> tuple[str, ...]:
     return (f"{algorithm}:{base64.b64decode(value).hex()}",)
 
 
-def _jars() -> list[Locked]:
-    found = []
+def _jars() -> list[Package]:
+    jars = []
     for path in sorted((ROOT / "locks").glob("*-jars.sha256")):
         for line in path.read_text().splitlines():
             digest, name = line.split()
             match = re.fullmatch(r"(.+?)-(\d+\.[\w.]*(?:-[\w.]+)*)\.jar", name)
             if match is None:
                 raise SystemExit(f"{path.name}: no version in {name}")
-            found.append(Locked("maven", match[1], match[2], (f"sha256:{digest}",), (path.name,)))
-    return found
+            jars.append(Package("maven", match[1], match[2], (f"sha256:{digest}",), (path.name,)))
+    return jars
 
 
 # ---- the bill of materials
@@ -199,7 +199,7 @@ def bill() -> dict[str, Any]:
     """CycloneDX 1.6. The same locks give the same bytes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     table = licences()
-    components = [_component(one, table.get(one.key)) for one in locked()]
+    components = [_component(one, table.get(one.key)) for one in locked_packages()]
     content = json.dumps(components, sort_keys=True)
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -220,8 +220,8 @@ def bill() -> dict[str, Any]:
     }
 
 
-def _component(one: Locked, licence: str | None) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _component(one: Package, licence: str | None) -> dict[str, Any]:
+    component: dict[str, Any] = {
         "type": "library",
         "bom-ref": one.purl,
         "name": one.name,
@@ -231,13 +231,15 @@ def _component(one: Locked, licence: str | None) -> dict[str, Any]:
     }
     if len(one.hashes) == 1:
         algorithm, _, digest = one.hashes[0].partition(":")
-        made["hashes"] = [{"alg": f"SHA-{algorithm.removeprefix('sha')}", "content": digest}]
+        component["hashes"] = [{"alg": f"SHA-{algorithm.removeprefix('sha')}", "content": digest}]
     else:  # a file for each platform: `hashes` would mean one file
-        made["properties"] += [{"name": "tailrace:file", "value": h} for h in one.hashes]
+        component["properties"] += [{"name": "tailrace:file", "value": h} for h in one.hashes]
     if licence is not None:
-        known = all(part in ALLOWED for part in parts_of(licence))
-        made["licenses"] = [{"expression": licence} if known else {"license": {"name": licence}}]
-    return made
+        is_allowed = all(part in ALLOWED for part in parts_of(licence))
+        component["licenses"] = [
+            {"expression": licence} if is_allowed else {"license": {"name": licence}}
+        ]
+    return component
 
 
 # ---- licences
@@ -245,8 +247,8 @@ def _component(one: Locked, licence: str | None) -> dict[str, Any]:
 
 def licences() -> dict[str, str]:
     """The recorded licence of each package, by `ecosystem/name`."""
-    found: dict[str, str] = json.loads(LICENCES.read_text())
-    return found
+    table: dict[str, str] = json.loads(LICENCES.read_text())
+    return table
 
 
 def parts_of(expression: str) -> list[str]:
@@ -278,22 +280,22 @@ def refusal(name: str, licence: str | None) -> str | None:
 def check_licences() -> int:
     """Print how many packages have which licence, and every one that may not be locked."""
     table = licences()
-    packages = locked()
+    packages = locked_packages()
     counts = Counter(table.get(one.key, "not recorded") for one in packages)
     for licence, count in counts.most_common():
         print(f"{count:>4}  {licence}")
-    refused = [(one, refusal(one.name, table.get(one.key))) for one in packages]
-    found = [f"{one.key} {one.version}: {why}" for one, why in refused if why is not None]
+    refusals = [(one, refusal(one.name, table.get(one.key))) for one in packages]
+    problems = [f"{one.key} {one.version}: {why}" for one, why in refusals if why is not None]
     stale = sorted(table.keys() - {one.key for one in packages})
-    found += [f"{key} is recorded and not locked" for key in stale]
-    print(f"{len(packages)} locked packages, {len(found)} problems")
-    print("\n".join(found))
-    return int(bool(found))
+    problems += [f"{key} is recorded and not locked" for key in stale]
+    print(f"{len(packages)} locked packages, {len(problems)} problems")
+    print("\n".join(problems))
+    return int(bool(problems))
 
 
 def write_licences() -> int:
     """Record the licence of each locked package, as its own metadata gives it."""
-    packages = locked()
+    packages = locked_packages()
     node = json.loads((ROOT / "frontend" / "package-lock.json").read_text())["packages"]
     table = {
         f"npm/{place.rpartition('node_modules/')[2]}": spdx(each["license"])
@@ -326,7 +328,7 @@ def _installed() -> dict[tuple[str, str], str]:
     }
 
 
-def _python_licence(one: Locked) -> str:
+def _python_licence(one: Package) -> str:
     """From the index's metadata, by pip, which downloads no package for it."""
     command = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"),
@@ -383,27 +385,30 @@ _VAGUE: Final = (
 
 def audit(database: str) -> int:
     """Ask the database for every locked package."""
-    packages = [one for one in locked() if one.ecosystem != "maven" or ":" in one.name]
-    left_out = len(locked()) - len(packages)
+    packages = [one for one in locked_packages() if one.ecosystem != "maven" or ":" in one.name]
+    skipped_count = len(locked_packages()) - len(packages)
     try:
-        found = [
+        findings = [
             (one, vulnerability["id"])
             for start in range(0, len(packages), BATCH)
-            for one, answer in _asked(database, packages[start : start + BATCH])
+            for one, answer in _query(database, packages[start : start + BATCH])
             for vulnerability in answer.get("vulns", [])
         ]
     except (OSError, ValueError, KeyError) as error:
         print(f"NOT AUDITED: the database of vulnerabilities could not be asked ({error}).")
         return 3
-    for one, name in found:
+    for one, name in findings:
         print(f"{one.name} {one.version}: {name}")
-    print(f"audited {len(packages)} of {len(packages) + left_out} packages, {len(found)} findings")
-    if left_out:
-        print(f"not audited: {left_out} jars of Kafka, whose group the lock does not name")
-    return int(bool(found))
+    print(
+        f"audited {len(packages)} of {len(packages) + skipped_count} packages, "
+        f"{len(findings)} findings"
+    )
+    if skipped_count:
+        print(f"not audited: {skipped_count} jars of Kafka, whose group the lock does not name")
+    return int(bool(findings))
 
 
-def _asked(database: str, packages: list[Locked]) -> list[tuple[Locked, dict[str, Any]]]:
+def _query(database: str, packages: list[Package]) -> list[tuple[Package, dict[str, Any]]]:
     queries = [
         {
             "package": {"name": one.name, "ecosystem": ECOSYSTEMS[one.ecosystem]},
@@ -427,19 +432,19 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("bill").add_argument("--out", type=Path)
     commands.add_parser("licences").add_argument("--write", action="store_true")
     commands.add_parser("audit").add_argument("--database", default=OSV)
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "bill":
+    options = parser.parse_args(arguments)
+    if options.command == "bill":
         text = json.dumps(bill(), indent=1) + "\n"
-        if chosen.out is None:
+        if options.out is None:
             sys.stdout.write(text)
         else:
-            chosen.out.parent.mkdir(parents=True, exist_ok=True)
-            chosen.out.write_text(text)
-            print(f"{chosen.out}: {text.count('bom-ref') - 1} packages")
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(text)
+            print(f"{options.out}: {text.count('bom-ref') - 1} packages")
         return 0
-    if chosen.command == "licences":
-        return write_licences() if chosen.write else check_licences()
-    return audit(chosen.database)
+    if options.command == "licences":
+        return write_licences() if options.write else check_licences()
+    return audit(options.database)
 
 
 if __name__ == "__main__":

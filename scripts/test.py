@@ -60,13 +60,13 @@ class Result:
     @property
     def line(self) -> str:
         """The summary line."""
-        skipped = sum(self.skips.values())
+        skip_count = sum(self.skips.values())
         if not self.passed and not self.failures:
             return f"tier {self.tier:<9} SKIPPED: {'; '.join(self.skips) or 'no test of it'}"
         outcome = "FAILED" if self.failures else "ok"
         return (
             f"tier {self.tier:<9} {outcome:<7} {self.passed} passed, {len(self.failures)} "
-            f"failed, {skipped} skipped; {self.elapsed_s:.0f} s of tests"
+            f"failed, {skip_count} skipped; {self.elapsed_s:.0f} s of tests"
         )
 
 
@@ -111,7 +111,7 @@ def read_report(text: str) -> Report:
 
 
 def over_budget(
-    seconds: Mapping[str, float], expected: Mapping[str, float], default_s: float
+    seconds: Mapping[str, float], budgets: Mapping[str, float], default_s: float
 ) -> list[str]:
     """One line for each file that took more than ALLOWED times what is expected of it.
 
@@ -120,12 +120,12 @@ def over_budget(
         expected: by file, on an idle machine. Others are expected to take `default_s`. On a slow or
             busy machine all files take longer, so what is expected grows by the median of that.
     """
-    ratios = [seconds[file] / known for file, known in expected.items() if file in seconds]
+    ratios = [seconds[file] / budget_s for file, budget_s in budgets.items() if file in seconds]
     slowness = max(1.0, statistics.median(ratios)) if ratios else 1.0
     return [
-        f"{file} took {taken:.0f} s; {budget:.0f} s are expected of it (tests/budgets.json)"
-        for file, taken in sorted(seconds.items())
-        if taken > ALLOWED * (budget := expected.get(file, default_s) * slowness)
+        f"{file} took {duration_s:.0f} s; {budget:.0f} s are expected of it (tests/budgets.json)"
+        for file, duration_s in sorted(seconds.items())
+        if duration_s > ALLOWED * (budget := budgets.get(file, default_s) * slowness)
     ]
 
 
@@ -170,13 +170,13 @@ class Gates(threading.Thread):
         failed: those that failed; complete when the thread has ended.
     """
 
-    def __init__(self, chosen: list[check.Gate]) -> None:
+    def __init__(self, gates: list[check.Gate]) -> None:
         super().__init__(name="gates")
-        self._chosen = chosen
+        self._gates = gates
         self.failed: list[check.Outcome] = []
 
     def run(self) -> None:
-        self.failed = check.run(self._chosen, at_once=1)
+        self.failed = check.run(self._gates, at_once=1)
 
 
 def header(text: str) -> None:
@@ -187,30 +187,30 @@ def header(text: str) -> None:
 def main(arguments: list[str]) -> int:
     """Returns an exit code."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    chosen, options = arguments[:split], arguments[split + 1 :]
-    nightly = "--nightly" in chosen
-    chosen = [each for each in chosen if each != "--nightly"]
-    unknown = set(chosen) - set(TIERS)
+    names, options = arguments[:split], arguments[split + 1 :]
+    nightly = "--nightly" in names
+    names = [each for each in names if each != "--nightly"]
+    unknown = set(names) - set(TIERS)
     if unknown:
         print(
             f"no such tier: {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}",
             file=sys.stderr,
         )
         return 2
-    tiers = [tier for tier in TIERS if tier in chosen or not chosen]
+    tiers = [tier for tier in TIERS if tier in names or not names]
     began = time.monotonic()
     RESULTS.mkdir(exist_ok=True)
     missing = test_tools.prepare([*tiers, "nightly"] if nightly else tiers)
     header(f"{'nightly ' if nightly else ''}tests: {', '.join(tiers)}")
     gates = None
-    if not chosen:
+    if not names:
         gates = Gates([check.COVERAGE] if nightly else check.gates(tests=False))
         gates.start()
     code, report = run_pytest(tiers, options, nightly=nightly)
     if gates is not None:
         gates.join()
-    known = json.loads(BUDGETS.read_text())
-    over = [] if nightly else over_budget(report.seconds, known["files"], known["default_s"])
+    budgets = json.loads(BUDGETS.read_text())
+    over = [] if nightly else over_budget(report.seconds, budgets["files"], budgets["default_s"])
     wall_s = time.monotonic() - began
     keep_durations(report, wall_s, nightly=nightly)
     failed_gates = gates.failed if gates is not None else []

@@ -36,9 +36,9 @@ class Tool:
 def postgres(program: str) -> Path | None:
     """The path of a program of PostgreSQL, the newest that is installed; None where there is none.
     Debian keeps the server's programs out of the search path."""
-    found = sorted(DEBIAN_POSTGRES.glob(f"*/bin/{program}"), key=lambda p: float(p.parts[-3]))
+    paths = sorted(DEBIAN_POSTGRES.glob(f"*/bin/{program}"), key=lambda p: float(p.parts[-3]))
     on_path = shutil.which(program)
-    return found[-1] if found else Path(on_path) if on_path else None
+    return paths[-1] if paths else Path(on_path) if on_path else None
 
 
 TOOLS = (

@@ -41,26 +41,29 @@ def grants(m: Manifests) -> dict[str, dict[tuple[str, str], set[str]]]:
     workload = m.workload(NAME)
     if workload is None:
         return {}
-    found: dict[tuple[str, str], set[str]] = {}
-    for told in _shown(m, workload).values():
-        found |= {("topic", told.input.topic): {"Describe"}, ("group", told.group): {"Describe"}}
-    return {PRINCIPAL: found}
+    by_resource: dict[tuple[str, str], set[str]] = {}
+    for pipeline in _pipelines(m, workload).values():
+        by_resource |= {
+            ("topic", pipeline.input.topic): {"Describe"},
+            ("group", pipeline.group): {"Describe"},
+        }
+    return {PRINCIPAL: by_resource}
 
 
 def edges(m: Manifests) -> set[tuple[str, str, str]]:
-    """The connections that it needs, as in `network.ALLOWED`."""
+    """The connections that it needs, as in `network.INTENDED`."""
     if not users(m):
         return set()
-    found = {
+    connections = {
         ("ns:ingress", NAME, PORT),
         (NAME, "gateway", "8000"),
         (NAME, "kafka", "9093"),
         (NAME, "ns:kube-system", "53"),
     }
-    return found | ({(NAME, "ns:clickhouse", "8443")} if _has_results(m) else set())
+    return connections | ({(NAME, "ns:clickhouse", "8443")} if _has_results(m) else set())
 
 
-def deployed(m: Manifests) -> Iterator[Verdict]:
+def deployment(m: Manifests) -> Iterator[Verdict]:
     """It listens where its Service sends, shows every pipeline that runs, and finds its files."""
     workload = m.workload(NAME)
     if workload is not None:
@@ -71,34 +74,34 @@ def _has_results(m: Manifests) -> bool:
     return m.workload(analytics.STORE) is not None
 
 
-def _shown(m: Manifests, workload: Workload) -> dict[str, definition.Pipeline]:
+def _pipelines(m: Manifests, workload: Workload) -> dict[str, definition.Pipeline]:
     """The pipelines of its command, by the file. A file that no config map holds is left out."""
     places = {v["name"]: v["mountPath"] for v in workload.containers[0]["volumeMounts"]}
     files = {}
     for volume in workload.pod["volumes"]:
-        source = m.named("ConfigMap", volume.get("configMap", {}).get("name", ""))
+        source = m.resource("ConfigMap", volume.get("configMap", {}).get("name", ""))
         for name, text in (source or {}).get("data", {}).items():
             files[f"{places.get(volume['name'])}/{name}"] = text
-    told = workload.containers[0]["command"]
-    return {each: definition.decoded(files[each]) for each in told if each in files}
+    command = workload.containers[0]["command"]
+    return {each: definition.parse(files[each]) for each in command if each in files}
 
 
 def _problem(m: Manifests, workload: Workload, container: Doc) -> str:
     command: list[str] = container["command"]
-    said = [each[2:].partition("=") for each in command if each.startswith("--")]
-    options = {name: value for name, _, value in said}
-    shown = _shown(m, workload)
-    named = [each for each in command if each.endswith(".yaml")]
-    if lost := [each for each in named if each not in shown]:
-        return f"{lost[0]} is in no config map that it mounts"
-    running = {told.name for told in m.pipelines().values()}
-    if {told.name for told in shown.values()} != running:
+    pairs = [each[2:].partition("=") for each in command if each.startswith("--")]
+    options = {name: value for name, _, value in pairs}
+    pipelines = _pipelines(m, workload)
+    files = [each for each in command if each.endswith(".yaml")]
+    if missing := [each for each in files if each not in pipelines]:
+        return f"{missing[0]} is in no config map that it mounts"
+    running = {pipeline.name for pipeline in m.pipelines().values()}
+    if {pipeline.name for pipeline in pipelines.values()} != running:
         return f"does not show the pipelines that run, {sorted(running)}"
     ports = {str(p["containerPort"]) for p in container["ports"] if p["name"] == "http"}
     if options.get("host") != "0.0.0.0" or {options.get("port")} != ports or ports != {PORT}:  # noqa: S104 - inside a pod, behind policies
         return f"listens on {options.get('host')}:{options.get('port')}, sent to {ports}"
-    copied = {each.rest.split(" ")[-1] for image in load() for each in image.all("COPY")}
-    if options.get("page") not in copied:
+    copies = {each.rest.split(" ")[-1] for image in load() for each in image.all("COPY")}
+    if options.get("page") not in copies:
         return f"no image has a page at {options.get('page')}"
     return _store_problem(m, workload, container) if _has_results(m) else ""
 
@@ -107,12 +110,19 @@ def _store_problem(m: Manifests, workload: Workload, container: Doc) -> str:
     """It reads the database that the store fills, as another user."""
     store = m.workload(analytics.STORE)
     assert store is not None
-    filled, read = (
+    store_url, reader_url = (
         urlsplit(m.config(each, each.containers[0]).get(VARIABLE) or "")
         for each in (store, workload)
     )
-    if (filled.hostname, filled.port, filled.path) != (read.hostname, read.port, read.path):
-        return f"reads {read.hostname}{read.path}, the store fills {filled.hostname}{filled.path}"
-    if filled.username == read.username:
-        return f"reads as {read.username}, who may change results"
+    if (store_url.hostname, store_url.port, store_url.path) != (
+        reader_url.hostname,
+        reader_url.port,
+        reader_url.path,
+    ):
+        return (
+            f"reads {reader_url.hostname}{reader_url.path}, "
+            f"the store fills {store_url.hostname}{store_url.path}"
+        )
+    if store_url.username == reader_url.username:
+        return f"reads as {reader_url.username}, who may change results"
     return ""

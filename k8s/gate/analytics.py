@@ -33,8 +33,8 @@ def deployments(m: Manifests) -> dict[str, Doc]:
 
 def arguments(deployment: Doc) -> dict[str, str]:
     """The variables of the SQL that a deployment's job gets (`Main.java`)."""
-    given = [each[1:] for each in deployment["spec"]["job"]["args"] if each.startswith(":")]
-    return {name: value for name, _, value in (each.partition("=") for each in given)}
+    assignments = [each[1:] for each in deployment["spec"]["job"]["args"] if each.startswith(":")]
+    return {name: value for name, _, value in (each.partition("=") for each in assignments)}
 
 
 def job(deployment: Doc) -> str:
@@ -54,15 +54,15 @@ def results(m: Manifests) -> list[str]:
 
 def grants(m: Manifests) -> dict[str, Grants]:
     """What each principal of analytics may do (docs/analytics.md, On Kubernetes)."""
-    found = deployments(m)
-    if not found:
+    flink_deployments = deployments(m)
+    if not flink_deployments:
         return {}
     # The same records, for a week and for a year.
     flink: Grants = {("topic", name): {"Read"} for name in (topics.USAGE, topics.AUDIT)}
     flink["cluster", ""] = {"Describe"}
-    for deployment in found.values():
-        said = arguments(deployment)
-        prefix, answers = said.get("prefix", ""), said.get("answers")
+    for deployment in flink_deployments.values():
+        variables = arguments(deployment)
+        prefix, answers = variables.get("prefix", ""), variables.get("answers")
         flink["group", f"{prefix}-usage"] = {"Read"}
         flink["transactionalId", f"{prefix}.*"] = {"Describe", "Write"}
         if answers:
@@ -74,18 +74,18 @@ def grants(m: Manifests) -> dict[str, Grants]:
 
 
 def edges(m: Manifests) -> set[tuple[str, str, str]]:
-    """The connections that analytics needs, as in `network.ALLOWED`."""
+    """The connections that analytics needs, as in `network.INTENDED`."""
     names = deployments(m).keys()
-    found = {(name, peer, port) for name in names for peer in names for port in _OPENED}
+    connections = {(name, peer, port) for name in names for peer in names for port in _OPENED}
     for name in names:
         # High availability. They see what a pipeline answered, no prompts.
-        found |= {(name, "*", port) for port in ("443", "6443")}
-        found.add(("ns:flink-operator", name, "8081"))
+        connections |= {(name, "*", port) for port in ("443", "6443")}
+        connections.add(("ns:flink-operator", name, "8081"))
     if m.workload(STORE) is not None:
-        found.add((STORE, "ns:clickhouse", "8443"))
+        connections.add((STORE, "ns:clickhouse", "8443"))
     for name in users(m):
-        found |= {(name, "kafka", "9093"), (name, "ns:kube-system", "53")}
-    return found
+        connections |= {(name, "kafka", "9093"), (name, "ns:kube-system", "53")}
+    return connections
 
 
 def users(m: Manifests) -> set[str]:
@@ -102,14 +102,14 @@ def account_problem(m: Manifests, account: str) -> str:
     }
     if m.kind("ClusterRoleBinding"):
         return "has rights in every namespace"
-    chosen = [role for role in m.kind("Role") if role["metadata"]["name"] in roles]
-    rules = [rule for role in chosen for rule in role["rules"]]
+    account_roles = [role for role in m.kind("Role") if role["metadata"]["name"] in roles]
+    rules = [rule for role in account_roles for rule in role["rules"]]
     if any(rule["apiGroups"] != [""] or rule["resources"] != ["configmaps"] for rule in rules):
         return f"account {account} may touch more than config maps"
     return "" if rules else f"account {account} may not touch config maps"
 
 
-def deployed(m: Manifests) -> Iterator[Verdict]:
+def deployment(m: Manifests) -> Iterator[Verdict]:
     """A job is one that exists, gets the same prefix as the store, can go on from its state, and
     uses the ports that the policies open."""
     for deployment in deployments(m).values():
@@ -123,7 +123,7 @@ def _problem(deployment: Doc) -> str:
         return f"{name!r} is no job"
     if spec["mode"] != "standalone":
         return "makes pods itself, and so could mount every secret"
-    mounted = [
+    mount_paths = [
         mount["mountPath"]
         for container in spec["podTemplate"]["spec"]["containers"]
         for mount in container["volumeMounts"]
@@ -135,7 +135,7 @@ def _problem(deployment: Doc) -> str:
     ):
         place = config.get(key, "")
         volume = str(PurePosixPath(urlsplit(place).path).parent)
-        if not place or (place.startswith("file:") and volume not in mounted):
+        if not place or (place.startswith("file:") and volume not in mount_paths):
             return f"{key} is {place!r}, which no volume holds"
     if config.get("high-availability.type") != "kubernetes":
         return "a JobManager that is started again would not know its job"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from k8s.gate.manifests import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-_KNOWN = {
+_WORDS = {
     *("ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "CMD", "ENTRYPOINT"),
     *("LABEL", "HEALTHCHECK", "STOPSIGNAL", "ADD", "SHELL", "VOLUME"),
 }
@@ -31,7 +31,7 @@ class Image(NamedTuple):
 
     name: str
     instructions: list[Instruction]
-    ignored: list[str]
+    ignore_lines: list[str]
 
     def all(self, word: str) -> list[Instruction]:
         return [i for i in self.instructions if i.word == word]
@@ -40,26 +40,26 @@ class Image(NamedTuple):
 def parse(text: str) -> list[Instruction]:
     """Instructions in order, continued lines joined, comments gone."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    stage, found = 0, []
+    stage, instructions = 0, []
     for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
         word, _, rest = line.strip().partition(" ")
         if word:
             stage += word.upper() == "FROM"
-            found.append(Instruction(word.upper(), re.sub(r"\s+", " ", rest).strip(), stage))
-    return found
+            instructions.append(Instruction(word.upper(), re.sub(r"\s+", " ", rest).strip(), stage))
+    return instructions
 
 
 def load() -> list[Image]:
     images = []
     for file in sorted((ROOT / "docker").glob("*.Dockerfile")):
         ignore = file.with_name(f"{file.name}.dockerignore")
-        ignored = ignore.read_text().splitlines() if ignore.exists() else []
-        images.append(Image(file.name, parse(file.read_text()), ignored))
+        ignore_lines = ignore.read_text().splitlines() if ignore.exists() else []
+        images.append(Image(file.name, parse(file.read_text()), ignore_lines))
     return images
 
 
 def known_words(image: Image) -> str:
-    odd = [i.word for i in image.instructions if i.word not in _KNOWN]
+    odd = [i.word for i in image.instructions if i.word not in _WORDS]
     return f"not an instruction: {', '.join(odd)}" if odd else ""
 
 
@@ -99,8 +99,8 @@ def hashed_packages(image: Image) -> str:
                 "npm ci" in command and "--ignore-scripts" not in command
             ):
                 return f"npm without its lock, or with scripts: {command.strip()}"
-        checked = re.search(r"sha256sum --check --strict (/src/)?locks/", instruction.rest)
-        if re.search(r"\bmvn\b", instruction.rest) and not checked:
+        has_checksum = re.search(r"sha256sum --check --strict (/src/)?locks/", instruction.rest)
+        if re.search(r"\bmvn\b", instruction.rest) and not has_checksum:
             return f"Maven without checksums of its own: {instruction.rest}"
     return ""
 
@@ -126,7 +126,7 @@ def exec_form(image: Image) -> str:
 
 def sources_exist(image: Image) -> str:
     """Every copied path exists in the tree, and the ignore file lets it through."""
-    back = [line[1:].rstrip("/") for line in image.ignored if line.startswith("!")]
+    back = [line[1:].rstrip("/") for line in image.ignore_lines if line.startswith("!")]
     for instruction in image.all("COPY"):
         words = instruction.rest.split(" ")
         if words[0].startswith("--from="):
@@ -141,7 +141,7 @@ def sources_exist(image: Image) -> str:
 
 
 def closed_context(image: Image) -> str:
-    first = next((line for line in image.ignored if line and not line.startswith("#")), "")
+    first = next((line for line in image.ignore_lines if line and not line.startswith("#")), "")
     return "" if first == "*" else "its build context is not closed by `*`"
 
 

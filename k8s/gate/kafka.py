@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import yaml
 
 from k8s.gate import admin_page, analytics
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, judged, subject
+from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject, verdict_on
 from pipelines import definition
 from tailrace.protocol import topics
 
@@ -39,8 +39,8 @@ def pools_text(m: Manifests) -> str:
     mounts = {v["name"] for v in workload.containers[0]["volumeMounts"] if v["mountPath"] == folder}
     for volume in workload.pod["volumes"]:
         if volume["name"] in mounts and "configMap" in volume:
-            found = m.named("ConfigMap", volume["configMap"]["name"])
-            return str((found or {}).get("data", {}).get(name, ""))
+            config_map = m.resource("ConfigMap", volume["configMap"]["name"])
+            return str((config_map or {}).get("data", {}).get(name, ""))
     return ""
 
 
@@ -54,7 +54,9 @@ def cluster_labels(m: Manifests) -> Iterator[Verdict]:
     names = {k["metadata"]["name"] for k in m.kind("Kafka")}
     for doc in m.kind("KafkaNodePool", "KafkaTopic", "KafkaUser"):
         label = doc["metadata"].get("labels", {}).get("strimzi.io/cluster")
-        yield judged(doc, label in names, f"belongs to cluster {label!r}, there is {sorted(names)}")
+        yield verdict_on(
+            doc, label in names, f"belongs to cluster {label!r}, there is {sorted(names)}"
+        )
 
 
 def quorum(m: Manifests) -> Iterator[Verdict]:
@@ -62,27 +64,33 @@ def quorum(m: Manifests) -> Iterator[Verdict]:
     replica."""
     controllers = [p for p in m.kind("KafkaNodePool") if "controller" in p["spec"]["roles"]]
     voters = sum(p["spec"]["replicas"] for p in controllers)
-    yield judged("controllers", voters % 2, f"{voters} controllers cannot form a majority safely")
+    yield verdict_on(
+        "controllers", voters % 2, f"{voters} controllers cannot form a majority safely"
+    )
     for pool in controllers:
-        marked = [
+        metadata_volumes = [
             v for v in pool["spec"]["storage"]["volumes"] if v.get("kraftMetadata") == "shared"
         ]
-        yield judged(pool, len(marked) == 1, f"{len(marked)} volumes for the metadata log")
-    yield judged("brokers", _brokers(m), "no broker")
+        yield verdict_on(
+            pool,
+            len(metadata_volumes) == 1,
+            f"{len(metadata_volumes)} volumes for the metadata log",
+        )
+    yield verdict_on("brokers", _brokers(m), "no broker")
 
 
 def safe_log(m: Manifests) -> Iterator[Verdict]:
     """The settings that the log rule relies on (docs/log-rule.md, section 8)."""
     for kafka in m.kind("Kafka"):
         config = kafka["spec"]["kafka"]["config"]
-        for key, wanted in CLUSTER_CONFIG.items():
-            yield judged(
+        for key, required in CLUSTER_CONFIG.items():
+            yield verdict_on(
                 f"{subject(kafka)} {key}",
-                config.get(key) is wanted,
-                f"is {config.get(key)}, not {wanted}",
+                config.get(key) is required,
+                f"is {config.get(key)}, not {required}",
             )
         for key in REPLICATED:
-            yield judged(
+            yield verdict_on(
                 f"{subject(kafka)} {key}",
                 config.get(key) == min(3, _brokers(m)),
                 f"is {config.get(key)} with {_brokers(m)} brokers",
@@ -91,7 +99,7 @@ def safe_log(m: Manifests) -> Iterator[Verdict]:
             config.get("min.insync.replicas"),
             config.get("default.replication.factor", 1),
         )
-        yield judged(
+        yield verdict_on(
             f"{subject(kafka)} min.insync.replicas",
             insync == max(1, factor - 1),
             f"is {insync} of {factor}",
@@ -113,21 +121,21 @@ def guarded(m: Manifests) -> Iterator[Verdict]:
             elif listener["type"] != "internal":
                 yield Verdict(name, f"is reachable from outside ({listener['type']})")
             else:
-                yield judged(
+                yield verdict_on(
                     name,
                     listener.get("networkPolicyPeers"),
                     "Strimzi's policy lets every pod of the cluster in",
                 )
         authorization = spec["authorization"]
         fine = authorization == {"type": "simple"}
-        yield judged(
+        yield verdict_on(
             f"{subject(kafka)} authorization",
             fine,
             f"is {authorization}: simple, without super users",
         )
     for user in m.kind("KafkaUser"):
         kind = user["spec"]["authentication"]["type"]
-        yield judged(
+        yield verdict_on(
             user, kind == "scram-sha-512", f"authenticates by {kind}, the listener wants SCRAM"
         )
 
@@ -135,29 +143,31 @@ def guarded(m: Manifests) -> Iterator[Verdict]:
 def topic_table(m: Manifests) -> Iterator[Verdict]:
     """Every topic of tailrace/protocol/topics.py with its settings, none besides, and enough
     replicas."""
-    wanted = {row.name: row for row in topics.table(sorted(pools(m)))}
-    found = {topic_name(t): t for t in m.kind("KafkaTopic")}
-    of_pipelines = {
-        name for told in m.pipelines().values() for name in (told.input.topic, *told.outputs)
+    rows = {row.name: row for row in topics.table(sorted(pools(m)))}
+    manifest_topics = {topic_name(t): t for t in m.kind("KafkaTopic")}
+    pipeline_topics = {
+        name
+        for pipeline in m.pipelines().values()
+        for name in (pipeline.input.topic, *pipeline.outputs)
     }
-    for name in sorted(of_pipelines):
-        yield Verdict(name, _copies_problem(m, found.pop(name, None), "a pipeline"))
+    for name in sorted(pipeline_topics):
+        yield Verdict(name, _copies_problem(m, manifest_topics.pop(name, None), "a pipeline"))
     for name in analytics.results(m):
-        topic = found.pop(name, None)
+        topic = manifest_topics.pop(name, None)
         problem = _copies_problem(m, topic, "analytics")
         if topic is not None and topic["spec"]["config"].get("cleanup.policy") != "compact":
             problem = "is not compacted, and forgets results"
         yield Verdict(name, problem)
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found or name not in wanted:
+    for name in sorted(rows.keys() | manifest_topics.keys()):
+        if name not in manifest_topics or name not in rows:
             yield Verdict(
                 name,
                 "is not in the manifests"
-                if name in wanted
+                if name in rows
                 else "is not in tailrace/protocol/topics.py",
             )
         else:
-            yield Verdict(name, _topic_problem(m, wanted[name], found[name]["spec"]))
+            yield Verdict(name, _topic_problem(m, rows[name], manifest_topics[name]["spec"]))
 
 
 def topic_name(topic: Doc) -> str:
@@ -206,7 +216,7 @@ def copartitioned(m: Manifests) -> Iterator[Verdict]:
         if topic_name(t) in rows
     }
     for name, count in counts.items():
-        yield judged(
+        yield verdict_on(
             name,
             count == counts.get(topics.TOKENS),
             f"has {count} partitions, {topics.TOKENS} has {counts.get(topics.TOKENS)}",
@@ -215,25 +225,30 @@ def copartitioned(m: Manifests) -> Iterator[Verdict]:
 
 def acls(m: Manifests) -> Iterator[Verdict]:
     """Each principal may do what tailrace/protocol/topics.py gives it, and nothing more."""
-    wanted = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
-    wanted["tailrace-keda"] = _watching(m)
-    wanted |= {f"tailrace-{name}": _of_pipeline(told) for name, told in m.pipelines().items()}
-    wanted |= analytics.grants(m) | admin_page.grants(m)
-    found = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found or name not in wanted:
+    required = {f"tailrace-{service}": _grants(m, service) for service in SERVICES}
+    required["tailrace-keda"] = _scaler_grants(m)
+    required |= {
+        f"tailrace-{name}": _pipeline_grants(pipeline) for name, pipeline in m.pipelines().items()
+    }
+    required |= analytics.grants(m) | admin_page.grants(m)
+    users = {u["metadata"]["name"]: u for u in m.kind("KafkaUser")}
+    for name in sorted(required.keys() | users.keys()):
+        if name not in users or name not in required:
             yield Verdict(
                 f"KafkaUser/{name}",
-                "is missing" if name in wanted else "is a principal that no service uses",
+                "is missing" if name in required else "is a principal that no service uses",
             )
             continue
-        given, problem = _given(found[name])
-        if not problem and given != wanted[name]:
+        granted, problem = _user_grants(users[name])
+        if not problem and granted != required[name]:
             odd = sorted(
-                r for r in given.keys() | wanted[name].keys() if given.get(r) != wanted[name].get(r)
+                r
+                for r in granted.keys() | required[name].keys()
+                if granted.get(r) != required[name].get(r)
             )
             problem = "; ".join(
-                f"{kind} {n}: has {_ops(given, (kind, n))}, needs {_ops(wanted[name], (kind, n))}"
+                f"{kind} {n}: has {_ops(granted, (kind, n))}, "
+                f"needs {_ops(required[name], (kind, n))}"
                 for kind, n in odd
             )
         yield Verdict(f"KafkaUser/{name}", problem)
@@ -261,19 +276,19 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
     return grants
 
 
-def _of_pipeline(told: definition.Pipeline) -> Grants:
+def _pipeline_grants(pipeline: definition.Pipeline) -> Grants:
     """docs/pipelines.md, What Kafka has to allow. A runner looks into what it has written."""
-    grants: Grants = {("topic", topic): {"Read", "Write"} for topic in told.outputs}
-    if told.alert is not None:
-        grants["topic", told.alert.topic] = {"Write"}
+    grants: Grants = {("topic", topic): {"Read", "Write"} for topic in pipeline.outputs}
+    if pipeline.alert is not None:
+        grants["topic", pipeline.alert.topic] = {"Write"}
     return grants | {
-        ("topic", told.input.topic): {"Read"},
-        ("group", told.group): {"Read"},
-        ("transactionalId", f"{told.group}.*"): {"Describe", "Write"},
+        ("topic", pipeline.input.topic): {"Read"},
+        ("group", pipeline.group): {"Read"},
+        ("transactionalId", f"{pipeline.group}.*"): {"Describe", "Write"},
     }
 
 
-def _watching(m: Manifests) -> Grants:
+def _scaler_grants(m: Manifests) -> Grants:
     """Reading the lag needs only Describe on topics and groups, not Read."""
     grants: Grants = {
         ("topic", topics.requests(pool, c)): {"Describe"}
@@ -283,7 +298,7 @@ def _watching(m: Manifests) -> Grants:
     return grants | {("group", topics.group(pool)): {"Describe"} for pool in pools(m)}
 
 
-def _given(user: Doc) -> tuple[Grants, str]:
+def _user_grants(user: Doc) -> tuple[Grants, str]:
     grants: Grants = {}
     for acl in user["spec"]["authorization"]["acls"]:
         resource = acl["resource"]
@@ -312,39 +327,45 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
             m.settings(scaled["spec"]["scaleTargetRef"]["name"]).get("TAILRACE_POOL"),
         )
         lags = [t["metadata"] for t in spec["triggers"] if t["type"] == "kafka"]
-        watched, wanted = (
+        topics_in_triggers, pool_topics = (
             {t["topic"] for t in lags},
             {topics.requests(str(pool), c) for c in topics.CLASSES},
         )
-        yield judged(
+        yield verdict_on(
             f"{subject(scaled)} topics",
-            watched == wanted,
-            f"watches {sorted(watched)}, the pool has {sorted(wanted)}",
+            topics_in_triggers == pool_topics,
+            f"watches {sorted(topics_in_triggers)}, the pool has {sorted(pool_topics)}",
         )
         queries = [t["metadata"]["query"] for t in spec["triggers"] if t["type"] == "prometheus"]
         for name in topics.CLASSES:
             words = f'kind="{name}"', "tailrace_backlog_tokens", "tailrace_drain_tokens_per_second"
-            found = any(all(word in query for word in words) for query in queries)
-            yield judged(f"{subject(scaled)} {name} backlog", found, "no trigger asks for it")
+            has_trigger = any(all(word in query for word in words) for query in queries)
+            yield verdict_on(
+                f"{subject(scaled)} {name} backlog", has_trigger, "no trigger asks for it"
+            )
         # Each name of a metric is followed by the labels that choose its series.
-        chosen = [part for query in queries for part in query.split("tailrace_")[1:]]
-        named = [part for part in chosen if f'pool="{pool}"' in part.partition("}")[0]]
-        yield judged(f"{subject(scaled)} pool", named == chosen, "a query counts other pools' work")
+        selectors = [part for query in queries for part in query.split("tailrace_")[1:]]
+        own_selectors = [part for part in selectors if f'pool="{pool}"' in part.partition("}")[0]]
+        yield verdict_on(
+            f"{subject(scaled)} pool",
+            own_selectors == selectors,
+            "a query counts other pools' work",
+        )
         for lag in lags:
-            yield judged(
+            yield verdict_on(
                 f"{subject(scaled)} {lag['topic']} threshold",
                 int(lag["lagThreshold"]) >= ONLY_ACTIVATES,
                 "lag counts finished requests; it may activate, not scale",
             )
             limit = counts.get(lag["topic"], 0)
             group_fits = lag["consumerGroup"] == topics.group(str(pool))
-            yield judged(
+            yield verdict_on(
                 f"{subject(scaled)} {lag['topic']} group",
                 group_fits,
                 f"{lag['consumerGroup']} is not the pool's group",
             )
             most = spec["maxReplicaCount"]
-            yield judged(
+            yield verdict_on(
                 f"{subject(scaled)} {lag['topic']} size",
                 most <= limit,
                 f"{most} workers for {limit} partitions: the rest would idle",
@@ -354,7 +375,7 @@ def autoscaler(m: Manifests) -> Iterator[Verdict]:
             <= spec.get("fallback", {}).get("replicas", spec["minReplicaCount"])
             <= spec["maxReplicaCount"]
         )
-        yield judged(f"{subject(scaled)} bounds", at_most, "fallback lies outside the bounds")
+        yield verdict_on(f"{subject(scaled)} bounds", at_most, "fallback lies outside the bounds")
 
 
 def bootstrap(m: Manifests) -> Iterator[Verdict]:
@@ -373,26 +394,26 @@ def bootstrap(m: Manifests) -> Iterator[Verdict]:
             scheme, _, rest = address.partition("://")
             user, _, rest = rest.partition("@")
             server = rest.partition("?")[0]
-            mounted = {v.get("secret", {}).get("secretName") for v in workload.pod["volumes"]}
+            secret_names = {v.get("secret", {}).get("secretName") for v in workload.pod["volumes"]}
             if scheme != "sasl+ssl" or server not in addresses:
                 yield Verdict(
                     workload.subject,
                     f"{address} is not a listener of the cluster: {sorted(addresses)}",
                 )
             else:
-                yield judged(
+                yield verdict_on(
                     workload.subject,
-                    user in mounted,
+                    user in secret_names,
                     f"connects as {user} without that user's password",
                 )
     for scaled in m.kind("ScaledObject"):
         for trigger in (t["metadata"] for t in scaled["spec"]["triggers"] if t["type"] == "kafka"):
             host, _, port = trigger["bootstrapServers"].partition(":")
-            known = f"{host.removesuffix('.svc').partition('.')[0]}:{port}" in addresses
-            secured = trigger.get("tls") == "enable" and trigger.get("sasl") == "scram_sha512"
-            yield judged(
+            is_listener = f"{host.removesuffix('.svc').partition('.')[0]}:{port}" in addresses
+            is_secured = trigger.get("tls") == "enable" and trigger.get("sasl") == "scram_sha512"
+            yield verdict_on(
                 f"{subject(scaled)} {trigger['topic']}",
-                known and secured,
+                is_listener and is_secured,
                 f"asks {trigger['bootstrapServers']} without TLS and SCRAM",
             )
 

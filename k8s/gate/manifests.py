@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
     problem: str = ""
 
 
-def judged(what: str | Doc, fine: object, problem: str) -> Verdict:
+def verdict_on(what: str | Doc, fine: object, problem: str) -> Verdict:
     """The verdict on something that is right when `fine` is true. `what`: a resource, or a name."""
     return Verdict(what if isinstance(what, str) else subject(what), "" if fine else problem)
 
@@ -55,15 +55,17 @@ class Manifests:
     def kind(self, *kinds: str) -> list[Doc]:
         return [d for d in self.docs if d["kind"] in kinds]
 
-    def named(self, kind: str, name: str) -> Doc | None:
+    def resource(self, kind: str, name: str) -> Doc | None:
         return next((d for d in self.kind(kind) if d["metadata"]["name"] == name), None)
 
     def workloads(self) -> list[Workload]:
-        found = []
+        pod_makers = []
         for doc in self.kind("Deployment", "StatefulSet", "DaemonSet", "Job"):
             template = doc["spec"]["template"]
-            found.append(Workload(doc, template["spec"], template["metadata"].get("labels", {})))
-        return found + [_of_flink(doc) for doc in self.kind("FlinkDeployment")]
+            pod_makers.append(
+                Workload(doc, template["spec"], template["metadata"].get("labels", {}))
+            )
+        return pod_makers + [_of_flink(doc) for doc in self.kind("FlinkDeployment")]
 
     def workload(self, name: str) -> Workload | None:
         return next((w for w in self.workloads() if w.name == name), None)
@@ -72,8 +74,8 @@ class Manifests:
         """A container's environment; None where the value comes from outside these manifests."""
         env: dict[str, str | None] = {}
         for source in container.get("envFrom", []):
-            found = self.named("ConfigMap", source.get("configMapRef", {}).get("name", ""))
-            env |= found.get("data", {}) if found else {}
+            config_map = self.resource("ConfigMap", source.get("configMapRef", {}).get("name", ""))
+            env |= config_map.get("data", {}) if config_map else {}
         for entry in container.get("env", []):
             env[entry["name"]] = entry.get("value")
         return env
@@ -88,16 +90,16 @@ class Manifests:
 
         Raises definition.Invalid: a file is none.
         """
-        found = {}
+        by_workload = {}
         for workload in self.workloads():
             if workload.labels.get("app.kubernetes.io/component") != "pipeline":
                 continue
             for volume in workload.pod["volumes"]:
-                source = self.named("ConfigMap", volume.get("configMap", {}).get("name", ""))
+                source = self.resource("ConfigMap", volume.get("configMap", {}).get("name", ""))
                 if source is not None:
                     [text] = source["data"].values()
-                    found[workload.name] = definition.decoded(text)
-        return found
+                    by_workload[workload.name] = definition.parse(text)
+        return by_workload
 
 
 def _of_flink(doc: Doc) -> Workload:

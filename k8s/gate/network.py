@@ -12,9 +12,9 @@ from k8s.gate.manifests import (
     Doc,
     Manifests,
     Verdict,
-    judged,
     selects,
     subject,
+    verdict_on,
 )
 
 # From, to, port. A name without prefix is a pod of this product, `ns:` a namespace, `*` anywhere.
@@ -23,7 +23,7 @@ Edge = tuple[str, str, str]
 _NS_LABEL = "kubernetes.io/metadata.name"
 # Every intended connection (docs/operations.md, The gate). Probes come from the node itself and
 # need no policy.
-ALLOWED: frozenset[Edge] = frozenset(
+INTENDED: frozenset[Edge] = frozenset(
     {
         ("ns:ingress", "gateway", "8000"),
         ("ns:ingress", "push", "8001"),
@@ -92,55 +92,60 @@ def _half_edges(m: Manifests, direction: str) -> tuple[set[tuple[str, str, str]]
     """(pod, peer, port) for every rule of one direction, and the pods whose other traffic of that
     direction is refused."""
     pods = _pods(m)
-    found: set[tuple[str, str, str]] = set()
-    closed: set[str] = set()
+    half_edges: set[tuple[str, str, str]] = set()
+    closed_pods: set[str] = set()
     for policy in m.kind("NetworkPolicy"):
         spec = policy["spec"]
         if direction not in spec["policyTypes"]:
             continue
-        chosen = [pod for pod, labels in pods.items() if selects(spec["podSelector"], labels)]
-        closed |= set(chosen)
+        pods_of_policy = [
+            pod for pod, labels in pods.items() if selects(spec["podSelector"], labels)
+        ]
+        closed_pods |= set(pods_of_policy)
         for rule in spec.get(direction.lower(), []):
             peers = _peers(pods, rule.get("to" if direction == "Egress" else "from"))
-            found |= {
-                (pod, peer, port) for pod in chosen for peer in peers for port in _ports(rule)
+            half_edges |= {
+                (pod, peer, port)
+                for pod in pods_of_policy
+                for peer in peers
+                for port in _ports(rule)
             }
-    return found, closed
+    return half_edges, closed_pods
 
 
 def edges(m: Manifests) -> set[Edge]:
     """The edges that the policies allow. Between two pods of this product both sides must allow it;
     for a peer outside, this product's side decides."""
     pods = set(_pods(m))
-    out, out_closed = _half_edges(m, "Egress")
-    into, into_closed = _half_edges(m, "Ingress")
-    out |= {(pod, "*", "any") for pod in pods - out_closed}
-    into |= {(pod, "*", "any") for pod in pods - into_closed}
-    found: set[Edge] = {(pod, peer, port) for pod, peer, port in out if peer not in pods}
-    found |= {(peer, pod, port) for pod, peer, port in into if peer not in pods}
-    found |= {(a, b, port) for a, b, port in out if (b, a, port) in into}
-    return found
+    out, egress_pods = _half_edges(m, "Egress")
+    into, ingress_pods = _half_edges(m, "Ingress")
+    out |= {(pod, "*", "any") for pod in pods - egress_pods}
+    into |= {(pod, "*", "any") for pod in pods - ingress_pods}
+    connections: set[Edge] = {(pod, peer, port) for pod, peer, port in out if peer not in pods}
+    connections |= {(peer, pod, port) for pod, peer, port in into if peer not in pods}
+    connections |= {(a, b, port) for a, b, port in out if (b, a, port) in into}
+    return connections
 
 
 def default_deny(m: Manifests) -> Iterator[Verdict]:
-    closed: list[dict[str, Any]] = [
+    policies: list[dict[str, Any]] = [
         p for p in m.kind("NetworkPolicy") if p["spec"]["podSelector"] == {}
     ]
     denies = [
         p
-        for p in closed
+        for p in policies
         if set(p["spec"]["policyTypes"]) == {"Ingress", "Egress"}
         and not p["spec"].get("ingress")
         and not p["spec"].get("egress")
     ]
-    yield judged("namespace", denies, "no policy denies what the others do not allow")
+    yield verdict_on("namespace", denies, "no policy denies what the others do not allow")
 
 
 def only_allowed(m: Manifests) -> Iterator[Verdict]:
     """Every allowed edge is intended, and every intended edge is allowed."""
-    found, pods = edges(m), set(_pods(m))
+    open_edges, pods = edges(m), set(_pods(m))
     runners = m.pipelines()
-    of_runners = {
+    runner_edges = {
         edge
         for name in runners
         for edge in (
@@ -150,34 +155,34 @@ def only_allowed(m: Manifests) -> Iterator[Verdict]:
             ("ns:monitoring", name, "9000"),
         )
     }
-    wanted = {
+    required = {
         e
-        for e in ALLOWED | of_runners | analytics.edges(m) | admin_page.edges(m)
+        for e in INTENDED | runner_edges | analytics.edges(m) | admin_page.edges(m)
         if all(end in pods or end.startswith(("ns:", "*")) for end in e[:2])
     }
-    for source, target, port in sorted(found | wanted):
+    for source, target, port in sorted(open_edges | required):
         edge = (source, target, port)
         name = f"{source} → {target}:{port}"
-        if edge in found and edge in wanted:
+        if edge in open_edges and edge in required:
             yield Verdict(name)
         else:
             yield Verdict(
-                name, "is open and should not be" if edge in found else "is needed and closed"
+                name, "is open and should not be" if edge in open_edges else "is needed and closed"
             )
 
 
 def listener_peers(m: Manifests) -> Iterator[Verdict]:
     """Strimzi adds a policy of its own from the listener's peers, and policies add up. So the peers
     must be exactly the allowed ones."""
-    wanted = {source for source, target, port in ALLOWED if (target, port) == ("kafka", "9093")}
-    wanted |= m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
+    required = {source for source, target, port in INTENDED if (target, port) == ("kafka", "9093")}
+    required |= m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
     for kafka in m.kind("Kafka"):
         for listener in kafka["spec"]["kafka"]["listeners"]:
-            given = _peers(_pods(m), listener.get("networkPolicyPeers"))
-            yield judged(
+            peers = _peers(_pods(m), listener.get("networkPolicyPeers"))
+            yield verdict_on(
                 f"{subject(kafka)} {listener['name']}",
-                given == wanted,
-                f"lets in {sorted(given)}, wanted {sorted(wanted)}",
+                peers == required,
+                f"lets in {sorted(peers)}, wanted {sorted(required)}",
             )
 
 

@@ -18,9 +18,9 @@ from k8s.gate.manifests import (
     Doc,
     Manifests,
     Verdict,
-    judged,
     selects,
     subject,
+    verdict_on,
 )
 from pipelines import metrics as of_pipelines
 from tailrace import telemetry
@@ -41,7 +41,7 @@ _SCRAPED = {
 _OF_OTHERS = {"consumergroup", "topic", "partition", "gpu"}
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 # What must have an alert, by words that its expression must contain (docs/operations.md, Alerts).
-ASKED = {
+REQUIRED_ALERTS = {
     "first token > 250 ms over 5 min": ("tailrace_first_token_seconds_bucket[5m]", "> 0.25"),
     "first token > 200 ms on average over 1 min": ("tailrace_first_token_seconds_sum[1m]", "> 0.2"),
     "seconds of work ahead": (
@@ -60,19 +60,19 @@ def _metrics() -> dict[str, object]:
 @cache
 def series() -> dict[str, tuple[set[str], tuple[float, ...]]]:
     """Every series the services expose: its labels, and a histogram's bounds."""
-    found: dict[str, tuple[set[str], tuple[float, ...]]] = {}
+    by_name: dict[str, tuple[set[str], tuple[float, ...]]] = {}
     for metric in _metrics().values():
         if isinstance(metric, MetricWrapperBase):
             bounds = tuple(getattr(metric, "_upper_bounds", ())) or tuple(
                 metric._kwargs.get("buckets", ())
             )
             for suffix in _SUFFIXES[str(metric._type)]:
-                found[metric._name + suffix] = (set(metric._labelnames), bounds)
-    return found
+                by_name[metric._name + suffix] = (set(metric._labelnames), bounds)
+    return by_name
 
 
 @cache
-def fed() -> frozenset[str]:
+def series_with_data() -> frozenset[str]:
     """Series that some service sets. A metric that is only defined has no series, and its alert
     never fires."""
     here = OPERATIONS.parents[1]
@@ -81,19 +81,22 @@ def fed() -> frozenset[str]:
         for folder in ("gateway", "push", "worker", "pipelines", "tailrace")
         for f in (here / folder).rglob("*.py")
     ]
-    found = set()
+    names = set()
     for name, metric in _metrics().items():
         if isinstance(metric, MetricWrapperBase) and any(
             re.search(rf"\b{name}\.(?!_)", text) for text in sources
         ):
-            found |= {metric._name + suffix for suffix in _SUFFIXES[str(metric._type)]}
-    return frozenset(found)
+            names |= {metric._name + suffix for suffix in _SUFFIXES[str(metric._type)]}
+    return frozenset(names)
 
 
 def silent(expression: str) -> str:
     """A problem if the expression names a metric of this product that no service sets."""
-    named = set(re.findall(r"\btailrace_\w+", re.sub(r'"[^"]*"', "", expression)))
-    return next((f"no code sets {name}" for name in sorted(named & series().keys() - fed())), "")
+    names = set(re.findall(r"\btailrace_\w+", re.sub(r'"[^"]*"', "", expression)))
+    return next(
+        (f"no code sets {name}" for name in sorted(names & series().keys() - series_with_data())),
+        "",
+    )
 
 
 def expression_problem(expression: str) -> str:
@@ -119,15 +122,15 @@ def expression_problem(expression: str) -> str:
 
 
 def _label_problem(bare: str, metrics: list[str]) -> str:
-    declared = {label for w in metrics if w in series() for label in series()[w][0]} | _SCRAPED
-    declared |= _OF_OTHERS if any(_FOREIGN.match(w) for w in metrics) else set()
-    used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", bare))
-    used |= {
+    labels = {label for w in metrics if w in series() for label in series()[w][0]} | _SCRAPED
+    labels |= _OF_OTHERS if any(_FOREIGN.match(w) for w in metrics) else set()
+    names = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", bare))
+    names |= {
         label.strip()
         for group in re.findall(r"\bby\s*\(([^)]*)\)", bare)
         for label in group.split(",")
     }
-    odd = sorted(used - declared)
+    odd = sorted(names - labels)
     return f"no label {', '.join(odd)}" if odd else ""
 
 
@@ -156,26 +159,26 @@ def scraped(m: Manifests) -> Iterator[Verdict]:
         name: (labels, {"tcp-prometheus"} if name == "kafka-exporter" else set())
         for name, labels in STRIMZI_PODS.items()
     }
-    seen: set[str] = set()
+    scraped_pods: set[str] = set()
     for monitor in m.kind("PodMonitor"):
-        chosen = {
+        targets = {
             name: has
             for name, (labels, has) in ports.items()
             if selects(monitor["spec"]["selector"], labels)
         }
-        asked = {e["port"] for e in monitor["spec"]["podMetricsEndpoints"]}
-        lacking = sorted(name for name, has in chosen.items() if not asked <= has)
-        seen |= chosen.keys() - set(lacking)
+        endpoint_ports = {e["port"] for e in monitor["spec"]["podMetricsEndpoints"]}
+        lacking = sorted(name for name, has in targets.items() if not endpoint_ports <= has)
+        scraped_pods |= targets.keys() - set(lacking)
         problem = (
-            f"{', '.join(lacking)} has no port {', '.join(asked)}"
+            f"{', '.join(lacking)} has no port {', '.join(endpoint_ports)}"
             if lacking
             else ""
-            if chosen
+            if targets
             else "selects no pod"
         )
         yield Verdict(subject(monitor), problem)
     for name in ("gateway", "push", "worker", "archive", "kafka-exporter", *m.pipelines()):
-        yield judged(name, name in seen, "is not scraped")
+        yield verdict_on(name, name in scraped_pods, "is not scraped")
 
 
 def alerts(m: Manifests) -> Iterator[Verdict]:
@@ -206,10 +209,12 @@ def _anchors() -> frozenset[str]:
     )
 
 
-def asked_for(m: Manifests) -> Iterator[Verdict]:
+def required_alerts(m: Manifests) -> Iterator[Verdict]:
     expressions = [rule["expr"] for _, rule in _alerts(m)]
-    for what, words in ASKED.items():
-        yield judged(what, any(all(w in e for w in words) for e in expressions), "no alert for it")
+    for what, words in REQUIRED_ALERTS.items():
+        yield verdict_on(
+            what, any(all(w in e for w in words) for e in expressions), "no alert for it"
+        )
 
 
 def triggers(m: Manifests) -> Iterator[Verdict]:
@@ -241,7 +246,7 @@ def dashboards(m: Manifests) -> Iterator[Verdict]:
                 yield Verdict(file, f"is no JSON: {error}")
                 continue
             ids = [p.get("id") for p in _panels(dashboard)]
-            yield judged(
+            yield verdict_on(
                 f"{file} ids",
                 len(ids) == len(set(ids)) and dashboard.get("uid"),
                 "panel ids or uid missing or doubled",
@@ -255,7 +260,7 @@ def dashboards(m: Manifests) -> Iterator[Verdict]:
 CHECKS: dict[str, Check] = {
     "metrics are scraped": scraped,
     "alerts ask for what exists and say what to do": alerts,
-    "alerts that were asked for": asked_for,
+    "alerts that were asked for": required_alerts,
     "autoscaler queries ask for what exists": triggers,
     "dashboards show what exists": dashboards,
 }

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from k8s.gate import analytics
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, judged, selects, subject
+from k8s.gate.manifests import (
+    Check,
+    Doc,
+    Manifests,
+    Verdict,
+    Workload,
+    selects,
+    subject,
+    verdict_on,
+)
 
 OURS = ("gateway", "push", "worker", "archive")
 # Seconds between SIGTERM and SIGKILL at least (docs/operations.md, Draining).
@@ -32,10 +41,10 @@ def restricted(m: Manifests) -> Iterator[Verdict]:
     """What the level `restricted` of Pod Security refuses, which the namespace has, and any user
     that is not named."""
     for name, workload, container in _containers(m):
-        yield Verdict(name, _refused(workload, container))
+        yield Verdict(name, _restriction(workload, container))
 
 
-def _refused(workload: Workload, container: Doc) -> str:
+def _restriction(workload: Workload, container: Doc) -> str:
     context = container.get("securityContext", {})
     user, flag = (_effective(workload, container, f) for f in ("runAsUser", "runAsNonRoot"))
     if flag is not True or not user:
@@ -65,12 +74,12 @@ def read_only_root(m: Manifests) -> Iterator[Verdict]:
             if v.get("emptyDir", {}).get("medium") == "Memory"
         }
         tmp = {v["name"] for v in container.get("volumeMounts", []) if v["mountPath"] == "/tmp"}  # noqa: S108 - a mount path in a pod
-        yield judged(name, tmp & memory, "has no tmpfs at /tmp")
+        yield verdict_on(name, tmp & memory, "has no tmpfs at /tmp")
 
 
 def no_account_token(m: Manifests) -> Iterator[Verdict]:
     for workload in m.workloads():
-        account = m.named("ServiceAccount", workload.pod.get("serviceAccountName", "default"))
+        account = m.resource("ServiceAccount", workload.pod.get("serviceAccountName", "default"))
         if account is None:
             yield Verdict(workload.subject, "has no service account of its own")
         elif workload.name in analytics.deployments(m):
@@ -99,7 +108,7 @@ def bounded(m: Manifests) -> Iterator[Verdict]:
             for v in workload.pod.get("volumes", [])
             if "emptyDir" in v and "sizeLimit" not in v["emptyDir"]
         ]
-        yield judged(name, not (missing or disks), f"unbounded: {', '.join(missing + disks)}")
+        yield verdict_on(name, not (missing or disks), f"unbounded: {', '.join(missing + disks)}")
 
 
 def pinned_images(m: Manifests) -> Iterator[Verdict]:
@@ -107,14 +116,16 @@ def pinned_images(m: Manifests) -> Iterator[Verdict]:
     for name, _, container in _containers(m):
         reference, _, digest = container["image"].partition("@")
         if m.target == "overlays/dev" and reference.startswith("tailrace/"):
-            yield judged(
+            yield verdict_on(
                 name,
                 ":" in reference and not reference.endswith(":latest"),
                 f"image {reference} has no tag",
             )
         else:
-            known = digest.startswith("sha256:") and len(digest) == 71
-            yield judged(name, known, f"image {container['image']} is not pinned by digest")
+            has_digest = digest.startswith("sha256:") and len(digest) == 71
+            yield verdict_on(
+                name, has_digest, f"image {container['image']} is not pinned by digest"
+            )
 
 
 def mounts(m: Manifests) -> Iterator[Verdict]:
@@ -123,9 +134,9 @@ def mounts(m: Manifests) -> Iterator[Verdict]:
         volumes |= {
             t["metadata"]["name"] for t in workload.doc["spec"].get("volumeClaimTemplates", [])
         }
-        mounted = {v["name"] for c in workload.containers for v in c.get("volumeMounts", [])}
-        odd = volumes ^ mounted
-        yield judged(
+        mount_names = {v["name"] for c in workload.containers for v in c.get("volumeMounts", [])}
+        odd = volumes ^ mount_names
+        yield verdict_on(
             workload.subject, not odd, f"volumes and mounts do not match: {', '.join(sorted(odd))}"
         )
 
@@ -141,24 +152,24 @@ def probes(m: Manifests) -> Iterator[Verdict]:
 
 
 def _probe_problem(m: Manifests, workload: Workload, container: Doc) -> str:
-    expected = {"readinessProbe": "/ready", "livenessProbe": "/health"}
+    paths = {"readinessProbe": "/ready", "livenessProbe": "/health"}
     ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
-    for kind in ("startupProbe", *expected):
+    for kind in ("startupProbe", *paths):
         probe = container.get(kind)
         if probe is None:
-            if kind in expected or workload.name in OURS:
+            if kind in paths or workload.name in OURS:
                 return f"no {kind}"
             continue
         action = probe.get("httpGet") or probe.get("tcpSocket")
         if action and action["port"] not in ports:
             return f"{kind} asks port {action['port']!r}, which the container does not have"
         if workload.name in OURS:
-            asked = probe.get("httpGet", {})
+            http_get = probe.get("httpGet", {})
             # A start is over when the process answers; a worker's, when its model is loaded.
-            if asked.get("port") != "admin" or asked.get("path") not in (
-                {expected[kind]} if kind in expected else {"/health", "/ready"}
+            if http_get.get("port") != "admin" or http_get.get("path") not in (
+                {paths[kind]} if kind in paths else {"/health", "/ready"}
             ):
-                return f"{kind} asks {asked}"
+                return f"{kind} asks {http_get}"
     admin = m.config(workload, container).get("TAILRACE_ADMIN_PORT")
     if workload.name in OURS and str(ports.get("admin")) != admin:
         return f"admin port {ports.get('admin')}, but TAILRACE_ADMIN_PORT is {admin}"
@@ -191,11 +202,11 @@ def drain(m: Manifests) -> Iterator[Verdict]:
                 f"preStop sleeps {pause} s: load balancers still send after SIGTERM",
             )
         else:
-            needed = max(least, taking + MARGIN_S)
-            yield judged(
+            least_grace = max(least, taking + MARGIN_S)
+            yield verdict_on(
                 workload.subject,
-                grace >= needed,
-                f"is killed after {grace} s, needs {needed:.0f} s to drain",
+                grace >= least_grace,
+                f"is killed after {grace} s, needs {least_grace:.0f} s to drain",
             )
 
 
@@ -239,14 +250,14 @@ def shared_memory(m: Manifests) -> Iterator[Verdict]:
         for v in workload.pod["volumes"]
         if v.get("emptyDir", {}).get("medium") == "Memory"
     }
-    mounted = {
+    mount_names = {
         v["name"]
         for v in workload.containers[0]["volumeMounts"]
         if v["mountPath"] == "/dev/shm"  # noqa: S108 - a mount of the pod
     }
-    yield judged(
+    yield verdict_on(
         workload.subject,
-        mounted & memory,
+        mount_names & memory,
         "engine processes share 64 MiB: no memory volume at /dev/shm",
     )
 

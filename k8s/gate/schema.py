@@ -24,7 +24,7 @@ _LOOSELY_NAMED = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 _SUBSETS = Path(__file__).resolve().parents[1] / "schemas"
 
 
-def _bundled() -> Any:
+def _schema_folder() -> Any:
     """`kubernetes_validate` carries the schemas; read here directly, because its own call loads 2
     MB of definitions for every resource."""
     return resources.files("kubernetes_validate").joinpath(
@@ -35,7 +35,7 @@ def _bundled() -> Any:
 @functools.cache
 def _registry() -> referencing.Registry[Any]:
     definitions = referencing.Resource.from_contents(
-        json.loads(_bundled().joinpath("_definitions.json").read_text())
+        json.loads(_schema_folder().joinpath("_definitions.json").read_text())
     )
     return definitions @ referencing.Registry()
 
@@ -46,7 +46,7 @@ def _builtin(api_version: str, kind: str) -> jsonschema.Draft202012Validator | N
     short = (
         [group.split(".")[0]] if group else []
     )  # rbac.authorization.k8s.io/v1 is kept as rbac-v1
-    file = _bundled().joinpath("-".join([kind.lower(), *short, version]) + ".json")
+    file = _schema_folder().joinpath("-".join([kind.lower(), *short, version]) + ".json")
     if not file.is_file():
         return None
     schema = json.loads(file.read_text())
@@ -57,7 +57,7 @@ def _builtin(api_version: str, kind: str) -> jsonschema.Draft202012Validator | N
 
 @functools.cache
 def _subsets() -> dict[tuple[str, str], jsonschema.Draft202012Validator]:
-    found = {}
+    validators = {}
     for file in sorted(_SUBSETS.glob("*.yaml")):
         group = yaml.safe_load(file.read_text())
         for kind, spec in group["kinds"].items():
@@ -75,10 +75,10 @@ def _subsets() -> dict[tuple[str, str], jsonschema.Draft202012Validator]:
                 },
             }
             jsonschema.Draft202012Validator.check_schema(schema)
-            found[group["apiVersion"], kind] = jsonschema.Draft202012Validator(
+            validators[group["apiVersion"], kind] = jsonschema.Draft202012Validator(
                 schema, registry=_registry()
             )
-    return found
+    return validators
 
 
 def _problem(doc: Doc) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from k8s.gate.manifests import Verdict, judged
+from k8s.gate.manifests import Verdict, verdict_on
 
 HERE = Path(__file__).resolve().parents[1]
 _SECRET = re.compile(
@@ -16,11 +16,11 @@ _SUFFIXES = {".yaml", ".yml", ".env", ".conf", ".json"}
 
 
 def secret_free(file: Path, text: str) -> Verdict:
-    found = _SECRET.search(text)
-    return judged(
+    match = _SECRET.search(text)
+    return verdict_on(
         file.relative_to(HERE).as_posix(),
-        not found,
-        f"looks like a secret: {found and found[0][:40]}",
+        not match,
+        f"looks like a secret: {match and match[0][:40]}",
     )
 
 

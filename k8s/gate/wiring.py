@@ -10,7 +10,16 @@ from urllib.parse import urlsplit
 
 from k8s import make_secrets
 from k8s.gate import admin_page, analytics, kafka
-from k8s.gate.manifests import Check, Doc, Manifests, Verdict, Workload, judged, selects, subject
+from k8s.gate.manifests import (
+    Check,
+    Doc,
+    Manifests,
+    Verdict,
+    Workload,
+    selects,
+    subject,
+    verdict_on,
+)
 from tailrace.settings import pools_file, table
 
 # Its processes fold one after the other: more of them are not faster.
@@ -18,19 +27,19 @@ UNSCALED = {"archive"}
 MAX_JOB_S = 60  # how long a Job that is done may stay
 
 
-def _named(service: str, cluster: table.Cluster) -> set[str]:
+def _variables(service: str, cluster: table.Cluster) -> set[str]:
     return {row.name for row in table.read_by(service) if row.cluster is cluster}
 
 
 # The process contract: which variables a process reads, and which of them it has to be given here.
 REQUIRED: dict[str, set[str]] = {
-    **{service: _named(service, table.Cluster.REQUIRED) for service in table.SERVICES},
+    **{service: _variables(service, table.Cluster.REQUIRED) for service in table.SERVICES},
     "log-incarnation": {"TAILRACE_KAFKA", "TAILRACE_RECORD_KEYS"},
 }
 OPTIONAL: dict[str, set[str]] = {
-    **{service: _named(service, table.Cluster.OPTIONAL) for service in table.SERVICES},
+    **{service: _variables(service, table.Cluster.OPTIONAL) for service in table.SERVICES},
     # Beside its own it takes the settings that all services have in common.
-    table.ARCHIVE: _named(table.ARCHIVE, table.Cluster.OPTIONAL) | {"TAILRACE_POOLS"},
+    table.ARCHIVE: _variables(table.ARCHIVE, table.Cluster.OPTIONAL) | {"TAILRACE_POOLS"},
     # The job takes the settings that all services have in common from the same ConfigMap.
     "log-incarnation": {
         "TAILRACE_HOST",
@@ -64,12 +73,12 @@ def variables(m: Manifests) -> Iterator[Verdict]:
             required = admin_page.variables(m)
         for container in workload.containers:
             env = m.config(workload, container)
-            allowed = (
+            permitted_names = (
                 required
                 | OPTIONAL.get(workload.name, set())
                 | (THIRD_PARTY if workload.name == "worker" else set())
             )
-            unknown, missing = sorted(env.keys() - allowed), sorted(required - env.keys())
+            unknown, missing = sorted(env.keys() - permitted_names), sorted(required - env.keys())
             empty = sorted(k for k, v in env.items() if v == "")
             problem = "; ".join(
                 f"{what} {', '.join(names)}"
@@ -112,22 +121,26 @@ def _triggers(m: Manifests) -> Iterator[tuple[str, str, str, set[str]]]:
                 yield subject(auth), kind, source["name"], {source["key"]}
 
 
-def secrets_made(m: Manifests) -> dict[str, set[str]]:
+def secret_keys(m: Manifests) -> dict[str, set[str]]:
     """Every Secret that will exist, and who makes it: Strimzi, cert-manager, or
     k8s/make_secrets.py."""
-    made = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
+    keys_by_name = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
     for name in m.pipelines():
-        made[f"{name}-credential"] = {"credential"}  # by hand, or by who renews it
+        keys_by_name[f"{name}-credential"] = {"credential"}  # by hand, or by who renews it
     if m.workload(analytics.STORE) is not None:
-        made |= analytics.SECRETS
-    made |= admin_page.secrets(m)
+        keys_by_name |= analytics.SECRETS
+    keys_by_name |= admin_page.secrets(m)
     for user in m.kind("KafkaUser"):
-        made[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
+        keys_by_name[user["metadata"]["name"]] = {"password", "sasl.jaas.config"}
     for cluster in m.kind("Kafka"):
-        made[f"{cluster['metadata']['name']}-cluster-ca-cert"] = {"ca.crt", "ca.p12", "ca.password"}
+        keys_by_name[f"{cluster['metadata']['name']}-cluster-ca-cert"] = {
+            "ca.crt",
+            "ca.p12",
+            "ca.password",
+        }
     for certificate in m.kind("Certificate"):
-        made[certificate["spec"]["secretName"]] = {"tls.crt", "tls.key", "ca.crt"}
-    return made
+        keys_by_name[certificate["spec"]["secretName"]] = {"tls.crt", "tls.key", "ca.crt"}
+    return keys_by_name
 
 
 def _uses(m: Manifests) -> list[tuple[str, str, str, set[str]]]:
@@ -137,11 +150,11 @@ def _uses(m: Manifests) -> list[tuple[str, str, str, set[str]]]:
 
 def references(m: Manifests) -> Iterator[Verdict]:
     """Every Secret, ConfigMap and claim that is used exists, with the keys that are used."""
-    secrets = secrets_made(m)
+    secrets = secret_keys(m)
     configs = {c["metadata"]["name"]: set(c.get("data", {})) for c in m.kind("ConfigMap")}
     for user, kind, name, keys in _uses(m):
         if kind == "PersistentVolumeClaim":
-            yield judged(f"{user} → {kind}/{name}", m.named(kind, name), "does not exist")
+            yield verdict_on(f"{user} → {kind}/{name}", m.resource(kind, name), "does not exist")
             continue
         there = (secrets if kind == "Secret" else configs).get(name)
         problem = (
@@ -159,11 +172,13 @@ def nothing_idle(m: Manifests) -> Iterator[Verdict]:
     misleads."""
     used = {(kind, name) for _, kind, name, _ in _uses(m)}
     for name in make_secrets.KEYS:
-        yield judged(f"Secret/{name}", ("Secret", name) in used, "is made by hand and never read")
+        yield verdict_on(
+            f"Secret/{name}", ("Secret", name) in used, "is made by hand and never read"
+        )
     for config in m.kind("ConfigMap"):
         if config["metadata"].get("labels", {}).get("grafana_dashboard"):
             continue
-        yield judged(config, ("ConfigMap", config["metadata"]["name"]) in used, "is never read")
+        yield verdict_on(config, ("ConfigMap", config["metadata"]["name"]) in used, "is never read")
 
 
 def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
@@ -174,12 +189,12 @@ def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
         if doc["kind"] == "Secret":
             yield Verdict(subject(doc), "a secret in the manifests")
         else:
-            yield judged(doc, "PRIVATE KEY" not in text, "a private key in the manifests")
+            yield verdict_on(doc, "PRIVATE KEY" not in text, "a private key in the manifests")
     for workload in m.workloads():
         for container in workload.containers:
             env = m.config(workload, container)
             bare = [k for k, v in env.items() if v and urlsplit(v).password]
-            yield judged(
+            yield verdict_on(
                 f"{workload.subject}/{container['name']}",
                 not bare,
                 f"a password in {', '.join(bare)}",
@@ -188,30 +203,32 @@ def no_secrets_inside(m: Manifests) -> Iterator[Verdict]:
 
 def services(m: Manifests) -> Iterator[Verdict]:
     for service in m.kind("Service"):
-        chosen = [
+        selection = [
             w
             for w in m.workloads()
             if selects({"matchLabels": service["spec"]["selector"]}, w.labels)
         ]
-        if len(chosen) != 1:
-            yield Verdict(subject(service), f"selects the pods of {len(chosen)} workloads")
+        if len(selection) != 1:
+            yield Verdict(subject(service), f"selects the pods of {len(selection)} workloads")
             continue
-        ports = {p["name"] for c in chosen[0].containers for p in c.get("ports", [])}
+        ports = {p["name"] for c in selection[0].containers for p in c.get("ports", [])}
         missing = [
             str(p["targetPort"]) for p in service["spec"]["ports"] if p["targetPort"] not in ports
         ]
-        yield judged(service, not missing, f"no port {', '.join(missing)} at its pods")
+        yield verdict_on(service, not missing, f"no port {', '.join(missing)} at its pods")
     for workload in m.workloads():
         stateful = workload.doc["spec"].get("serviceName")
         if stateful:
-            yield judged(workload.subject, m.named("Service", stateful), f"no Service {stateful}")
+            yield verdict_on(
+                workload.subject, m.resource("Service", stateful), f"no Service {stateful}"
+            )
 
 
 def listening(m: Manifests) -> Iterator[Verdict]:
     """A service listens where its Service sends, and not on the loopback only. Flink uses the ports
     that the policies open."""
-    yield from analytics.deployed(m)
-    yield from admin_page.deployed(m)
+    yield from analytics.deployment(m)
+    yield from admin_page.deployment(m)
     for name in ("gateway", "push"):
         workload = m.workload(name)
         if workload is None:
@@ -226,7 +243,7 @@ def listening(m: Manifests) -> Iterator[Verdict]:
             None,
         )
         fits = settings.get("TAILRACE_PORT") == port and settings.get("TAILRACE_HOST") == "0.0.0.0"  # noqa: S104 - inside a pod, behind policies
-        yield judged(
+        yield verdict_on(
             workload.subject,
             fits,
             f"listens on {settings.get('TAILRACE_HOST')}:{settings.get('TAILRACE_PORT')}, "
@@ -245,20 +262,20 @@ def _routes(ingress: Doc) -> Iterator[tuple[str, str, str, str]]:
 def ingress(m: Manifests) -> Iterator[Verdict]:
     for doc in m.kind("Ingress"):
         hosts = {host for host, *_ in _routes(doc)}
-        encrypted = {host for tls in doc["spec"].get("tls", []) for host in tls["hosts"]}
-        yield judged(
-            f"{subject(doc)} TLS", hosts == encrypted, f"without TLS: {sorted(hosts - encrypted)}"
+        tls_hosts = {host for tls in doc["spec"].get("tls", []) for host in tls["hosts"]}
+        yield verdict_on(
+            f"{subject(doc)} TLS", hosts == tls_hosts, f"without TLS: {sorted(hosts - tls_hosts)}"
         )
         issuers = [
             a
             for a in doc["metadata"].get("annotations", {})
             if a in {"cert-manager.io/issuer", "cert-manager.io/cluster-issuer"}
         ]
-        yield judged(f"{subject(doc)} certificate", issuers, "no issuer makes its certificate")
+        yield verdict_on(f"{subject(doc)} certificate", issuers, "no issuer makes its certificate")
         for host, path, name, port in _routes(doc):
-            service = m.named("Service", name)
+            service = m.resource("Service", name)
             ports = {p["name"] for p in service["spec"]["ports"]} if service else set()
-            yield judged(
+            yield verdict_on(
                 f"{subject(doc)} {host}{path}", port in ports, f"no port {port} at Service {name}"
             )
 
@@ -275,7 +292,7 @@ def public_names(m: Manifests) -> Iterator[Verdict]:
     }
     for url in (m.settings("gateway").get("TAILRACE_PUSH_URL") or "").split(","):
         parts = urlsplit(url)
-        yield judged(
+        yield verdict_on(
             f"TAILRACE_PUSH_URL {url}",
             parts.scheme == "https" and parts.hostname in watching,
             "does not lead to push by TLS",
@@ -283,7 +300,7 @@ def public_names(m: Manifests) -> Iterator[Verdict]:
     for name in ("gateway", "push"):
         origins = (m.settings(name).get("TAILRACE_ORIGINS") or "").split(",")
         fits = "*" not in origins and {f"https://{page}" for page in pages} <= set(origins)
-        yield judged(
+        yield verdict_on(
             f"{name} TAILRACE_ORIGINS",
             fits and pages,
             f"is {origins}, the page is at {sorted(pages)}",
@@ -294,7 +311,7 @@ def pools(m: Manifests) -> Iterator[Verdict]:
     """Workers serve a pool that the gateway knows, with a model that the pool has."""
     yield Verdict("file of pools", _wrong_pools(kafka.pools_text(m)))
     for service in (*table.POOLED, "log-incarnation"):  # the command checks every setting
-        mounted = [
+        mount_paths = [
             mount["mountPath"]
             for workload in m.workloads()
             for container in workload.containers
@@ -302,21 +319,21 @@ def pools(m: Manifests) -> Iterator[Verdict]:
             if workload.name == service
         ]
         path = m.settings(service).get("TAILRACE_POOLS") or ""
-        problem = "" if path.rpartition("/")[0] in mounted else f"does not mount {path}"
+        problem = "" if path.rpartition("/")[0] in mount_paths else f"does not mount {path}"
         yield Verdict(f"{service} file of pools", problem)
-    known = kafka.pools(m)
+    by_name = kafka.pools(m)
     worker = m.settings("worker")
     pool, model = worker.get("TAILRACE_POOL"), worker.get("TAILRACE_MODEL_NAME")
-    models = known.get(str(pool), {}).get("models", [])
-    yield judged("worker pool", pool in known, f"{pool} is not one of {sorted(known)}")
-    yield judged("worker model", model in models, f"{model} is not one of {models}")
+    models = by_name.get(str(pool), {}).get("models", [])
+    yield verdict_on("worker pool", pool in by_name, f"{pool} is not one of {sorted(by_name)}")
+    yield verdict_on("worker model", model in models, f"{model} is not one of {models}")
     job = m.workload("log-incarnation")
     command = job.containers[0]["command"] if job else []
-    named = {after for word, after in itertools.pairwise(command) if word == "--pool"}
-    yield judged(
+    pool_names = {after for word, after in itertools.pairwise(command) if word == "--pool"}
+    yield verdict_on(
         "log-incarnation",
-        named == known.keys(),
-        f"looks after the pools {sorted(named)}, there are {sorted(known)}",
+        pool_names == by_name.keys(),
+        f"looks after the pools {sorted(pool_names)}, there are {sorted(by_name)}",
     )
 
 
@@ -343,20 +360,20 @@ def scaling(m: Manifests) -> Iterator[Verdict]:
     targets: dict[str, list[str]] = {}
     for scaler in m.kind("HorizontalPodAutoscaler", "ScaledObject"):
         reference = scaler["spec"]["scaleTargetRef"]
-        workload = m.named(reference["kind"], reference["name"])
+        workload = m.resource(reference["kind"], reference["name"])
         targets.setdefault(reference["name"], []).append(subject(scaler))
-        yield judged(
+        yield verdict_on(
             scaler, workload, f"scales {reference['kind']} {reference['name']}, which is not there"
         )
     for workload_doc in m.kind("Deployment"):
-        unscaled = UNSCALED | m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
-        if workload_doc["metadata"]["name"] in unscaled:
+        exempt = UNSCALED | m.pipelines().keys() | analytics.users(m) | admin_page.users(m)
+        if workload_doc["metadata"]["name"] in exempt:
             continue
         scalers = targets.get(workload_doc["metadata"]["name"], [])
         if len(scalers) != 1:
             yield Verdict(subject(workload_doc), f"is scaled by {scalers or 'nothing'}")
         else:
-            yield judged(
+            yield verdict_on(
                 workload_doc,
                 "replicas" not in workload_doc["spec"],
                 "fixes `replicas`, which its autoscaler owns",
@@ -368,10 +385,10 @@ def namespaces(m: Manifests) -> Iterator[Verdict]:
     for doc in m.docs:
         if doc["kind"] == "Namespace":
             level = doc["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
-            yield judged(doc, level == "restricted", f"pod security is {level}")
+            yield verdict_on(doc, level == "restricted", f"pod security is {level}")
         else:
             place = doc["metadata"].get("namespace")
-            yield judged(doc, place in names, f"in namespace {place}")
+            yield verdict_on(doc, place in names, f"in namespace {place}")
 
 
 CHECKS: dict[str, Check] = {

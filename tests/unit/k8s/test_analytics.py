@@ -24,7 +24,7 @@ def rendered() -> Manifests:
 
 
 def named(m: Manifests, kind: str, name: str) -> Doc:
-    found = m.named(kind, name)
+    found = m.resource(kind, name)
     assert found is not None
     return found
 
@@ -237,5 +237,5 @@ def test_a_job_gets_every_variable_of_its_sql(name: str, rendered: Manifests) ->
 def test_the_image_has_the_flink_that_the_checksums_name() -> None:
     text = (render.HERE.parent / "docker" / "analytics.Dockerfile").read_text()
     assert f"flink:{programs.FLINK}-java17@" in text
-    [connector] = [jar for jar in programs.committed_sums() if "connector-kafka" in jar]
+    [connector] = [jar for jar in programs.locked_sums() if "connector-kafka" in jar]
     assert f"/jars/{connector} " in text

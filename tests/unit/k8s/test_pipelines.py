@@ -21,7 +21,7 @@ def rendered() -> Manifests:
 
 
 def named(m: Manifests, kind: str, name: str) -> Doc:
-    found = m.named(kind, name)
+    found = m.resource(kind, name)
     assert found is not None
     return found
 

@@ -96,7 +96,7 @@ def alert(m: Manifests, number: int) -> Doc:
 
 
 def panel(m: Manifests, old: str, new: str) -> None:
-    data = m.named("ConfigMap", "dashboard-tailrace")["data"]  # type: ignore[index]
+    data = m.resource("ConfigMap", "dashboard-tailrace")["data"]  # type: ignore[index]
     data["tailrace.json"] = data["tailrace.json"].replace(old, new, 1)
 
 
