@@ -143,7 +143,7 @@ async def plant(side: stacks.Side) -> None:
     await producer.start()
     try:
         for bill in random.Random(len(first)).sample(first, min(COPIES, len(first))):
-            again = msgspec.structs.replace(bill.metered, cost_nano=7)
+            again = msgspec.structs.replace(bill.usage_record, cost_nano=7)
             name, value = again.owner.key.encode(), records.encode(again)
             place = zlib.crc32(name) % topics.partitions_of(topics.USAGE)  # as all copies
             await producer.send_and_wait(topics.USAGE, value, key=name, partition=place)
@@ -201,7 +201,9 @@ async def compare(side: stacks.Side) -> list[str]:
         out += [f"{result.name} {line}" for line in lines]
         # Its counts of a second are replaced, which takes the old one back for a moment.
         if result is not jobs.REQUEST_MINUTES:
-            out += [f"{result.name} took back {line}" for line in results.taken_back(result, found)]
+            out += [
+                f"{result.name} took back {line}" for line in results.regressions(result, found)
+            ]
     return out
 
 
@@ -358,7 +360,7 @@ def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
                 "execution.checkpointing.interval": f"{CHECKPOINT_S}s",
                 "parallelism.default": str(parallelism),
             },
-            tell=lambda text: said[0](text),
+            report=lambda text: said[0](text),
         )
         run = Run(side, keeper, flink)
         said[0] = run.tell

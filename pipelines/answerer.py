@@ -13,8 +13,8 @@ import jsonschema.protocols
 import msgspec
 
 from pipelines import definition, stores
-from pipelines.gateway import Ended, Gateway, Rejected
-from pipelines.rows import Answer, Refused, Row, Rows
+from pipelines.gateway import Gateway, ModelResponse, Rejected
+from pipelines.rows import Answer, Refusal, Row, Rows
 from pipelines.templates import Template, Unusable
 
 _logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ MOST_EXPIRED: Final = 20
 _NUMBER: Final = re.compile(r"\d+")
 
 
-class Asking:
+class Answerer:
     """Asks for rows of one pipeline."""
 
     def __init__(self, pipeline: definition.Pipeline, rows: Rows, gateway: Gateway) -> None:
@@ -47,19 +47,19 @@ class Asking:
                 raise definition.Invalid(f"answer: {error.message}") from error
             self._validator = jsonschema.Draft202012Validator(pipeline.answer)
 
-    async def outcome(self, row: Row) -> Answer | Refused:
+    async def outcome(self, row: Row) -> Answer | Refusal:
         """What the model makes of a row. Waits for as long as it takes."""
         try:
             messages = self._rows.question(row)
         except Unusable as error:
-            return Refused("prompt", str(error))
+            return Refusal("prompt", str(error))
         if self._pipeline.rank is None or self._judge is None:
             return await self._answer(row, messages, "", self._pipeline.seed)
         return await self._best(row, messages, self._pipeline.rank, self._judge)
 
     async def _answer(
         self, row: Row, messages: list[dict[str, str]], part: str, seed: int | None
-    ) -> Answer | Refused:
+    ) -> Answer | Refusal:
         body = self._body(messages, self._pipeline.model, seed)
         if self._pipeline.answer is not None:
             name = self._pipeline.name.replace("-", "_")
@@ -67,88 +67,88 @@ class Asking:
             body["text"] = {"format": {"type": "json_schema", "name": name, **schema}}
         if self._pipeline.retrieve is not None:
             body["tools"] = [_search(self._pipeline.retrieve)]
-        found = await self._asked(row, body, part)
-        if isinstance(found, Refused):
-            return found
-        ended, requests = found
-        if self._pipeline.retrieve is not None and not ended.searched:
-            used = ended.input_tokens, ended.output_tokens
+        reply = await self._request(row, body, part)
+        if isinstance(reply, Refusal):
+            return reply
+        response, requests = reply
+        if self._pipeline.retrieve is not None and not response.searched:
+            used = response.input_tokens, response.output_tokens
             why = "the gateway has searched no vector store: has the deployment any?"
-            return Refused("not_searched", why, ended.response, requests, *used)
-        return self._judged(ended, requests)
+            return Refusal("not_searched", why, response.response, requests, *used)
+        return self._checked_answer(response, requests)
 
     def _body(
         self, messages: list[dict[str, str]], model: str | None, seed: int | None
     ) -> dict[str, Any]:
-        given = self._pipeline
+        pipeline = self._pipeline
         body: dict[str, Any] = {
             "input": messages,
-            "temperature": given.temperature,
-            "service_tier": "flex" if given.priority == "batch" else "auto",
-            "metadata": {**given.metadata, "pipeline": given.name},
+            "temperature": pipeline.temperature,
+            "service_tier": "flex" if pipeline.priority == "batch" else "auto",
+            "metadata": {**pipeline.metadata, "pipeline": pipeline.name},
         }
         if model is not None:
             body["model"] = model
-        if given.max_output_tokens is not None:
-            body["max_output_tokens"] = given.max_output_tokens
+        if pipeline.max_output_tokens is not None:
+            body["max_output_tokens"] = pipeline.max_output_tokens
         if seed is not None:
             body["seed"] = seed
         return body
 
-    async def _asked(
+    async def _request(
         self, row: Row, body: dict[str, Any], part: str
-    ) -> tuple[Ended, int] | Refused:
+    ) -> tuple[ModelResponse, int] | Refusal:
         """The response, and how many requests it took. One that failed, or waited too long, is
         asked for under another key; after a restart the same keys lead to the same responses."""
-        failed = expired = 0
+        failures = expirations = 0
         while True:
-            attempt = failed + expired + 1
+            attempt = failures + expirations + 1
             key = f"{self._pipeline.name}/{self._pipeline.revision}/{row.place}{part}/{attempt}"
             try:
-                ended = await self._gateway.ask(body, key)
+                response = await self._gateway.ask(body, key)
             except Rejected as error:
-                return Refused(error.code, str(error), requests=attempt - 1)
-            if ended.status in ("completed", "incomplete"):
-                return ended, attempt
+                return Refusal(error.code, str(error), requests=attempt - 1)
+            if response.status in ("completed", "incomplete"):
+                return response, attempt
             _logger.warning(
                 "%s: attempt %d of %s, %s: %s %s",
                 self._pipeline.name,
                 attempt,
                 row.place + part,
-                ended.response,
-                ended.status,
-                ended.code,
+                response.response,
+                response.status,
+                response.code,
             )
-            expired += ended.code == "expired"
-            failed += ended.code != "expired"
-            if failed >= self._pipeline.attempts or expired >= MOST_EXPIRED:
-                code = ended.code or ended.status
-                return Refused(code, f"{attempt} requests failed", ended.response, attempt)
+            expirations += response.code == "expired"
+            failures += response.code != "expired"
+            if failures >= self._pipeline.attempts or expirations >= MOST_EXPIRED:
+                code = response.code or response.status
+                return Refusal(code, f"{attempt} requests failed", response.response, attempt)
 
-    def _judged(self, ended: Ended, requests: int) -> Answer | Refused:
-        used = ended.input_tokens, ended.output_tokens
-        value: Any = ended.text
+    def _checked_answer(self, response: ModelResponse, requests: int) -> Answer | Refusal:
+        used = response.input_tokens, response.output_tokens
+        value: Any = response.text
         if self._validator is not None:
             try:
-                value = json.loads(ended.text)
+                value = json.loads(response.text)
                 self._validator.validate(value)
             except (ValueError, RecursionError) as error:
-                why = "incomplete" if ended.status == "incomplete" else "no_json"
-                return Refused(
-                    why, f"{ended.code} {error}".strip(), ended.response, requests, *used
+                why = "incomplete" if response.status == "incomplete" else "no_json"
+                return Refusal(
+                    why, f"{response.code} {error}".strip(), response.response, requests, *used
                 )
             except jsonschema.exceptions.ValidationError as error:
                 detail = f"{error.json_path}: {error.message}"
-                return Refused("schema", detail[:1_000], ended.response, requests, *used)
-        incomplete = ended.status == "incomplete"
+                return Refusal("schema", detail[:1_000], response.response, requests, *used)
+        incomplete = response.status == "incomplete"
         return Answer(
             value,
-            ended.response,
-            ended.model,
+            response.response,
+            response.model,
             *used,
             requests,
             incomplete,
-            citations=ended.citations,
+            citations=response.citations,
         )
 
     async def _best(
@@ -157,30 +157,30 @@ class Asking:
         messages: list[dict[str, str]],
         rank: definition.Rank,
         judge: tuple[Template | None, Template],
-    ) -> Answer | Refused:
+    ) -> Answer | Refusal:
         """The candidate that the judge names. One after the other: the next ones find the prompt in
         the engine's cache."""
         answers: list[Answer] = []
-        refused: Refused | None = None
+        refusal: Refusal | None = None
         for number in range(rank.candidates):
             seed = (self._pipeline.seed or 0) + number
-            found = await self._answer(row, messages, f"/c{number + 1}", seed)
-            if isinstance(found, Answer):
-                answers.append(found)
+            answer = await self._answer(row, messages, f"/c{number + 1}", seed)
+            if isinstance(answer, Answer):
+                answers.append(answer)
             else:
-                refused = found
+                refusal = answer
         if not answers:
-            assert refused is not None
-            return refused
-        chosen, requests, tokens = 0, 0, (0, 0)
+            assert refusal is not None
+            return refusal
+        index, requests, tokens = 0, 0, (0, 0)
         if len(answers) > 1:
-            judged = await self._choice(row, answers, rank, judge)
-            if isinstance(judged, Refused):
-                return judged
-            choice, requests = judged
-            chosen = _chosen(choice.text, len(answers))
+            verdict = await self._choice(row, answers, rank, judge)
+            if isinstance(verdict, Refusal):
+                return verdict
+            choice, requests = verdict
+            index = _choice_index(choice.text, len(answers))
             tokens = choice.input_tokens, choice.output_tokens
-        best = answers[chosen]
+        best = answers[index]
         return Answer(
             best.value,
             best.response,
@@ -199,7 +199,7 @@ class Asking:
         answers: list[Answer],
         rank: definition.Rank,
         judge: tuple[Template | None, Template],
-    ) -> tuple[Ended, int] | Refused:
+    ) -> tuple[ModelResponse, int] | Refusal:
         values = {**row.values, "candidates": [each.value for each in answers]}
         system, user = judge
         try:
@@ -207,10 +207,10 @@ class Asking:
             if system is not None:
                 messages.insert(0, {"role": "system", "content": system.text(values)})
         except Unusable as error:
-            return Refused("prompt", f"judge: {error}", requests=len(answers))
+            return Refusal("prompt", f"judge: {error}", requests=len(answers))
         model = rank.model or self._pipeline.model
         body = self._body(messages, model, self._pipeline.seed)
-        return await self._asked(row, {**body, "temperature": 0.0}, "/judge")
+        return await self._request(row, {**body, "temperature": 0.0}, "/judge")
 
 
 def _search(retrieve: stores.Retrieve) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def _search(retrieve: stores.Retrieve) -> dict[str, Any]:
     return tool
 
 
-def _chosen(text: str, among: int) -> int:
+def _choice_index(text: str, among: int) -> int:
     """Index of the candidate that the judge names by its first number; the first one where it names
     none of them, so that the same texts lead to the same choice."""
-    found = _NUMBER.search(text)
-    number = int(found[0][:9]) if found else 1
+    match = _NUMBER.search(text)
+    number = int(match[0][:9]) if match else 1
     return number - 1 if 1 <= number <= among else 0

@@ -45,8 +45,8 @@ class Client:
     ) -> list[tuple[Any, ...]]:
         """The rows of a query. `parameters`: of its `{name:Type}`; `settings`: of the server, for
         this query."""
-        bound = {f"param_{name}": str(value) for name, value in parameters.items()}
-        text = self.run(f"{query} FORMAT JSONCompactEachRow", told={**settings, **bound})
+        arguments = {f"param_{name}": str(value) for name, value in parameters.items()}
+        text = self.run(f"{query} FORMAT JSONCompactEachRow", options={**settings, **arguments})
         # Not `splitlines`: values have other line breaks in them, such as U+0085.
         return [tuple(json.loads(line)) for line in text.split("\n") if line]
 
@@ -55,13 +55,13 @@ class Client:
         body = "\n".join(json.dumps(row) for row in rows)
         self.run(f'INSERT INTO "{table}" FORMAT JSONEachRow', body.encode())
 
-    def run(self, query: str, body: bytes = b"", told: Mapping[str, str] = _NONE) -> str:
+    def run(self, query: str, body: bytes = b"", options: Mapping[str, str] = _NONE) -> str:
         """The answer to a statement; `body` is the data of an insert, `told` are more parameters of
         the request."""
         try:
             answer = self._http.post(
                 self._address.url,
-                params={"database": self._address.name, "query": query, **_SETTINGS, **told},
+                params={"database": self._address.name, "query": query, **_SETTINGS, **options},
                 content=body,
                 headers=self._login(),
             )
@@ -71,9 +71,9 @@ class Client:
             return answer.text
         # Its text may quote rows.
         code = answer.headers.get("X-ClickHouse-Exception-Code", "none")
-        said = f"ClickHouse answered {answer.status_code}, code {code}"
+        text = f"ClickHouse answered {answer.status_code}, code {code}"
         kind = Refused if answer.status_code in (400, 401, 403, 404) else Unavailable
-        raise kind(said, int(code) if code.isdigit() else 0)
+        raise kind(text, int(code) if code.isdigit() else 0)
 
     def _login(self) -> dict[str, str]:
         if not self._address.user:

@@ -16,7 +16,7 @@ import msgspec
 import prometheus_client
 import typer
 
-from pipelines import definition, earlier, plan, progress, runner, samples, servers
+from pipelines import definition, former_outputs, plan, progress, runner, samples, servers
 from pipelines.examples import data
 from pipelines.gateway import Gateway
 from pipelines.rows import REASON, Rows
@@ -56,12 +56,14 @@ def _refuse(text: str, code: int = 2) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _loaded(path: Path) -> definition.Pipeline:
+def _load(path: Path) -> definition.Pipeline:
     """The pipeline of a file, all of it compiled; ends the command with the error otherwise."""
     try:
-        found = definition.decoded(path.read_bytes())
-        runner.outcome_of(found, Rows(found), Gateway("http://127.0.0.1", path, found.name))
-        return found
+        pipeline = definition.parse(path.read_bytes())
+        runner.outcome_of(
+            pipeline, Rows(pipeline), Gateway("http://127.0.0.1", path, pipeline.name)
+        )
+        return pipeline
     except OSError as error:
         _refuse(f"{path}: {error.strerror}")
     except definition.Invalid as error:
@@ -79,10 +81,10 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
 def check(files: Annotated[list[Path], typer.Argument(help="YAML files of pipelines.")]) -> None:
     """Say whether files are pipelines, and what is wrong where one is not."""
     for path in files:
-        found = _loaded(path)
+        pipeline = _load(path)
         typer.echo(
-            f"{path}: {found.name} (revision {found.revision}): {found.input.topic} → "
-            f"{', '.join(found.outputs)}"
+            f"{path}: {pipeline.name} (revision {pipeline.revision}): {pipeline.input.topic} → "
+            f"{', '.join(pipeline.outputs)}"
         )
 
 
@@ -107,7 +109,7 @@ def example(
     if not path.exists():
         path.write_bytes(_example_file(name, url, credential_file))
         typer.echo(f"{path} is written")
-    pipeline = _loaded(path)
+    pipeline = _load(path)
     _run(_example(pipeline, kafka, name, 0 if only_topics else records, seed, partitions))
 
 
@@ -130,8 +132,8 @@ async def _example(
     pipeline: definition.Pipeline, kafka: str, name: str, records: int, seed: int, partitions: int
 ) -> None:
     topics = [pipeline.input.topic, *pipeline.outputs]
-    created = await log.create_topics(kafka, topics, partitions=partitions)
-    typer.echo(f"topics: {', '.join(topics)} ({len(created)} of them are new)")
+    new_topics = await log.create_topics(kafka, topics, partitions=partitions)
+    typer.echo(f"topics: {', '.join(topics)} ({len(new_topics)} of them are new)")
     if records:
         await samples.write(kafka, pipeline.input.topic, data.GENERATORS[name](records, seed))
         typer.echo(f"{records} records are in {pipeline.input.topic}")
@@ -147,7 +149,7 @@ def show(
     records: Annotated[int, typer.Option("-n", min=1, help="So many of each partition.")] = 3,
 ) -> None:
     """Print the newest records of a pipeline's topic, one a line."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     topic = samples.topic(pipeline, what)
     if topic is None:
         _refuse("this pipeline has no alerts")
@@ -170,7 +172,7 @@ def plan_command(
     output_price: OutputPrice = 0.0,
 ) -> None:
     """Say what the rows that are not done would take, and cost. Asks nothing."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     _run(_plan(pipeline, kafka, None, (input_price, output_price)))
 
 
@@ -184,7 +186,7 @@ async def _plan(
     offsets = log.Offsets(kafka)
     replays = log.Replays(kafka, read_committed=True)
     try:
-        now = await progress.look(pipeline, offsets)
+        now = await progress.read(pipeline, offsets)
         places = {
             number: place if begin is None else place._replace(committed=begin[number])
             for number, place in now.by_partition.items()
@@ -197,27 +199,29 @@ async def _plan(
             async with contextlib.aclosing(reading) as batches:
                 async for batch in batches:
                     records += batch
-        found = 0
+        output_count = 0
         if begin is not None:
             for number in places:
-                there = await earlier.places(pipeline, number, offsets, replays)
-                found += sum(int(each.split("/")[2]) >= begin[number] for each in there)
-        sample = plan.sampled(Rows(pipeline), records)
-        expected = plan.estimate(pipeline, count, found, sample, now.done)
+                there = await former_outputs.places(pipeline, number, offsets, replays)
+                output_count += sum(int(each.split("/")[2]) >= begin[number] for each in there)
+        sample = plan.sample(Rows(pipeline), records)
+        estimate = plan.estimate(pipeline, count, output_count, sample, now.done)
     finally:
         await offsets.stop()
         await replays.stop()
     typer.echo(f"{pipeline.name}, revision {pipeline.revision}")
-    typer.echo(f"rows          {expected.rows} ({sample.records} of them were looked at)")
-    if found:
-        typer.echo(f"  of these    {found} have their output already and are not asked again")
-    typer.echo(f"requests      about {expected.requests}")
-    how = "as those answered so far" if expected.measured else "guessed by the length of questions"
+    typer.echo(f"rows          {estimate.rows} ({sample.records} of them were looked at)")
+    if output_count:
+        typer.echo(
+            f"  of these    {output_count} have their output already and are not asked again"
+        )
+    typer.echo(f"requests      about {estimate.requests}")
+    how = "as those answered so far" if estimate.measured else "guessed by the length of questions"
     typer.echo(
-        f"tokens        about {expected.input_tokens} in, {expected.output_tokens} out ({how})"
+        f"tokens        about {estimate.input_tokens} in, {estimate.output_tokens} out ({how})"
     )
     if any(prices):
-        typer.echo(f"cost          about {expected.cost(*prices):.4f}")
+        typer.echo(f"cost          about {estimate.cost(*prices):.4f}")
     if sample.first_error:
         typer.echo(f"unreadable    {sample.first_error}")
     return now
@@ -235,7 +239,7 @@ def run(
     metrics_host: Annotated[str, typer.Option(help="Where metrics listen.")] = "127.0.0.1",
 ) -> None:
     """Run one runner until SIGTERM or Ctrl-C. Start as many as the input has partitions."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     if metrics_port:
         prometheus_client.start_http_server(metrics_port, metrics_host)
     _run(_serve(pipeline, kafka, url, credential_file))
@@ -264,20 +268,20 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say how far a pipeline is: what was done, what is left, how fast it goes."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     _run(_status(pipeline, kafka, as_json))
 
 
 async def _status(pipeline: definition.Pipeline, kafka: str, as_json: bool) -> None:
     offsets = log.Offsets(kafka)
     try:
-        found = await progress.measured(pipeline, offsets)
+        state = await progress.read_with_rate(pipeline, offsets)
     finally:
         await offsets.stop()
     if as_json:
-        typer.echo(msgspec.json.encode(found.members()))
+        typer.echo(msgspec.json.encode(state.members()))
         return
-    done, eta_s = found.done, found.eta_s
+    done, eta_s = state.done, state.eta_s
     typer.echo(f"{pipeline.name}, revision {pipeline.revision}")
     typer.echo(
         f"read {done.read}: answered {done.answered}, skipped {done.skipped}, "
@@ -285,7 +289,7 @@ async def _status(pipeline: definition.Pipeline, kafka: str, as_json: bool) -> N
     )
     typer.echo(f"requests {done.requests}; tokens {done.input_tokens} in, {done.output_tokens} out")
     ahead = "" if eta_s is None else f", about {datetime.timedelta(seconds=round(eta_s))} left"
-    typer.echo(f"lag {found.lag}; {found.rate or 0.0:.1f} rows/s{ahead}")
+    typer.echo(f"lag {state.lag}; {state.rate or 0.0:.1f} rows/s{ahead}")
 
 
 @app.command()
@@ -310,12 +314,12 @@ def sink(
     metrics_host: Annotated[str, typer.Option(help="Where metrics listen.")] = "127.0.0.1",
 ) -> None:
     """Write what a pipeline has written to a database: each row once, however often it is sent."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     topic = samples.topic(pipeline, what)
     if topic is None or what is samples.What.INPUT:
         _refuse("this pipeline has no alerts" if topic is None else "a sink writes no input")
     try:
-        target = sinks.opened(to, pipeline, what)
+        target = sinks.open_target(to, pipeline, what)
         group = sinks.group(to, pipeline, what)
     except (OSError, ValueError) as error:
         _refuse(f"--to: {error}")
@@ -339,7 +343,7 @@ async def _sink(
     sys.stdout.flush()
     with contextlib.suppress(asyncio.CancelledError):
         done = await work
-        typer.echo(f"{done.rows} rows are written, {done.refused} were refused and left out")
+        typer.echo(f"{done.rows} rows are written, {done.refusals} were refused and left out")
 
 
 @app.command()
@@ -367,7 +371,7 @@ def serve(
     from pipelines.view import files as page_files
     from pipelines.view import readers
 
-    pipelines = [_loaded(path) for path in files]
+    pipelines = [_load(path) for path in files]
     names = [each.name for each in pipelines]
     if len(set(names)) < len(names):
         _refuse("two of the files have the same name")
@@ -378,7 +382,7 @@ def serve(
         sys.stdout.flush()
 
     try:
-        reader = readers.opened(store) if store else None
+        reader = readers.open_reader(store) if store else None
     except (OSError, ValueError) as error:
         _refuse(f"--store: {error}")
     prices = (input_price, output_price)
@@ -406,7 +410,7 @@ def replay(
 ) -> None:
     """Have rows read again from an earlier place on. Those that have an output of this revision are
     not asked again, so it takes another `version` to answer them anew."""
-    pipeline = _loaded(file)
+    pipeline = _load(file)
     _run(_replay(pipeline, kafka, since, yes, (input_price, output_price)))
 
 
@@ -418,15 +422,15 @@ async def _replay(
     if not yes:
         typer.echo("nothing was changed; --yes does it")
         return
-    moved = {}
+    offsets = {}
     for number, place in now.by_partition.items():
         done = msgspec.structs.replace(
             place.done, look_until=max(place.done.look_until, place.committed)
         )
-        moved[pipeline.input.topic, number] = begin[number], done.encoded()
+        offsets[pipeline.input.topic, number] = begin[number], done.encode()
     try:
-        fenced = [pipeline.transactional_id(number) for number in now.by_partition]
-        await move(kafka, pipeline.group, moved, transactional_ids=fenced)
+        transactional_ids = [pipeline.transactional_id(number) for number in now.by_partition]
+        await move(kafka, pipeline.group, offsets, transactional_ids=transactional_ids)
     except GroupRuns:
         _refuse("runners of this pipeline run: stop them first (a killed one counts for 6 s)", 1)
     typer.echo("moved; start its runners")
@@ -436,10 +440,10 @@ async def _begin(pipeline: definition.Pipeline, kafka: str, since: str) -> dict[
     """Offset of each partition where a replay begins: never behind what was committed."""
     topic, offsets = pipeline.input.topic, log.Offsets(kafka)
     try:
-        now = await progress.look(pipeline, offsets)
+        now = await progress.read(pipeline, offsets)
         numbers = list(now.by_partition)
         if since == "earliest":
-            found = await offsets.beginnings(topic, numbers)
+            starts = await offsets.beginnings(topic, numbers)
         else:
             try:
                 at = datetime.datetime.fromisoformat(since)
@@ -447,11 +451,11 @@ async def _begin(pipeline: definition.Pipeline, kafka: str, since: str) -> dict[
                 _refuse(f"--from: {since!r} is neither `earliest` nor a time")
             if at.tzinfo is None:
                 _refuse("--from: a time needs a zone, such as Z")
-            found = await offsets.since(topic, numbers, int(at.timestamp() * 1000))
+            starts = await offsets.since(topic, numbers, int(at.timestamp() * 1000))
     finally:
         await offsets.stop()
     return {
-        number: min(found.get(number, place.committed), place.committed)
+        number: min(starts.get(number, place.committed), place.committed)
         for number, place in now.by_partition.items()
     }
 

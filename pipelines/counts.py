@@ -37,10 +37,10 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 
     def plus(self, other: Counts) -> Counts:
         """Both together; `look_until` and `mark` stay."""
-        summed = {name: getattr(self, name) + getattr(other, name) for name in SUMS}
-        return msgspec.structs.replace(self, **summed)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in SUMS}
+        return msgspec.structs.replace(self, **sums)
 
-    def encoded(self) -> str:
+    def encode(self) -> str:
         """As metadata of an offset."""
         return msgspec.json.encode(self).decode()
 
@@ -48,7 +48,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 SUMS: Final = tuple(name for name in Counts.__struct_fields__ if name not in ("look_until", "mark"))
 
 
-def decoded(metadata: str | None) -> Counts:
+def decode(metadata: str | None) -> Counts:
     """The counts of an offset's metadata; zeros where it has none."""
     try:
         return msgspec.json.decode(metadata or "[]", type=Counts)

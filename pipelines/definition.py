@@ -176,7 +176,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return f"{self.group}.{self.input.topic}.{partition}"
 
 
-def decoded(data: bytes | str) -> Pipeline:
+def parse(data: bytes | str) -> Pipeline:
     """The pipeline that a file's content says.
 
     Raises:
@@ -192,44 +192,44 @@ def decoded(data: bytes | str) -> Pipeline:
         raise Invalid(f"no YAML: {error}") from error
     try:
         # By way of JSON: a schema with a date of YAML in it could not be sent.
-        found = msgspec.json.decode(msgspec.json.encode(value), type=Pipeline)
+        pipeline = msgspec.json.decode(msgspec.json.encode(value), type=Pipeline)
     except (msgspec.MsgspecError, TypeError) as error:
         raise Invalid(str(error)) from error
-    _check(found, value)
-    topics = [found.input.topic, *found.outputs]
-    for topic in found.outputs:
+    _check(pipeline, value)
+    topics = [pipeline.input.topic, *pipeline.outputs]
+    for topic in pipeline.outputs:
         if topic.startswith(OWN_TOPICS):
             raise Invalid(f"the topic {topic!r} belongs to Tailrace itself")
         if topics.count(topic) > 1:
             raise Invalid(f"the topic {topic!r} is named twice")
-    return found
+    return pipeline
 
 
-def _check(found: Pipeline, given: dict[str, Any]) -> None:
+def _check(pipeline: Pipeline, members: dict[str, Any]) -> None:
     """
     Raises:
         Invalid: members do not go together.
     """
-    if found.embed is None:
-        if found.prompt is None:
+    if pipeline.embed is None:
+        if pipeline.prompt is None:
             raise Invalid("it has neither `prompt` nor `embed`: it needs one of them")
-        if found.retrieve is not None and found.retrieve.filters is not None:
-            why = stores.wrong(found.retrieve.filters)
+        if pipeline.retrieve is not None and pipeline.retrieve.filters is not None:
+            why = stores.filter_error(pipeline.retrieve.filters)
             if why:
                 raise Invalid(f"retrieve.filters: {why}")
         return
-    if others := [name for name in _OF_PROMPTS if given.get(name) is not None]:
+    if others := [name for name in _OF_PROMPTS if members.get(name) is not None]:
         raise Invalid(f"`{others[0]}` does not go with `embed`: no model is asked")
-    if stores.SOURCE in found.embed.attributes:
+    if stores.SOURCE in pipeline.embed.attributes:
         raise Invalid(f"embed.attributes: `{stores.SOURCE}` says where the record is")
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the file."""
-    made = msgspec.json.schema(Pipeline)
-    made["$defs"]["Pipeline"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["embed"]}]
+    definition = msgspec.json.schema(Pipeline)
+    definition["$defs"]["Pipeline"]["oneOf"] = [{"required": ["prompt"]}, {"required": ["embed"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A pipeline of Tailrace",
-        **made,
+        **definition,
     }

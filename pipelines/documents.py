@@ -25,8 +25,8 @@ class Document(NamedTuple):
 
     @property
     def digest(self) -> str:
-        named = len(self.filename).to_bytes(8, "big") + self.filename.encode() + self.text
-        return hashlib.blake2b(named, digest_size=12).hexdigest()
+        content = len(self.filename).to_bytes(8, "big") + self.filename.encode() + self.text
+        return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 
 class Documents:
@@ -41,7 +41,7 @@ class Documents:
             for name, text in embed.attributes.items()
         }
 
-    def of(self, values: Mapping[str, Any]) -> Document:
+    def document(self, values: Mapping[str, Any]) -> Document:
         """The document of a row with these values (`rows.Row.values`).
 
         Raises:
@@ -51,28 +51,28 @@ class Documents:
         filename = f"{topic}-{partition}-{offset}.txt"
         if self._filename is not None:
             filename = self._filename.text(values).strip() or filename
-            _encoded(filename, "embed.filename")
+            _encode(filename, "embed.filename")
         attributes: dict[str, Value] = {stores.SOURCE: f"{topic}/{partition}/{offset}"}
         for name, expression in self._attributes.items():
             value = expression.value(values)
             if value is not None:
-                attributes[name] = _checked(value, f"embed.attributes.{name}")
-        text = _encoded(self._text.text(values), "embed.text")
+                attributes[name] = _check_value(value, f"embed.attributes.{name}")
+        text = _encode(self._text.text(values), "embed.text")
         return Document(filename, text, attributes)
 
 
-def _encoded(text: str, where: str) -> bytes:
+def _encode(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise Unusable(f"{where}: no text: {error.reason}") from error
 
 
-def _checked(value: Any, where: str) -> Value:
+def _check_value(value: Any, where: str) -> Value:
     if isinstance(value, str):
         if len(value) > MAX_VALUE:
             raise Unusable(f"{where}: more than {MAX_VALUE} characters")
-        _encoded(value, where)
+        _encode(value, where)
         return str(value)
     if isinstance(value, bool):
         return value

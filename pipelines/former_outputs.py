@@ -20,7 +20,7 @@ async def places(
     """
     revision = f"{pipeline.name}/{pipeline.revision}".encode()
     prefix = f"{pipeline.input.topic}/{partition}/".encode()
-    found: set[str] = set()
+    outputs: set[str] = set()
     for topic in (pipeline.output.topic, pipeline.dead_letters.topic):
         numbers = range(await offsets.partitions(topic))
         begins, ends = await offsets.beginnings(topic, numbers), await offsets.ends(topic, numbers)
@@ -32,5 +32,5 @@ async def places(
                         headers = dict(record.headers)
                         place = headers.get(rows.SOURCE) or b""
                         if headers.get(rows.PIPELINE) == revision and place.startswith(prefix):
-                            found.add(place.decode(errors="replace"))
-    return frozenset(found)
+                            outputs.add(place.decode(errors="replace"))
+    return frozenset(outputs)

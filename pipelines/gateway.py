@@ -44,7 +44,7 @@ _OPERATORS: Final = frozenset(
 )
 # The gateway says how long, but other calls need not wait for it.
 _OF_UPLOADS: Final = frozenset({"too_many_files"})
-TELL_EVERY_S: Final = 10.0
+LOG_EVERY_S: Final = 10.0
 
 
 class Rejected(Exception):
@@ -56,7 +56,7 @@ class Rejected(Exception):
         self.param = param
 
 
-class Ended(NamedTuple):
+class ModelResponse(NamedTuple):
     """A response that has ended. `status`: completed, incomplete, failed or cancelled; `code`: of
     its error, or the reason why it is incomplete; `index` of a citation: its place in `text`;
     `searched`: the gateway has looked into vector stores."""
@@ -72,7 +72,7 @@ class Ended(NamedTuple):
     searched: bool = False
 
 
-class InStore(NamedTuple):
+class StoreFile(NamedTuple):
     """A file of a vector store. `status`: in_progress, completed, failed, cancelled, or `gone`: it
     is not there any more. `code` and `message` say why."""
 
@@ -107,7 +107,7 @@ class Gateway:
         self._clock = clock
         self._sleep = sleep
         self._open_at = 0.0
-        self._told_at = -TELL_EVERY_S
+        self._logged_at = -LOG_EVERY_S
         self._http = httpx.AsyncClient(
             base_url=url,
             transport=transport,
@@ -119,15 +119,15 @@ class Gateway:
         """Close the connections."""
         await self._http.aclose()
 
-    async def ask(self, body: Mapping[str, Any], key: str) -> Ended:
+    async def ask(self, body: Mapping[str, Any], key: str) -> ModelResponse:
         """The response that this key leads to. Waits for as long as it takes: a gateway that is
         away, a full pool, a credential that has expired.
 
         Raises:
             Rejected: the request is at fault.
         """
-        return await self._answered(
-            _ended,
+        return await self._request(
+            _model_response,
             "POST",
             "/v1/responses",
             {"content-type": "application/json", "idempotency-key": key},
@@ -141,7 +141,7 @@ class Gateway:
         Raises:
             Rejected: the request is at fault.
         """
-        return await self._answered(
+        return await self._request(
             lambda answer: str(answer["id"]),
             "POST",
             "/v1/files",
@@ -155,10 +155,10 @@ class Gateway:
             timeout=STORE_S,
         )
 
-    async def attach(self, store: str, file: str, attributes: Mapping[str, Any]) -> InStore:
+    async def attach(self, store: str, file: str, attributes: Mapping[str, Any]) -> StoreFile:
         """Have a file in a store, with these attributes. Waits like `ask`; raises Rejected."""
-        return await self._answered(
-            _in_store,
+        return await self._request(
+            _store_file,
             "POST",
             f"/v1/vector_stores/{store}/files",
             {"content-type": "application/json"},
@@ -166,15 +166,15 @@ class Gateway:
             timeout=STORE_S,
         )
 
-    async def in_store(self, store: str, files: Collection[str]) -> dict[str, InStore]:
+    async def files_in_store(self, store: str, files: Collection[str]) -> dict[str, StoreFile]:
         """How far these files of a store are. Those that were added last are found by one request.
         Waits like `ask`; raises Rejected."""
-        found: dict[str, InStore] = {}
+        by_id: dict[str, StoreFile] = {}
         params: dict[str, str | int] = {"limit": PAGE}
         path = f"/v1/vector_stores/{store}/files"
         while True:
             try:
-                rows, last = await self._answered(
+                rows, last = await self._request(
                     _page, "GET", path, {}, params=params, timeout=STORE_S
                 )
             except Rejected as error:
@@ -182,54 +182,54 @@ class Gateway:
                     raise
                 del params["after"]  # that file was taken out meanwhile
                 continue
-            found |= {each.file: each for each in rows if each.file in files}
-            if last is None or len(found) == len(files):
-                gone = "The file was taken out of the store."
-                lost = InStore("", "gone", 0, "vector_store_file_not_found", gone)
-                return {file: found.get(file, lost._replace(file=file)) for file in files}
+            by_id |= {each.file: each for each in rows if each.file in files}
+            if last is None or len(by_id) == len(files):
+                reason = "The file was taken out of the store."
+                missing = StoreFile("", "gone", 0, "vector_store_file_not_found", reason)
+                return {file: by_id.get(file, missing._replace(file=file)) for file in files}
             params["after"] = last
 
-    async def _answered(
+    async def _request(
         self,
-        read: Callable[[Any], T],
+        parse: Callable[[Any], T],
         method: str,
         path: str,
         headers: Mapping[str, str],
-        **given: Any,
+        **options: Any,
     ) -> T:
         """What `read` makes of the answer's JSON."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._sleep(max(0.0, self._open_at - self._clock()))
-            told_s = 0.0
+            wait_s = 0.0
             try:
                 answer = await self._http.request(
                     method,
                     path,
                     headers={"authorization": f"Bearer {self._token()}", **headers},
-                    **given,
+                    **options,
                 )
                 if answer.status_code == 200:
-                    return _read(read, answer)
+                    return _parse(parse, answer)
                 code, message, param = _error(answer)
                 if answer.status_code in _FINAL and code not in _OPERATORS:
                     raise Rejected(code, message, param)
                 detail = f"{answer.status_code} {code}: {message}"
-                told_s = _retry_after_s(answer)
+                wait_s = _retry_after_s(answer)
             except (httpx.HTTPError, OSError, _Unreadable) as error:
                 code = type(error).__name__.strip("_")
                 detail = f"{code}: {error}"
-            self._tell(detail)
+            self._log_wait(detail)
             metrics.WAITED.labels(pipeline=self._pipeline, reason=code).inc()
-            if told_s and code not in _OF_UPLOADS:
-                self._open_at = max(self._open_at, self._clock() + told_s)
-            await self._sleep(max(told_s, pause_s) * random.uniform(1.0, 1.3))
+            if wait_s and code not in _OF_UPLOADS:
+                self._open_at = max(self._open_at, self._clock() + wait_s)
+            await self._sleep(max(wait_s, pause_s) * random.uniform(1.0, 1.3))
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
 
-    def _tell(self, detail: str) -> None:
+    def _log_wait(self, detail: str) -> None:
         """Why questions wait: a line now and then, because all rows have the same reason."""
-        if self._clock() >= self._told_at + TELL_EVERY_S:
-            self._told_at = self._clock()
+        if self._clock() >= self._logged_at + LOG_EVERY_S:
+            self._logged_at = self._clock()
             _logger.warning("%s: asking again: %s", self._pipeline, detail)
 
     def _token(self) -> str:
@@ -240,14 +240,14 @@ class _Unreadable(Exception):
     """The answer is none of a gateway's: a proxy in between may have spoken."""
 
 
-def _read(read: Callable[[Any], T], answer: httpx.Response) -> T:
+def _parse(parse: Callable[[Any], T], answer: httpx.Response) -> T:
     try:
-        return read(answer.json())
+        return parse(answer.json())
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _Unreadable(str(error)) from error
 
 
-def _ended(response: Any) -> Ended:
+def _model_response(response: Any) -> ModelResponse:
     error, incomplete = response.get("error") or {}, response.get("incomplete_details") or {}
     usage = response.get("usage") or {}
     text, citations = "", []
@@ -256,7 +256,7 @@ def _ended(response: Any) -> Ended:
             if part["type"] == "output_text":
                 citations += _citations(part, len(text))
                 text += part["text"]
-    return Ended(
+    return ModelResponse(
         response["id"],
         response["status"],
         text,
@@ -282,15 +282,15 @@ def _citations(part: dict[str, Any], before: int) -> list[dict[str, Any]]:
     ]
 
 
-def _in_store(file: Any) -> InStore:
+def _store_file(file: Any) -> StoreFile:
     error = file.get("last_error") or {}
     code, message = str(error.get("code") or ""), str(error.get("message") or "")
-    return InStore(file["id"], file["status"], int(file.get("passages") or 0), code, message)
+    return StoreFile(file["id"], file["status"], int(file.get("passages") or 0), code, message)
 
 
-def _page(answer: Any) -> tuple[list[InStore], str | None]:
+def _page(answer: Any) -> tuple[list[StoreFile], str | None]:
     """The files, and the last one's id where there are more."""
-    rows = [_in_store(each) for each in answer["data"]]
+    rows = [_store_file(each) for each in answer["data"]]
     return rows, rows[-1].file if rows and answer["has_more"] else None
 
 

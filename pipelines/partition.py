@@ -14,7 +14,7 @@ import msgspec
 
 from pipelines import definition, metrics
 from pipelines.counts import Counts
-from pipelines.rows import Answer, Refused, Row, Rows, Skipped, Stored, Written, place_of
+from pipelines.rows import Answer, Refusal, Row, RowRecords, Rows, Skipped, StoredFile, place_of
 from pipelines.templates import Unusable
 from tailrace import log
 
@@ -22,7 +22,7 @@ RETRY_S: Final = 1.0
 # Two runners may believe for a moment that they have the partition. The one that has lost it is
 # told so soon, and stops; the other one takes it again.
 FENCED_S: Final = 2.0
-TELL_EVERY_S: Final = 10.0
+LOG_EVERY_S: Final = 10.0
 
 _logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ READ_AHEAD: Final = 2
 
 # Where an input partition begins. Raises LogUnavailable, HistoryLost.
 Begin = Callable[[int], Awaitable["Beginning"]]
-Outcome = Callable[[Row], Awaitable[Answer | Stored | Refused]]
+Outcome = Callable[[Row], Awaitable[Answer | StoredFile | Refusal]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Beginning:
     offset: int
     counts: Counts = field(default_factory=Counts)
     earlier: frozenset[str] = frozenset()
-    moved: bool = False
+    reset: bool = False
 
 
-class _Moved(Exception):
+class _Reset(Exception):
     """What was fetched lies after the place where the partition is to begin."""
 
 
@@ -55,7 +55,7 @@ class _Slot:
     """A record that was read. `done_at`: when its outcome was there (monotonic seconds)."""
 
     record: log.Record
-    work: asyncio.Task[tuple[Written, Counts]]
+    work: asyncio.Task[tuple[RowRecords, Counts]]
     done_at: float = 0.0
 
 
@@ -81,7 +81,7 @@ class Partition:
         outcome: Outcome,
         begin: Begin,
         transactions: log.Transactions,
-        turns: asyncio.Semaphore,
+        row_slots: asyncio.Semaphore,
         rejoin: Callable[[], None],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -94,57 +94,57 @@ class Partition:
         self._outcome = outcome
         self._begin = begin
         self._transactions = transactions
-        self._turns = turns
+        self._row_slots = row_slots
         self._rejoin = rejoin
         self._clock = clock
-        self.begun = False
+        self.started = False
         self._earlier: frozenset[str] = frozenset()
-        self._held: list[log.Record] = []
+        self._early_records: list[log.Record] = []
         self._slots: collections.deque[_Slot] = collections.deque()
         self._next = 0
         self._counts = Counts()
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._ending = False
-        self._told_at = -TELL_EVERY_S
+        self._logged_at = -LOG_EVERY_S
 
     @property
     def full(self) -> bool:
         """It takes no more records now."""
-        return not self.begun or len(self._slots) >= READ_AHEAD * self._pipeline.batch.records
+        return not self.started or len(self._slots) >= READ_AHEAD * self._pipeline.batch.records
 
     @property
     def position(self) -> log.Position | None:
         """What was committed last; None before it has begun."""
-        if not self.begun:
+        if not self.started:
             return None
         return log.Position(self._next, log.Mark.parse(self._counts.mark))
 
     def __len__(self) -> int:
-        return len(self._slots) + len(self._held)
+        return len(self._slots) + len(self._early_records)
 
-    def take(self, records: Sequence[log.Record]) -> None:
+    def add(self, records: Sequence[log.Record]) -> None:
         """The next records of the partition. Those that were committed before are passed over: they
         may have been fetched while another runner still had the partition."""
-        if not self.begun:
-            self._held += records
+        if not self.started:
+            self._early_records += records
             return
-        expected = self._slots[-1].record.offset + 1 if self._slots else self._next
+        next_offset = self._slots[-1].record.offset + 1 if self._slots else self._next
         for record in records:
-            if record.offset < expected:
+            if record.offset < next_offset:
                 continue
             work = asyncio.create_task(self._work(record))
             slot = _Slot(record, work)
-            work.add_done_callback(lambda _, slot=slot: self._done(slot))  # type: ignore[misc]
+            work.add_done_callback(lambda _, slot=slot: self._on_done(slot))  # type: ignore[misc]
             self._slots.append(slot)
 
     async def run(self) -> None:
         """Begin, then commit until `end`. Cancelled when the partition is another runner's."""
         try:
             while not await self._until_fenced():
-                self.begun = False
+                self.started = False
                 await asyncio.sleep(FENCED_S)
         finally:
-            self.begun = False
+            self.started = False
             for slot in self._slots:
                 slot.work.cancel()
             await self._transactions.stop()
@@ -154,23 +154,23 @@ class Partition:
         when this one has to end."""
         try:
             await self._start()
-            while await self._commit_due():
+            while await self._commit_next():
                 pass
         except log.Fenced:
             metrics.TRANSACTIONS.labels(pipeline=self._pipeline.name, outcome="fenced").inc()
             return self._ending
-        except _Moved:
-            self.begun = False
+        except _Reset:
+            self.started = False
             self._rejoin()
             while not self._ending:
-                self._woken.clear()
-                await self._woken.wait()
+                self._wake.clear()
+                await self._wake.wait()
         return True
 
     def end(self) -> None:
         """Have `run` commit what is done in order, and return."""
         self._ending = True
-        self._woken.set()
+        self._wake.set()
 
     async def _start(self) -> None:
         """Take the partition over, however long that takes.
@@ -182,91 +182,95 @@ class Partition:
         while True:
             try:
                 await self._transactions.start()
-                found = await self._begin(self.number)
-                if found.moved:
-                    await self._write([], found.offset, found.counts)
+                beginning = await self._begin(self.number)
+                if beginning.reset:
+                    await self._write([], beginning.offset, beginning.counts)
             except (log.LogUnavailable, log.HistoryLost) as error:
-                self._tell(error)
+                self._log_error(error)
                 await asyncio.sleep(RETRY_S)
                 continue
             break
-        if found.moved or found.offset < self._next:
-            raise _Moved
-        self._next, self._counts, self._earlier = found.offset, found.counts, found.earlier
+        if beginning.reset or beginning.offset < self._next:
+            raise _Reset
+        self._next, self._counts, self._earlier = (
+            beginning.offset,
+            beginning.counts,
+            beginning.earlier,
+        )
         # After a transaction of unknown outcome: what was committed is done.
         while self._slots and self._slots[0].record.offset < self._next:
             self._slots.popleft()
-        self.begun, held, self._held = True, self._held, []
-        self.take(held)
+        self.started, records, self._early_records = True, self._early_records, []
+        self.add(records)
 
-    async def _work(self, record: log.Record) -> tuple[Written, Counts]:
+    async def _work(self, record: log.Record) -> tuple[RowRecords, Counts]:
         """What one record leads to. Never fails: a row that cannot be answered is a dead letter."""
         try:
-            return await self._answered(record)
+            return await self._process(record)
         except Exception as error:  # of this row alone, so the others must not wait for it
             _logger.exception("%s: %s", self._pipeline.name, place_of(record))
-            refused = Refused("internal", f"{type(error).__name__}: {error}"[:1_000])
-            return self._rows.dead(record, refused), Counts(read=1, dead=1)
+            refusal = Refusal("internal", f"{type(error).__name__}: {error}"[:1_000])
+            return self._rows.dead(record, refusal), Counts(read=1, dead=1)
 
-    async def _answered(self, record: log.Record) -> tuple[Written, Counts]:
+    async def _process(self, record: log.Record) -> tuple[RowRecords, Counts]:
         if place_of(record) in self._earlier:
-            return Written(), Counts(read=1, found=1)
+            return RowRecords(), Counts(read=1, found=1)
         try:
             row = self._rows.read(record)
         except Skipped:
-            return Written(), Counts(read=1, skipped=1)
+            return RowRecords(), Counts(read=1, skipped=1)
         except Unusable as error:
-            return self._rows.dead(record, Refused("unreadable", str(error))), Counts(
+            return self._rows.dead(record, Refusal("unreadable", str(error))), Counts(
                 read=1, dead=1
             )
-        async with self._turns:
+        async with self._row_slots:
             outcome = await self._outcome(row)
-        written = self._rows.written(row, outcome)
-        return written, Counts(
+        result = self._rows.output_records(row, outcome)
+        return result, Counts(
             read=1,
-            answered=not written.dead,
-            alerted=written.alerted,
-            dead=written.dead,
+            answered=not result.dead,
+            alerted=result.alerted,
+            dead=result.dead,
             requests=outcome.requests,
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
         )
 
-    def _tell(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         """Why nothing is committed, now and then: without the right to write it never ends."""
-        if self._clock() >= self._told_at + TELL_EVERY_S:
-            self._told_at = self._clock()
+        if self._clock() >= self._logged_at + LOG_EVERY_S:
+            self._logged_at = self._clock()
             _logger.warning("%s, partition %d: %s", self._pipeline.name, self.number, error)
 
-    def _done(self, slot: _Slot) -> None:
+    def _on_done(self, slot: _Slot) -> None:
         slot.done_at = self._clock()
-        self._woken.set()
+        self._wake.set()
 
     def _ready(self) -> list[_Slot]:
         """The slots of the next transaction: those that are done before the first that is not."""
-        found: list[_Slot] = []
+        slots: list[_Slot] = []
         for slot in self._slots:
-            if not slot.work.done() or len(found) == self._pipeline.batch.records:
+            if not slot.work.done() or len(slots) == self._pipeline.batch.records:
                 break
-            found.append(slot)
-        return found
+            slots.append(slot)
+        return slots
 
-    async def _commit_due(self) -> bool:
+    async def _commit_next(self) -> bool:
         """Wait until a transaction is due, and write it. False: there is nothing more to do."""
-        self._woken.clear()
+        self._wake.clear()
         ready = self._ready()
         if not ready and self._ending:
             return False
         batch = self._pipeline.batch
-        left_s = None
+        wait_s = None
         if ready:
-            left_s = min(slot.done_at for slot in ready) + batch.seconds - self._clock()
-        if ready and (len(ready) >= batch.records or self._ending or (left_s or 0.0) <= 0):
+            wait_s = min(slot.done_at for slot in ready) + batch.seconds - self._clock()
+        if ready and (len(ready) >= batch.records or self._ending or (wait_s or 0.0) <= 0):
             await self._commit(ready)
             return True
         try:
-            async with asyncio.timeout(left_s):
-                await self._woken.wait()
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
         except TimeoutError:
             pass
         return True
@@ -280,11 +284,11 @@ class Partition:
         after = last.offset + 1
         counts = msgspec.structs.replace(counts, mark=str(log.Mark.from_record(last)))
         name, began = self._pipeline.name, self._clock()
-        records = [record for written, _ in results for record in written.records]
+        records = [record for result, _ in results for record in result.records]
         try:
             await self._write(records, after, counts)
         except log.LogUnavailable as error:
-            self._tell(error)
+            self._log_error(error)
             metrics.TRANSACTIONS.labels(pipeline=name, outcome="failed").inc()
             await self._start()
             return
@@ -304,5 +308,5 @@ class Partition:
         """One transaction. Raises LogUnavailable, Fenced."""
         place = self._pipeline.input.topic, self.number
         await self._transactions.commit(
-            records, self._pipeline.group, {place: (offset, counts.encoded())}
+            records, self._pipeline.group, {place: (offset, counts.encode())}
         )

@@ -19,7 +19,7 @@ class Sample(NamedTuple):
     """What some records say. Shares of all; `characters`: of a question in the mean."""
 
     records: int
-    asked: float
+    row_share: float
     characters: float
     first_error: str = ""
 
@@ -40,25 +40,27 @@ class Estimate(NamedTuple):
         return (self.input_tokens * input_price + self.output_tokens * output_price) / 1e6
 
 
-def sampled(rows: Rows, records: Sequence[Record]) -> Sample:
+def sample(rows: Rows, records: Sequence[Record]) -> Sample:
     """Read these records as a runner would."""
-    asked, characters, error = 0, 0, ""
+    row_count, characters, error = 0, 0, ""
     for record in records:
         try:
             length = rows.length(rows.read(record))
         except Skipped:
             continue
-        except Unusable as found:
-            error = error or f"offset {record.offset}: {found}"
+        except Unusable as unusable:
+            error = error or f"offset {record.offset}: {unusable}"
             continue
-        asked += 1
+        row_count += 1
         characters += length
     many = len(records)
-    return Sample(many, asked / many if many else 1.0, characters / asked if asked else 0.0, error)
+    return Sample(
+        many, row_count / many if many else 1.0, characters / row_count if row_count else 0.0, error
+    )
 
 
 def estimate(
-    pipeline: definition.Pipeline, rows: int, found: int, sample: Sample, done: Counts
+    pipeline: definition.Pipeline, rows: int, output_count: int, sample: Sample, done: Counts
 ) -> Estimate:
     """Args:
     rows: that would be read, `found` of which have their output.
@@ -66,9 +68,9 @@ def estimate(
     """
     candidates = 1 if pipeline.rank is None else pipeline.rank.candidates
     each = candidates + (candidates > 1)
-    asked = max(0.0, (rows - found) * sample.asked)
-    measured = bool(done.answered) and pipeline.embed is None  # embeddings say no usage here
-    if measured:
+    row_count = max(0.0, (rows - output_count) * sample.row_share)
+    is_measured = bool(done.answered) and pipeline.embed is None  # embeddings say no usage here
+    if is_measured:
         tokens = done.input_tokens / done.answered, done.output_tokens / done.answered
     else:
         output = pipeline.max_output_tokens or ANSWER_TOKENS
@@ -77,9 +79,9 @@ def estimate(
         tokens = each * sample.characters / CHARACTERS_PER_TOKEN, float(each * output)
     return Estimate(
         rows,
-        found,
-        round(asked * each),
-        round(asked * tokens[0]),
-        round(asked * tokens[1]),
-        measured,
+        output_count,
+        round(row_count * each),
+        round(row_count * tokens[0]),
+        round(row_count * tokens[1]),
+        is_measured,
     )

@@ -60,24 +60,24 @@ class Progress(NamedTuple):
         }
 
 
-async def look(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
+async def read(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
     """Where the pipeline is. Raises LogUnavailable."""
     topic = pipeline.input.topic
     numbers = range(await offsets.partitions(topic))
-    committed = await offsets.committed(pipeline.group)
+    committed_offsets = await offsets.committed(pipeline.group)
     begins, ends = await offsets.beginnings(topic, numbers), await offsets.ends(topic, numbers)
-    found = {}
+    places = {}
     for number in numbers:
         first = begins if pipeline.input.start == "earliest" else ends
-        offset, metadata = committed.get((topic, number), (first[number], ""))
+        offset, metadata = committed_offsets.get((topic, number), (first[number], ""))
         place = min(max(offset, begins[number]), ends[number])
-        found[number] = Place(place, ends[number], counts.decoded(metadata))
-    return Progress(found)
+        places[number] = Place(place, ends[number], counts.decode(metadata))
+    return Progress(places)
 
 
-async def measured(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
+async def read_with_rate(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
     """The same with the rate of the next WATCH_S seconds. Raises LogUnavailable."""
-    before = await look(pipeline, offsets)
+    before = await read(pipeline, offsets)
     await asyncio.sleep(WATCH_S)
-    after = await look(pipeline, offsets)
+    after = await read(pipeline, offsets)
     return after._replace(rate=max(0, after.done.read - before.done.read) / WATCH_S)

@@ -69,7 +69,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A row that is a file of a vector store now, all of whose passages can be found."""
 
     file: str
@@ -81,7 +81,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refusal:
     """No answer. `reason`: a code of docs/pipelines.md. `response`: empty where there is none."""
 
     reason: str
@@ -93,7 +93,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RowRecords:
     """What a row leads to."""
 
     records: list[Outgoing] = field(default_factory=list)
@@ -145,15 +145,15 @@ class Rows:
     def question(self, row: Row) -> list[dict[str, str]]:
         """The messages to be asked, of a pipeline with a prompt. Raises Unusable."""
         assert self._user is not None
-        found = [{"role": "user", "content": self._user.text(row.values)}]
+        messages = [{"role": "user", "content": self._user.text(row.values)}]
         if self._system is not None:
-            found.insert(0, {"role": "system", "content": self._system.text(row.values)})
-        return found
+            messages.insert(0, {"role": "system", "content": self._system.text(row.values)})
+        return messages
 
     def document(self, row: Row) -> Document:
         """The file to be stored, of a pipeline with `embed`. Raises Unusable."""
         assert self._documents is not None
-        return self._documents.of(row.values)
+        return self._documents.document(row.values)
 
     def length(self, row: Row) -> int:
         """How many characters are to be asked or stored. Raises Unusable."""
@@ -161,23 +161,23 @@ class Rows:
             return len(self.document(row).text.decode())
         return sum(len(message["content"]) for message in self.question(row))
 
-    def written(self, row: Row, outcome: Answer | Stored | Refused) -> Written:
+    def output_records(self, row: Row, outcome: Answer | StoredFile | Refusal) -> RowRecords:
         """The records of an outcome. One that does not go with the pipeline's expressions makes a
         dead letter, too."""
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Refusal):
             return self.dead(row.source, outcome)
         values = {**row.values, **_of_outcome(outcome)}
         try:
             key = row.source.key if self._key is None else _bytes(self._key.value(values))
-            value = _encoded(self._output(row, outcome, values))
+            value = _encode(self._output(row, outcome, values))
             alerts = self._when is not None and bool(self._when.value(values))
-            made = Outgoing(self._pipeline.output.topic, key, value, self._headers(row.source))
-            if _size(made) > MAX_BYTES:
+            output = Outgoing(self._pipeline.output.topic, key, value, self._headers(row.source))
+            if _size(output) > MAX_BYTES:
                 raise Unusable(f"a record of more than {MAX_BYTES} bytes")
         except Unusable as error:
             return self.dead(
                 row.source,
-                Refused(
+                Refusal(
                     "output",
                     str(error),
                     outcome.response if isinstance(outcome, Answer) else "",
@@ -186,31 +186,31 @@ class Rows:
                     outcome.output_tokens,
                 ),
             )
-        records = [made]
+        records = [output]
         if alerts and self._pipeline.alert is not None:
-            records.append(made._replace(topic=self._pipeline.alert.topic))
-        return Written(records, alerted=alerts)
+            records.append(output._replace(topic=self._pipeline.alert.topic))
+        return RowRecords(records, alerted=alerts)
 
-    def dead(self, source: Record, refused: Refused) -> Written:
+    def dead(self, source: Record, refusal: Refusal) -> RowRecords:
         """A dead letter: the input's key and value as they are, and the reason in the headers."""
-        kept, said = self._kept(source), self._origin(source)
-        said += [(REASON, _cut(refused.reason)), (DETAIL, _cut(refused.detail))]
-        if refused.response:
-            said.append((RESPONSE, _cut(refused.response)))
+        input_headers, origin = self._input_headers(source), self._origin(source)
+        origin += [(REASON, _cut(refusal.reason)), (DETAIL, _cut(refusal.detail))]
+        if refusal.response:
+            origin.append((RESPONSE, _cut(refusal.response)))
         # With what is added it may be too large, and a compressed record is larger than its batch
         # was. What is left says where the record is.
         for key, value, headers in (
-            (source.key, source.value, kept + said),
-            (source.key, None, kept + said),
-            (source.key, None, said),
-            (None, None, said),
+            (source.key, source.value, input_headers + origin),
+            (source.key, None, input_headers + origin),
+            (source.key, None, origin),
+            (None, None, origin),
         ):
             letter = Outgoing(self._pipeline.dead_letters.topic, key, value, headers)
             if _size(letter) <= MAX_BYTES:
                 break
-        return Written([letter], dead=True)
+        return RowRecords([letter], dead=True)
 
-    def _output(self, row: Row, outcome: Answer | Stored, values: dict[str, Any]) -> Any:
+    def _output(self, row: Row, outcome: Answer | StoredFile, values: dict[str, Any]) -> Any:
         if self._value is not None:
             return self._value.value(values)
         at = row.source
@@ -224,14 +224,14 @@ class Rows:
                 "timestamp": at.timestamp,
             },
         }
-        return {**_shown(outcome), **common, **_details(outcome)}
+        return {**_output_members(outcome), **common, **_usage_members(outcome)}
 
     def _headers(self, source: Record) -> list[tuple[str, bytes | None]]:
         """Those of the input, and where the record comes from."""
-        return self._kept(source) + self._origin(source)
+        return self._input_headers(source) + self._origin(source)
 
     @staticmethod
-    def _kept(source: Record) -> list[tuple[str, bytes | None]]:
+    def _input_headers(source: Record) -> list[tuple[str, bytes | None]]:
         return [(name, value) for name, value in source.headers if name not in _OURS]
 
     def _origin(self, source: Record) -> list[tuple[str, bytes | None]]:
@@ -239,10 +239,10 @@ class Rows:
         return [(SOURCE, place_of(source).encode()), (PIPELINE, revision.encode())]
 
 
-def _of_outcome(outcome: Answer | Stored) -> dict[str, Any]:
+def _of_outcome(outcome: Answer | StoredFile) -> dict[str, Any]:
     """What expressions see of it."""
-    if isinstance(outcome, Stored):
-        return {"answer": _shown(outcome)}
+    if isinstance(outcome, StoredFile):
+        return {"answer": _output_members(outcome)}
     return {
         "answer": outcome.value,
         "response": outcome.response,
@@ -250,26 +250,26 @@ def _of_outcome(outcome: Answer | Stored) -> dict[str, Any]:
     }
 
 
-def _shown(outcome: Answer | Stored) -> dict[str, Any]:
+def _output_members(outcome: Answer | StoredFile) -> dict[str, Any]:
     """What an output begins with."""
-    if isinstance(outcome, Stored):
+    if isinstance(outcome, StoredFile):
         return {"file": outcome.file, "store": outcome.store, "passages": outcome.passages}
     return {"answer": outcome.value, "response": outcome.response, "model": outcome.model}
 
 
-def _details(outcome: Answer | Stored) -> dict[str, Any]:
+def _usage_members(outcome: Answer | StoredFile) -> dict[str, Any]:
     """What it ends with."""
-    if isinstance(outcome, Stored):
+    if isinstance(outcome, StoredFile):
         return {}
-    used = {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
-    found: dict[str, Any] = {"usage": used}
+    usage = {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
+    members: dict[str, Any] = {"usage": usage}
     if outcome.incomplete:
-        found["incomplete"] = True
+        members["incomplete"] = True
     if outcome.candidates > 1:
-        found["candidates"] = outcome.candidates
+        members["candidates"] = outcome.candidates
     if outcome.citations:
-        found["citations"] = list(outcome.citations)
-    return found
+        members["citations"] = list(outcome.citations)
+    return members
 
 
 def _place(record: Record) -> dict[str, Any]:
@@ -291,14 +291,14 @@ def _bytes(value: Any) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        return _encoded(value)
+        return _encode(value)
     try:
         return value.encode()
     except UnicodeEncodeError as error:
         raise Unusable(f"the key is no text: {error.reason}") from error
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from pipelines import asking, beginning, definition, metrics, storing
+from pipelines import answerer, definition, metrics, start_position, storing
 from pipelines.gateway import Gateway
 from pipelines.partition import Beginning, Outcome, Partition
 from pipelines.rows import Rows
@@ -33,7 +33,7 @@ def outcome_of(pipeline: definition.Pipeline, rows: Rows, gateway: Gateway) -> O
     judge's template has an error."""
     if pipeline.embed is not None:
         return storing.Storing(pipeline, rows, gateway).outcome
-    return asking.Asking(pipeline, rows, gateway).outcome
+    return answerer.Answerer(pipeline, rows, gateway).outcome
 
 
 class Runner:
@@ -51,7 +51,7 @@ class Runner:
         self._kafka = kafka
         self._rows = Rows(pipeline)
         self._outcome = outcome_of(pipeline, self._rows, gateway)
-        self._turns = asyncio.Semaphore(pipeline.concurrency)
+        self._row_slots = asyncio.Semaphore(pipeline.concurrency)
         self._name = f"{pipeline.group}-{secrets.token_hex(3)}"
         self._offsets = log.Offsets(kafka, client_id=self._name)
         self._replays = log.Replays(kafka, client_id=self._name, read_committed=True)
@@ -60,8 +60,8 @@ class Runner:
             pipeline.group,
             [pipeline.input.topic],
             session_timeout_ms=SESSION_MS,
-            assigned=self._assigned,
-            revoked=self._revoked,
+            assigned=self._on_assigned,
+            revoked=self._on_revoked,
             client_id=self._name,
             read_committed=True,
         )
@@ -82,7 +82,7 @@ class Runner:
             await self._check_topics()
             await self._member.start()
             while True:
-                await self._turn()
+                await self._poll()
                 await self._compare()
         finally:
             await self._end()
@@ -100,7 +100,7 @@ class Runner:
         if missing := [name for name in names if name not in there]:
             raise MissingTopic(f"there is no topic {', '.join(missing)}")
 
-    async def _turn(self) -> None:
+    async def _poll(self) -> None:
         try:
             records = await self._member.poll(POLL, timeout_ms=100)
         except log.LogUnavailable:
@@ -109,9 +109,9 @@ class Runner:
         by_partition: dict[int, list[log.Record]] = {}
         for record in records:
             by_partition.setdefault(record.partition, []).append(record)
-        for number, found in by_partition.items():
+        for number, batch in by_partition.items():
             if number in self._partitions:
-                self._partitions[number][0].take(found)
+                self._partitions[number][0].add(batch)
         self._pause()
         waiting = sum(len(partition) for partition, _ in self._partitions.values())
         metrics.WAITING.labels(pipeline=self._pipeline.name).set(waiting)
@@ -122,14 +122,14 @@ class Runner:
     def _pause(self) -> None:
         full = {number for number, (partition, _) in self._partitions.items() if partition.full}
         topic = self._pipeline.input.topic
-        if stopped := full - self._paused:
-            self._member.pause([(topic, number) for number in stopped])
-        if resumed := self._paused - full:
-            self._member.resume([(topic, number) for number in resumed])
+        if to_pause := full - self._paused:
+            self._member.pause([(topic, number) for number in to_pause])
+        if to_resume := self._paused - full:
+            self._member.resume([(topic, number) for number in to_resume])
         self._paused = full
 
-    async def _assigned(self, assigned: Collection[tuple[str, int]]) -> None:
-        for _, number in sorted(assigned):
+    async def _on_assigned(self, partitions: Collection[tuple[str, int]]) -> None:
+        for _, number in sorted(partitions):
             if number in self._partitions:
                 continue
             transactions = log.Transactions(
@@ -142,30 +142,32 @@ class Runner:
                 self._outcome,
                 self._begin,
                 transactions,
-                self._turns,
+                self._row_slots,
                 self._member.rejoin,
             )
             self._partitions[number] = partition, asyncio.create_task(partition.run())
 
-    async def _revoked(self, revoked: Collection[tuple[str, int]]) -> None:
-        ended = [
-            self._partitions.pop(number) for _, number in revoked if number in self._partitions
+    async def _on_revoked(self, partitions: Collection[tuple[str, int]]) -> None:
+        removed = [
+            self._partitions.pop(number) for _, number in partitions if number in self._partitions
         ]
-        self._paused -= {number for _, number in revoked}
-        for _, task in ended:
+        self._paused -= {number for _, number in partitions}
+        for _, task in removed:
             task.cancel()
-        await asyncio.gather(*(task for _, task in ended), return_exceptions=True)
+        await asyncio.gather(*(task for _, task in removed), return_exceptions=True)
 
     async def _begin(self, number: int) -> Beginning:
-        return await beginning.begin(self._pipeline, number, self._offsets, self._replays)
+        return await start_position.begin(self._pipeline, number, self._offsets, self._replays)
 
     async def _compare(self) -> None:
         """Have partitions begin anew whose records the log does not hold any more."""
         if time.monotonic() < self._compare_at:
             return
         self._compare_at = time.monotonic() + COMPARE_S
-        found = {number: each.position for number, (each, _) in self._partitions.items()}
-        positions = {number: at for number, at in found.items() if at is not None}
+        positions_or_none = {
+            number: each.position for number, (each, _) in self._partitions.items()
+        }
+        positions = {number: at for number, at in positions_or_none.items() if at is not None}
         with contextlib.suppress(log.LogUnavailable):
             if await log.rolled_back(
                 self._offsets, self._replays, self._pipeline.input.topic, positions

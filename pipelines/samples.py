@@ -89,7 +89,7 @@ def topic(pipeline: definition.Pipeline, what: What) -> str | None:
     }[what]
 
 
-async def write(kafka: str, topic: str, generated: Iterable[data.Generated]) -> None:
+async def write(kafka: str, topic: str, records: Iterable[data.ExampleRecord]) -> None:
     """Append records; equal keys go to one partition.
 
     Raises:
@@ -104,7 +104,7 @@ async def write(kafka: str, topic: str, generated: Iterable[data.Generated]) -> 
                 writer.append(
                     topic, zlib.crc32(each.key) % partitions, each.key.decode(), each.value
                 )
-                for each in generated
+                for each in records
             )
         )
     except (log.AppendFailed, log.NotAppended) as error:
@@ -124,18 +124,20 @@ async def newest(kafka: str, topic: str, records: int) -> list[log.Record]:
         HistoryLost: the topic lost records while it was read.
     """
     offsets, replays = log.Offsets(kafka), log.Replays(kafka, read_committed=True)
-    found: list[log.Record] = []
+    newest_records: list[log.Record] = []
     try:
         numbers = range(await offsets.partitions(topic))
         begins, ends = await offsets.beginnings(topic, numbers), await offsets.ends(topic, numbers)
         for number in numbers:
             first = max(begins[number], ends[number] - _BACK * records)
             there: list[log.Record] = []
-            async with contextlib.aclosing(replays.read(topic, number, first, ends[number])) as got:
-                async for batch in got:
+            async with contextlib.aclosing(
+                replays.read(topic, number, first, ends[number])
+            ) as batches:
+                async for batch in batches:
                     there += batch
-            found += there[-records:]
+            newest_records += there[-records:]
     finally:
         await offsets.stop()
         await replays.stop()
-    return sorted(found, key=lambda record: record.timestamp)
+    return sorted(newest_records, key=lambda record: record.timestamp)

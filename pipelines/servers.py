@@ -14,19 +14,19 @@ ANSWER_S: Final = 60.0
 CONNECT_S: Final = 5.0
 
 
-class _Failed(Exception):
+class _ServerError(Exception):
     """`code`: the server's own for the error; 0 where it says none."""
 
-    def __init__(self, said: str, code: int = 0) -> None:
-        super().__init__(said)
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
         self.code = code
 
 
-class Unavailable(_Failed):
+class Unavailable(_ServerError):
     """The server does not answer, or not now. The text has a code and nothing of a row."""
 
 
-class Refused(_Failed):
+class Refused(_ServerError):
     """The server will not do it: the credential, a right, the database or a table is wrong."""
 
 

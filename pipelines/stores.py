@@ -73,22 +73,22 @@ class Retrieve(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
-def wrong(found: Filter) -> str:
+def filter_error(root: Filter) -> str:
     """What is wrong with a filter; empty if nothing is."""
     count = 0
-    left = [(found, 1)]
-    while left:
-        each, level = left.pop()
+    stack = [(root, 1)]
+    while stack:
+        each, level = stack.pop()
         count += 1
         if level > MAX_FILTER_LEVELS or count > MAX_FILTERS:
             return f"at most {MAX_FILTERS} filters on {MAX_FILTER_LEVELS} levels"
         if each.type in COMPARISONS:
             if each.key is None or each.value is None or each.filters is not None:
                 return f"`{each.type}` has `key` and `value`"
-            listed = each.type in ("in", "nin")
-            if isinstance(each.value, list) is not listed:
-                return f"the value of `{each.type}` is {'a list' if listed else 'no list'}"
+            takes_list = each.type in ("in", "nin")
+            if isinstance(each.value, list) is not takes_list:
+                return f"the value of `{each.type}` is {'a list' if takes_list else 'no list'}"
         elif each.filters is None or each.key is not None or each.value is not None:
             return f"`{each.type}` has `filters`"
-        left += [(inner, level + 1) for inner in each.filters or ()]
+        stack += [(inner, level + 1) for inner in each.filters or ()]
     return ""

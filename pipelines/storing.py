@@ -9,14 +9,14 @@ from typing import Final
 
 from pipelines import definition
 from pipelines.documents import Document
-from pipelines.gateway import Gateway, InStore, Rejected
-from pipelines.rows import Refused, Row, Rows, Stored
+from pipelines.gateway import Gateway, Rejected, StoreFile
+from pipelines.rows import Refusal, Row, Rows, StoredFile
 from pipelines.templates import Unusable
 
 _logger = logging.getLogger(__name__)
 
-FIRST_LOOK_S: Final = 0.1
-MOST_LOOK_S: Final = 1.0
+FIRST_POLL_S: Final = 0.1
+MAX_POLL_S: Final = 1.0
 MOST_EXPIRED: Final = 20  # uploads of a row that expired before they were attached
 # The embedding model refused, or the file was taken out. Everything else stays as it is.
 _AGAIN: Final = frozenset({"server_error", "vector_store_file_not_found"})
@@ -40,41 +40,43 @@ class Arrivals:
         self._gateway = gateway
         self._store = store
         self._sleep = sleep
-        self._waiting: dict[asyncio.Future[InStore], str] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._waiting: dict[asyncio.Future[StoreFile], str] = {}
+        self._poller: asyncio.Task[None] | None = None
 
-    async def ended(self, file: str) -> InStore:
+    async def wait_for(self, file: str) -> StoreFile:
         """The file once it is not in progress any more. Raises Rejected."""
-        waiting: asyncio.Future[InStore] = asyncio.get_running_loop().create_future()
-        self._waiting[waiting] = file
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+        future: asyncio.Future[StoreFile] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = file
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
         try:
-            return await waiting
+            return await future
         finally:
-            self._waiting.pop(waiting, None)
+            self._waiting.pop(future, None)
 
-    async def _look(self) -> None:
-        pause_s = FIRST_LOOK_S
+    async def _poll(self) -> None:
+        pause_s = FIRST_POLL_S
         while self._waiting:
             await self._sleep(pause_s)
-            asked = dict(self._waiting)
+            waiting_rows = dict(self._waiting)
             try:
-                found = await self._gateway.in_store(self._store, frozenset(asked.values()))
+                by_id = await self._gateway.files_in_store(
+                    self._store, frozenset(waiting_rows.values())
+                )
             except Exception as error:
                 # Each row tells its own outcome; without this it would wait without end.
-                _tell(asked, error)
+                _fail(waiting_rows, error)
                 continue
-            some = False
-            for waiting, file in asked.items():
-                if found[file].status != "in_progress" and not waiting.done():
-                    waiting.set_result(found[file])
+            any_ended = False
+            for waiting, file in waiting_rows.items():
+                if by_id[file].status != "in_progress" and not waiting.done():
+                    waiting.set_result(by_id[file])
                     self._waiting.pop(waiting, None)
-                    some = True
-            pause_s = FIRST_LOOK_S if some else min(MOST_LOOK_S, 2 * pause_s)
+                    any_ended = True
+            pause_s = FIRST_POLL_S if any_ended else min(MAX_POLL_S, 2 * pause_s)
 
 
-def _tell(waiting: dict[asyncio.Future[InStore], str], error: Exception) -> None:
+def _fail(waiting: dict[asyncio.Future[StoreFile], str], error: Exception) -> None:
     for each in waiting:
         if not each.done():
             each.set_exception(error)
@@ -98,7 +100,7 @@ class Storing:
         self._gateway = gateway
         self._arrivals = Arrivals(gateway, self._store, sleep=sleep)
 
-    async def outcome(self, row: Row) -> Stored | Refused:
+    async def outcome(self, row: Row) -> StoredFile | Refusal:
         """The row's file once it can be found. Waits for as long as it takes.
 
         The same row leads to the same file, whichever revision and whichever runner: its upload has
@@ -107,41 +109,41 @@ class Storing:
         try:
             document = self._rows.document(row)
         except Unusable as error:
-            return Refused("embed", str(error))
+            return Refusal("embed", str(error))
         key = f"{self._pipeline.name}/{row.place}/{document.digest}"
-        failed = 0
+        failures = 0
         while True:
             try:
-                found = await self._stored(document, key)
+                file = await self._store_document(document, key)
             except Rejected as error:
-                return Refused(error.code, str(error), requests=failed)
-            if found.status == "completed":
-                return Stored(found.file, self._store, found.passages, failed + 1)
-            failed += 1
+                return Refusal(error.code, str(error), requests=failures)
+            if file.status == "completed":
+                return StoredFile(file.file, self._store, file.passages, failures + 1)
+            failures += 1
             _logger.warning(
                 "%s: attempt %d of %s, %s: %s %s",
                 self._pipeline.name,
-                failed,
+                failures,
                 row.place,
-                found.file,
-                found.status,
-                found.code,
+                file.file,
+                file.status,
+                file.code,
             )
-            if found.code not in _AGAIN or failed >= self._pipeline.attempts:
-                return Refused(found.code or found.status, found.message, requests=failed)
+            if file.code not in _AGAIN or failures >= self._pipeline.attempts:
+                return Refusal(file.code or file.status, file.message, requests=failures)
 
-    async def _stored(self, document: Document, key: str) -> InStore:
-        for expired in range(MOST_EXPIRED):
+    async def _store_document(self, document: Document, key: str) -> StoreFile:
+        for attempt in range(MOST_EXPIRED):
             file = await self._gateway.upload(document, key)
             try:
-                found = await self._gateway.attach(self._store, file, document.attributes)
+                store_file = await self._gateway.attach(self._store, file, document.attributes)
             except Rejected as error:
                 # It was refused for so long that the upload has expired.
                 unknown = (error.code, error.param) == ("invalid_value", "file_id")
-                if not unknown or expired == MOST_EXPIRED - 1:
+                if not unknown or attempt == MOST_EXPIRED - 1:
                     raise
                 continue
             break
-        if found.status != "in_progress":
-            return found
-        return await self._arrivals.ended(file)
+        if store_file.status != "in_progress":
+            return store_file
+        return await self._arrivals.wait_for(file)

@@ -80,7 +80,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals = {"range": self._range, "dict": dict}
         self.filters = {
             **{name: jinja2.filters.FILTERS[name] for name in _CHEAP},
-            **{name: self._counted(jinja2.filters.FILTERS[name]) for name in _FILTERS},
+            **{name: self._count_steps(jinja2.filters.FILTERS[name]) for name in _FILTERS},
             "join": self._join,
             "replace": self._replace,
             "tojson": self._tojson,
@@ -98,7 +98,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         if self._steps < 0:
             raise Unusable(f"the template takes more than {MAX_STEPS} steps")
 
-    def _look(self, value: object) -> None:
+    def _count_size(self, value: object) -> None:
         size = len(value) if isinstance(value, Sized) else 1
         self.step(1 + (size // _CHARACTERS if isinstance(value, str) else size))
 
@@ -110,28 +110,28 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def _within(self, value: Any) -> Any:
         """What `in` looks into."""
-        self._look(value)
+        self._count_size(value)
         return value
 
-    def _counted(self, filter_: Callable[..., Any]) -> Callable[..., Any]:
-        passed = hasattr(filter_, "jinja_pass_arg")
+    def _count_steps(self, filter_: Callable[..., Any]) -> Callable[..., Any]:
+        has_context_arg = hasattr(filter_, "jinja_pass_arg")
 
-        def counting(*given: Any, **named: Any) -> Any:
-            self._look(given[1 if passed else 0])
-            return filter_(*given, **named)
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self._count_size(args[1 if has_context_arg else 0])
+            return filter_(*args, **kwargs)
 
-        if passed:
+        if has_context_arg:
             counting.jinja_pass_arg = filter_.jinja_pass_arg  # type: ignore[attr-defined]
         return counting
 
-    def _range(self, *given: int) -> range:
-        found = range(*given)
-        if len(found) > MAX_RANGE:
+    def _range(self, *bounds: int) -> range:
+        numbers = range(*bounds)
+        if len(numbers) > MAX_RANGE:
             raise Unusable(f"a range of more than {MAX_RANGE} numbers")
-        return found
+        return numbers
 
     def _join(self, values: Any, between: Any = "", attribute: str | int | None = None) -> str:
-        self._look(values)
+        self._count_size(values)
         if attribute is not None:
             values = map(jinja2.filters.make_attrgetter(self, attribute), values)
         parts: list[str] = []
@@ -140,25 +140,25 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             self.step()
             parts.append(str(value))
             length += len(parts[-1]) + len(str(between))
-            _bounded(length)
+            _check_length(length)
         return str(between).join(parts)
 
     def _replace(self, value: Any, old: Any, new: Any, count: int = -1) -> str:
         text = str(value)
-        self._look(text)
+        self._count_size(text)
         many = text.count(str(old)) if count < 0 else min(count, text.count(str(old)))
-        _bounded(len(text) + many * len(str(new)))
+        _check_length(len(text) + many * len(str(new)))
         return text.replace(str(old), str(new), count)
 
     def _tojson(self, value: Any, indent: int | None = None) -> str:
         """JSON as people write it: Jinja's own is for web pages, and escapes for them."""
-        self._look(value)
+        self._count_size(value)
         return json.dumps(value, ensure_ascii=False, indent=None if indent is None else 2)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """Of a record's values only the methods above."""
-        allowed = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
-        if allowed is not None and attr not in allowed:
+        methods = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
+        if methods is not None and attr not in methods:
             return False
         return super().is_safe_attribute(obj, attr, value)
 
@@ -171,16 +171,16 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> None:
         """`format` is a method like others, and none of those above."""
 
-    def call(self, context: Any, obj: Any, *given: Any, **named: Any) -> Any:
-        self._look(getattr(obj, "__self__", None))
-        return super().call(context, obj, *given, **named)
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        self._count_size(getattr(obj, "__self__", None))
+        return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """What could be much larger than its operands is bounded."""
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
         if operator == "+" and not numbers:
             if isinstance(left, Sized) and isinstance(right, Sized):
-                _bounded(len(left) + len(right))
+                _check_length(len(left) + len(right))
                 self.step(1 + (len(left) + len(right)) // _CHARACTERS)
         elif not numbers:
             raise Unusable(f"`{operator}` is for numbers")
@@ -193,44 +193,44 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise Unusable(f"a number of more than {MAX_BITS} bits")
         return super().call_binop(context, operator, left, right)
 
-    def _generate(self, source: jinja2.nodes.Template, *given: Any, **named: Any) -> str:
-        return super()._generate(_Bounding().visit(source), *given, **named)
+    def _generate(self, source: jinja2.nodes.Template, *args: Any, **kwargs: Any) -> str:
+        return super()._generate(_Bounding().visit(source), *args, **kwargs)
 
 
 class _Bounding(jinja2.visitor.NodeTransformer):
     """Puts what counts steps into a template. Raises TemplateSyntaxError: it has what may not be in
     it."""
 
-    def generic_visit(self, node: jinja2.nodes.Node, *given: Any, **named: Any) -> Any:
+    def generic_visit(self, node: jinja2.nodes.Node, *args: Any, **kwargs: Any) -> Any:
         if type(node) in _REFUSED:
             raise jinja2.TemplateSyntaxError(f"no {_REFUSED[type(node)]} here", node.lineno)
-        return super().generic_visit(node, *given, **named)
+        return super().generic_visit(node, *args, **kwargs)
 
     def visit_For(self, node: jinja2.nodes.For) -> Any:
         self.generic_visit(node)
         if node.recursive:
             raise jinja2.TemplateSyntaxError("no recursive loop here", node.lineno)
-        node.iter = _filtered(node.iter, "counted")
+        node.iter = _filter(node.iter, "counted")
         return node
 
     def visit_Operand(self, node: jinja2.nodes.Operand) -> Any:
         self.generic_visit(node)
         if node.op in ("in", "notin"):
-            node.expr = _filtered(node.expr, "within")
+            node.expr = _filter(node.expr, "within")
         return node
 
     def visit_Concat(self, node: jinja2.nodes.Concat) -> Any:
         self.generic_visit(node)
-        return _filtered(jinja2.nodes.List(node.nodes, lineno=node.lineno), "join")
+        return _filter(jinja2.nodes.List(node.nodes, lineno=node.lineno), "join")
 
 
-def _filtered(node: Any, name: str) -> jinja2.nodes.Filter:
-    found = jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-    found.set_environment(node.environment or _environment)
-    return found
+def _filter(node: Any, name: str) -> jinja2.nodes.Filter:
+    node_filter = jinja2.nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+    node_filter.set_environment(node.environment or _environment)
+    return node_filter
 
 
-def _bounded(length: int) -> None:
+def _check_length(length: int) -> None:
     if length > MAX_PROMPT:
         raise Unusable(f"more than {MAX_PROMPT} characters")
 
@@ -238,7 +238,7 @@ def _bounded(length: int) -> None:
 _environment: Final = _Environment()
 
 
-def _compiled(compile_: Callable[[], T], where: str) -> T:
+def _compile(compile_: Callable[[], T], where: str) -> T:
     try:
         return compile_()
     except jinja2.TemplateSyntaxError as error:
@@ -247,7 +247,7 @@ def _compiled(compile_: Callable[[], T], where: str) -> T:
         raise definition.Invalid(f"{where}: nested too deeply") from error
 
 
-def _worked(work: Callable[[], T]) -> T:
+def _work(work: Callable[[], T]) -> T:
     _environment.begin()
     try:
         return work()
@@ -262,11 +262,11 @@ class Template:
 
     def __init__(self, text: str, where: str) -> None:
         """`where`: names it in errors. Raises definition.Invalid."""
-        self._template = _compiled(lambda: _environment.from_string(text), where)
+        self._template = _compile(lambda: _environment.from_string(text), where)
 
     def text(self, values: Mapping[str, Any]) -> str:
         """The text for these values. Raises Unusable."""
-        return _worked(lambda: self._text(values))
+        return _work(lambda: self._text(values))
 
     def _text(self, values: Mapping[str, Any]) -> str:
         parts, length = [], 0
@@ -283,16 +283,16 @@ class Expression:
 
     def __init__(self, text: str, where: str) -> None:
         """`where`: names it in errors. Raises definition.Invalid."""
-        self._value = _compiled(
+        self._value = _compile(
             lambda: _environment.compile_expression(text, undefined_to_none=False), where
         )
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """Its value. Raises Unusable."""
-        return _worked(lambda: self._found(values))
+        return _work(lambda: self._evaluate(values))
 
-    def _found(self, values: Mapping[str, Any]) -> Any:
-        found = self._value(**values)
-        if isinstance(found, jinja2.Undefined):
-            str(found)  # strict: raises, and says what is undefined
-        return found
+    def _evaluate(self, values: Mapping[str, Any]) -> Any:
+        value = self._value(**values)
+        if isinstance(value, jinja2.Undefined):
+            str(value)  # strict: raises, and says what is undefined
+        return value

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "execution.checkpointing.interval": f"{options.checkpoint}s",
                 "parallelism.default": "1",
             },
-            tell=say,
+            report=say,
         )
         with contextlib.suppress(KeyboardInterrupt):
             keeper.start()

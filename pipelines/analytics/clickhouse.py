@@ -39,7 +39,7 @@ class ClickHouse(Client):
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
-        self._made = False
+        self._tables_exist = False
 
     def release(self) -> None:
         """Others can use it at any time."""
@@ -47,9 +47,9 @@ class ClickHouse(Client):
     def positions(self) -> dict[tuple[str, int], Position]:
         """Topic and partition -> where the fold is. Raises Unavailable, Refused."""
         self._make()
-        found = self.ask("SELECT topic, part, next, mark FROM positions FINAL")
+        rows = self.ask("SELECT topic, part, next, mark FROM positions FINAL")
         return {
-            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in found
+            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in rows
         }
 
     def forget(self) -> None:
@@ -83,12 +83,12 @@ class ClickHouse(Client):
             f'toUnixTimestamp64Milli("{name}")' if kind == "time" else f'"{name}"'
             for name, kind in result.columns.items()
         ]
-        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}" FINAL')  # noqa: S608  # nosec B608
-        return {row[: result.keys]: row[result.keys :] for row in found}
+        table = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}" FINAL')  # noqa: S608  # nosec B608
+        return {row[: result.keys]: row[result.keys :] for row in table}
 
     def _make(self) -> None:
         """Make the tables that are missing."""
-        if self._made:
+        if self._tables_exist:
             return
         self.run(
             "CREATE TABLE IF NOT EXISTS positions (topic String, part UInt32, next UInt64) "
@@ -98,7 +98,7 @@ class ClickHouse(Client):
         self.run("ALTER TABLE positions ADD COLUMN IF NOT EXISTS mark String")
         for result in jobs.RESULTS:
             self.run(definition(result))
-        self._made = True
+        self._tables_exist = True
 
 
 def definition(result: jobs.Result) -> str:

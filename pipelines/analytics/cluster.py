@@ -140,8 +140,8 @@ class Cluster:
         return "\n".join([line for line in lines if line.startswith(starts)][-4:])
 
     def _task_managers(self) -> set[str]:
-        found = self.get("/taskmanagers") or {}
-        return {str(each["id"]) for each in found.get("taskmanagers", [])}
+        overview = self.get("/taskmanagers") or {}
+        return {str(each["id"]) for each in overview.get("taskmanagers", [])}
 
     def _start(
         self, name: str, memory: Sequence[str], main: str, options: Sequence[str] = ()

@@ -79,9 +79,9 @@ class Store:
 
     def positions(self) -> dict[tuple[str, int], Position]:
         """Topic and partition -> where the fold is."""
-        found = self._db.execute("SELECT topic, part, next, mark FROM positions").fetchall()
+        rows = self._db.execute("SELECT topic, part, next, mark FROM positions").fetchall()
         return {
-            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in found
+            (topic, part): Position(place, Mark.parse(mark)) for topic, part, place, mark in rows
         }
 
     def forget(self) -> None:
@@ -107,10 +107,10 @@ class Store:
         folded before has no effect."""
         self._db.execute("BEGIN")
         try:
-            found = self._db.execute(
+            row = self._db.execute(
                 "SELECT next FROM positions WHERE topic = ? AND part = ?", [topic, partition]
             ).fetchone()
-            place = found[0] if found else 0
+            place = row[0] if row else 0
             if behind.next > place:
                 # Of one key only the last change says what it is.
                 last = {c.key: c.values for c in changes if c.offset >= place}
@@ -131,28 +131,28 @@ class Store:
             f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
             for name, kind in result.columns.items()
         ]
-        found = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608  # nosec B608
-        return {row[: result.keys]: row[result.keys :] for row in found}
+        table = self.ask(f'SELECT {", ".join(names)} FROM "{result.name}"')  # noqa: S608  # nosec B608
+        return {row[: result.keys]: row[result.keys :] for row in table}
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        found: list[tuple[Any, ...]] = self._db.execute(query).fetchall()
-        return found
+        rows: list[tuple[Any, ...]] = self._db.execute(query).fetchall()
+        return rows
 
     def _apply(
         self,
         result: jobs.Result,
         last: Mapping[tuple[twins.Value, ...], tuple[twins.Value, ...] | None],
     ) -> None:
-        put = [self._row(result, (*key, *values)) for key, values in last.items() if values]
-        gone = [self._row(result, key) for key, values in last.items() if values is None]
-        if put:
+        upserts = [self._row(result, (*key, *values)) for key, values in last.items() if values]
+        deletions = [self._row(result, key) for key, values in last.items() if values is None]
+        if upserts:
             marks = ", ".join("?" * len(result.columns))
-            put_row = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608  # nosec B608
-            self._db.executemany(put_row, put)
-        if gone:
+            statement = f'INSERT OR REPLACE INTO "{result.name}" VALUES ({marks})'  # noqa: S608  # nosec B608
+            self._db.executemany(statement, upserts)
+        if deletions:
             where = " AND ".join(f'"{name}" = ?' for name in result.key)
-            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', gone)  # noqa: S608  # nosec B608
+            self._db.executemany(f'DELETE FROM "{result.name}" WHERE {where}', deletions)  # noqa: S608  # nosec B608
 
     def _row(self, result: jobs.Result, values: Sequence[twins.Value]) -> list[Any]:
         kinds = list(result.columns.values())

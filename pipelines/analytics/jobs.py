@@ -114,8 +114,8 @@ JOBS: Final[Mapping[str, tuple[Result, ...]]] = {
 RESULTS: Final = tuple(result for results in JOBS.values() for result in results)
 
 
-def newest_checkpoint(found: Iterable[str]) -> str | None:
+def newest_checkpoint(names: Iterable[str]) -> str | None:
     """The newest complete checkpoint of one run of a job: of the names `chk-N` that have metadata
     the one with the largest N; None where there is none."""
-    numbers = [int(name[4:]) for name in found if name.startswith("chk-") and name[4:].isdigit()]
+    numbers = [int(name[4:]) for name in names if name.startswith("chk-") and name[4:].isdigit()]
     return f"chk-{max(numbers)}" if numbers else None

@@ -26,16 +26,20 @@ def jars() -> Path:
     return paths.cache() / "flink" / FLINK / "lib"
 
 
-def committed_sums() -> dict[str, str]:
+def locked_sums() -> dict[str, str]:
     """Jar name -> sha256, as committed."""
     return {name: value for value, name in (line.split() for line in SUMS.read_text().splitlines())}
 
 
 def wrong_jars(folder: Path) -> list[str]:
     """Names of jars that are missing, unexpected or altered."""
-    sums = committed_sums()
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
-    return sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
+    sums = locked_sums()
+    digests = {
+        jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")
+    }
+    return sorted(
+        name for name in digests.keys() | sums.keys() if digests.get(name) != sums.get(name)
+    )
 
 
 def find_java() -> Path:
@@ -49,10 +53,10 @@ def find_java() -> Path:
 def find_javac() -> Path:
     """A Java compiler: beside the Java program, else on the path. Raises Missing."""
     beside = find_java().resolve().with_name("javac")
-    found = str(beside) if beside.exists() else shutil.which("javac")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("javac")
+    if path is None:
         raise Missing("a Java compiler (apt-get install openjdk-17-jdk-headless, or JAVA_HOME)")
-    return Path(found)
+    return Path(path)
 
 
 def ensure_jars() -> Path:
@@ -62,7 +66,7 @@ def ensure_jars() -> Path:
         Missing: there is no Maven, or what it fetched is not what was committed.
     """
     target = jars()
-    if target.is_dir() and {jar.name for jar in target.glob("*.jar")} == set(committed_sums()):
+    if target.is_dir() and {jar.name for jar in target.glob("*.jar")} == set(locked_sums()):
         return target  # contents were checked when they were fetched
     maven = shutil.which("mvn")
     if maven is None:
@@ -75,11 +79,11 @@ def ensure_jars() -> Path:
     command += [f"-DoutputDirectory={fresh}"]
     environ = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=environ, capture_output=True, text=True, timeout=FETCH_DEADLINE_S
         )
-        if done.returncode:
-            raise Missing(f"Flink's jars: {(done.stdout + done.stderr)[-2000:]}")
+        if process.returncode:
+            raise Missing(f"Flink's jars: {(process.stdout + process.stderr)[-2000:]}")
         if wrong := wrong_jars(fresh):
             raise Missing(f"Flink's jars are not those of {SUMS.name}: {', '.join(wrong)}")
         shutil.rmtree(target, ignore_errors=True)
@@ -94,7 +98,7 @@ def compile_main(into: Path) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     command: list[str | Path] = [find_javac(), "-cp", f"{ensure_jars()}/*", "-d", into]
     command += sorted(HERE.glob("*.java"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    if done.returncode:
-        raise Missing(f"the programs in Java do not compile: {done.stderr[-2000:]}")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if process.returncode:
+        raise Missing(f"the programs in Java do not compile: {process.stderr[-2000:]}")
     return into

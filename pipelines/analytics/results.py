@@ -65,27 +65,27 @@ async def create_topics(
         await clients.close_admin(admin)
 
 
-async def read(bootstrap: str, topic: str) -> list[twins.Read]:
+async def read(bootstrap: str, topic: str) -> list[twins.TopicRecord]:
     """Everything committed that a topic has now. Raises TimeoutError."""
-    found = []
+    records = []
     async for _, batch in follow(bootstrap, [topic], {}, once=True):
-        found += [twins.Read(r.partition, r.offset, r.timestamp, r.value) for r in batch]
-    return found
+        records += [twins.TopicRecord(r.partition, r.offset, r.timestamp, r.value) for r in batch]
+    return records
 
 
 async def changes(bootstrap: str, result: jobs.Result, prefix: str) -> list[Change]:
     """What was ever committed of a result and not compacted, by partition and offset. Raises
     TimeoutError."""
-    found = []
+    unsorted = []
     async for _, batch in follow(bootstrap, [result.topic(prefix)], {}, once=True):
-        found += [change for r in batch if (change := decoded(result, r)) is not None]
-    return sorted(found, key=lambda c: (c.partition, c.offset))
+        unsorted += [change for r in batch if (change := parse_change(result, r)) is not None]
+    return sorted(unsorted, key=lambda c: (c.partition, c.offset))
 
 
-def rows(found: Iterable[Change]) -> twins.Rows:
+def rows(changes: Iterable[Change]) -> twins.Rows:
     """What the changes come to: the last one of each key."""
     out: twins.Rows = {}
-    for change in found:
+    for change in changes:
         if change.values is None:
             out.pop(change.key, None)
         else:
@@ -93,21 +93,21 @@ def rows(found: Iterable[Change]) -> twins.Rows:
     return out
 
 
-def taken_back(result: jobs.Result, found: Sequence[Change]) -> list[str]:
+def regressions(result: jobs.Result, changes: Sequence[Change]) -> list[str]:
     """Changes that took back a response that had been counted: what was committed once stays. All
     of a key are in one partition. `request_minutes` is made of counts that are replaced."""
     counts = next(i for i, kind in enumerate(result.columns.values()) if kind == "count")
-    seen: dict[tuple[twins.Value, ...], Any] = {}
+    latest: dict[tuple[twins.Value, ...], Any] = {}
     out = []
-    for change in found:
+    for change in changes:
         now: Any = change.values[counts - result.keys] if change.values is not None else 0
-        if now < seen.get(change.key, 0):
-            out.append(f"{change.key} at {change.offset}: {seen[change.key]}, then {now}")
-        seen[change.key] = now
+        if now < latest.get(change.key, 0):
+            out.append(f"{change.key} at {change.offset}: {latest[change.key]}, then {now}")
+        latest[change.key] = now
     return out
 
 
-def decoded(result: jobs.Result, r: Record) -> Change | None:
+def parse_change(result: jobs.Result, r: Record) -> Change | None:
     """The change that a record says; None for one that says none which every store can hold."""
     try:
         key = _values(result, result.key, msgspec.json.decode(r.key or b""))
@@ -122,10 +122,11 @@ def decoded(result: jobs.Result, r: Record) -> Change | None:
 
 
 def _values(
-    result: jobs.Result, names: Iterable[str], said: Mapping[str, Any]
+    result: jobs.Result, names: Iterable[str], members: Mapping[str, Any]
 ) -> tuple[twins.Value, ...]:
     return tuple(
-        None if said[name] is None else _VALUES[result.columns[name]](said[name]) for name in names
+        None if members[name] is None else _VALUES[result.columns[name]](members[name])
+        for name in names
     )
 
 
@@ -149,10 +150,10 @@ def _number(value: Any) -> float:
 
 def _ms(text: str) -> int:
     """An ISO 8601 time in ms since the epoch."""
-    found = (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
-    if not FIRST_MS <= found <= LAST_MS:
+    ms = (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+    if not FIRST_MS <= ms <= LAST_MS:
         raise ValueError
-    return found
+    return ms
 
 
 _VALUES: Final[Mapping[str, Callable[[Any], twins.Value]]] = {
@@ -192,16 +193,16 @@ async def follow(
                 consumer.seek(tp, place.next)
         ends = await consumer.end_offsets(tps) if once else {}
         loop = asyncio.get_running_loop()
-        heard = loop.time()
+        last_batch_at = loop.time()
         while True:
             if once and all([await consumer.position(tp) >= ends[tp] for tp in tps]):
                 return
             for tp, batch in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
-                heard = loop.time()
-                kept = [record(r) for r in batch if not once or r.offset < ends[tp]]
-                if kept:
-                    yield (tp.topic, tp.partition), kept
-            if once and loop.time() - heard > DEADLINE_S:
+                last_batch_at = loop.time()
+                records = [record(r) for r in batch if not once or r.offset < ends[tp]]
+                if records:
+                    yield (tp.topic, tp.partition), records
+            if once and loop.time() - last_batch_at > DEADLINE_S:
                 raise TimeoutError(f"{', '.join(topics)}: not read to the end")
     finally:
         await api.stop_consumer(consumer, clients.STOP_DEADLINE_S)

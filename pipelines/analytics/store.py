@@ -56,7 +56,7 @@ class ResultStore(Protocol):
         """A whole table, as the twins say it."""
 
 
-def opened(target: str) -> ResultStore:
+def open_store(target: str) -> ResultStore:
     """The store of a setting: a URL of ClickHouse (`servers.parse`), or the path of a file.
 
     Raises:
@@ -82,10 +82,10 @@ async def run(store: ResultStore, bootstrap: str, prefix: str, *, once: bool = F
 async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) -> bool:
     """Returns whether it has to begin anew."""
     by_topic = {result.topic(prefix): result for result in jobs.RESULTS}
-    at = dict(await _answered(store.positions))
-    if gone := await rolled_back(bootstrap, at):
-        _tell(f"{', '.join(gone)} do not hold what was folded: all results are folded anew")
-        await _answered(store.forget)
+    at = dict(await _call(store.positions))
+    if topics := await find_rolled_back(bootstrap, at):
+        _report(f"{', '.join(topics)} do not hold what was folded: all results are folded anew")
+        await _call(store.forget)
         at = {}
     store.release()
     following = results.follow(bootstrap, list(by_topic), at, once=once)
@@ -96,7 +96,7 @@ async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) 
                 return True
             behind = Position(batch[-1].offset + 1, Mark.from_record(batch[-1]))
             changes = _changes(by_topic[topic], batch)
-            await _answered(
+            await _call(
                 lambda a=(by_topic[topic], topic, partition, changes, behind): store.fold(*a)  # type: ignore[misc]
             )
             store.release()
@@ -106,29 +106,33 @@ async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) 
 
 def _changes(result: jobs.Result, batch: Sequence[log.Record]) -> list[results.Change]:
     """Those that records say. What is not a result is left out."""
-    found = [(r, results.decoded(result, r)) for r in batch]
-    if odd := [r for r, change in found if change is None]:
+    parsed = [(r, results.parse_change(result, r)) for r in batch]
+    if odd := [r for r, change in parsed if change is None]:
         first = odd[0]
-        _tell(
+        _report(
             f"{len(odd)} records are not results and left out, from "
             f"{first.topic}/{first.partition}/{first.offset} on"
         )
-    return [change for _, change in found if change is not None]
+    return [change for _, change in parsed if change is not None]
 
 
-async def rolled_back(bootstrap: str, positions: Mapping[tuple[str, int], Position]) -> list[str]:
+async def find_rolled_back(
+    bootstrap: str, positions: Mapping[tuple[str, int], Position]
+) -> list[str]:
     """The topics that do not hold what was folded. Waits for a broker that is away."""
     offsets, replays = log.Offsets(bootstrap), log.Replays(bootstrap, read_committed=True)
     try:
         return await retry_until(
-            lambda: gone(offsets, replays, positions), on=log.LogUnavailable, pause_s=RETRY_S
+            lambda: rolled_back_topics(offsets, replays, positions),
+            on=log.LogUnavailable,
+            pause_s=RETRY_S,
         )
     finally:
         await offsets.stop()
         await replays.stop()
 
 
-async def gone(
+async def rolled_back_topics(
     offsets: interfaces.OffsetQueries,
     replays: interfaces.RangeReader,
     positions: Mapping[tuple[str, int], Position],
@@ -144,7 +148,7 @@ async def gone(
     ]
 
 
-async def _answered(call: Callable[[], T]) -> T:
+async def _call(call: Callable[[], T]) -> T:
     """Call until the store answers."""
 
     async def attempt() -> T:
@@ -154,10 +158,10 @@ async def _answered(call: Callable[[], T]) -> T:
 
 
 def _away(error: Exception) -> None:
-    _tell(str(error))
+    _report(str(error))
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     sys.stderr.write(f"store: {text}\n")
 
 
@@ -180,7 +184,7 @@ def main() -> None:
     if not options.store:
         parser.error(f"no store is named, and {VARIABLE} is not set")
     try:
-        store = opened(options.store)
+        store = open_store(options.store)
     except ValueError as wrong:
         parser.error(f"{VARIABLE}: {wrong}")
     try:

@@ -42,7 +42,7 @@ class Supervisor:
         names: Sequence[str],
         variables: Mapping[str, str],
         settings: Mapping[str, str],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         """`folder`: for checkpoints and memory. `names`: of `jobs.JOBS`. `variables`: of the SQL
         files. `settings`: of Flink."""
@@ -58,7 +58,7 @@ class Supervisor:
             "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
             **settings,
         }
-        self._tell = tell
+        self._report = report
         self._runs: dict[str, list[str]] = {name: [] for name in self._names}
         if self._memory.exists():
             self._runs |= json.loads(self._memory.read_text())
@@ -73,33 +73,33 @@ class Supervisor:
         """Start again what is gone. Takes as long as that takes. Raises RuntimeError."""
         manager, tasks = self._cluster.job_manager, self._cluster.task_manager
         if manager is None or manager.poll() is not None:
-            self._again("jobmanager", self._cluster.start_job_manager)
+            self._restart("jobmanager", self._cluster.start_job_manager)
         if tasks is None or tasks.poll() is not None:
-            self._again("taskmanager", self._cluster.start_task_manager)
+            self._restart("taskmanager", self._cluster.start_task_manager)
         states = self.states()
         if states is None:
             return
-        gone = [
+        stopped_jobs = [
             name
             for name in self._names
             if states.get(self._runs[name][-1] if self._runs[name] else "", "FAILED") in _OVER
         ]
-        if gone:
-            self.restarts += gone
-            self._submit(gone)
+        if stopped_jobs:
+            self.restarts += stopped_jobs
+            self._submit(stopped_jobs)
 
     def states(self) -> dict[str, str] | None:
         """State of each job by id, as the JobManager says; None where it does not answer."""
-        found = self._cluster.get("/jobs")
-        return found and {str(each["id"]): str(each["status"]) for each in found["jobs"]}
+        answer = self._cluster.get("/jobs")
+        return answer and {str(each["id"]): str(each["status"]) for each in answer["jobs"]}
 
     def running(self) -> bool:
         """Whether all tasks of all jobs run."""
         for name in self._names:
-            found = self._cluster.get(f"/jobs/{self._runs[name][-1]}")
-            if found is None or found["state"] != "RUNNING":
+            job = self._cluster.get(f"/jobs/{self._runs[name][-1]}")
+            if job is None or job["state"] != "RUNNING":
                 return False
-            if any(vertex["status"] != "RUNNING" for vertex in found["vertices"]):
+            if any(vertex["status"] != "RUNNING" for vertex in job["vertices"]):
                 return False
         return True
 
@@ -108,16 +108,16 @@ class Supervisor:
         for run in reversed(self._runs[name]):
             folder = self._checkpoints / run
             # Metadata is written last, and under this name only when it is whole.
-            found = jobs.newest_checkpoint(p.parent.name for p in folder.glob("chk-*/_metadata"))
-            if found is not None:
-                return folder / found
+            newest = jobs.newest_checkpoint(p.parent.name for p in folder.glob("chk-*/_metadata"))
+            if newest is not None:
+                return folder / newest
         return None
 
-    def _again(self, name: str, start: Callable[[], None]) -> None:
+    def _restart(self, name: str, start: Callable[[], None]) -> None:
         self.restarts.append(name)
         began = time.monotonic()
         start()
-        self._tell(f"{name} again after {time.monotonic() - began:.1f} s")
+        self._report(f"{name} again after {time.monotonic() - began:.1f} s")
 
     def _submit(self, names: Sequence[str]) -> None:
         arguments = [str(SQL / f"{jobs.TABLES}.sql")]
@@ -130,19 +130,19 @@ class Supervisor:
         began = time.monotonic()
         client = self._cluster.client(self._classes, arguments)
         try:
-            told, _ = client.communicate(timeout=SUBMIT_DEADLINE_S)
+            output, _ = client.communicate(timeout=SUBMIT_DEADLINE_S)
         except subprocess.TimeoutExpired:
             client.kill()
             client.communicate()
             raise RuntimeError("Flink takes no job") from None
-        for line in told.splitlines():
+        for line in output.splitlines():
             if line.startswith("submitted "):
                 _, name, run = line.split()
                 self._runs[name].append(run)
                 self._remember()
         if client.returncode:
             raise RuntimeError(f"jobs were not submitted: {self._cluster.causes('client')}")
-        self._tell(f"submitted {', '.join(names)} after {time.monotonic() - began:.1f} s")
+        self._report(f"submitted {', '.join(names)} after {time.monotonic() - began:.1f} s")
 
     def _remember(self) -> None:
         fresh = self._memory.with_suffix(".new")

@@ -27,11 +27,11 @@ TOLERANCE: Final = 1e-9
 Value = str | int | float | None
 Rows = dict[tuple[Value, ...], tuple[Value, ...]]
 _T = TypeVar("_T")
-_metered = msgspec.json.Decoder(records.UsageRecord)
+_decoder = msgspec.json.Decoder(records.UsageRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TopicRecord:
     """A record of a topic. `written_ms`: broker time of its append."""
 
     partition: int
@@ -45,7 +45,7 @@ class Bill:
     """A usage record, and when it was written."""
 
     written_ms: int
-    metered: records.UsageRecord
+    usage_record: records.UsageRecord
 
     @property
     def minute_ms(self) -> int:
@@ -53,12 +53,12 @@ class Bill:
 
     @property
     def user(self) -> tuple[str, str, str]:
-        owner = self.metered.owner
+        owner = self.usage_record.owner
         return owner.issuer, owner.tenant, owner.subject
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class PipelineAnswer:
     """What a pipeline wrote about one answer."""
 
     written_ms: int
@@ -68,25 +68,25 @@ class Answered:
     output_tokens: int
 
 
-def bills(found: Iterable[Read]) -> list[Bill]:
+def bills(topic_records: Iterable[TopicRecord]) -> list[Bill]:
     """The usage records, by partition and offset: the first of each response, without garbage."""
     first: dict[str, Bill] = {}
-    for read in sorted(found, key=lambda r: (r.partition, r.offset)):
+    for record in sorted(topic_records, key=lambda r: (r.partition, r.offset)):
         try:
-            metered = _metered.decode(read.value or b"")
+            usage = _decoder.decode(record.value or b"")
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             continue
-        first.setdefault(metered.rid, Bill(read.written_ms, metered))
+        first.setdefault(usage.rid, Bill(record.written_ms, usage))
     return list(first.values())
 
 
-def answers(found: Iterable[Read], label: str) -> list[Answered]:
+def answers(records: Iterable[TopicRecord], label: str) -> list[PipelineAnswer]:
     """The answers of a pipeline's output topic. `label`: the member of a structured answer that
     says what it was."""
     out = []
-    for read in found:
+    for record in records:
         try:
-            value = msgspec.json.decode(read.value or b"")
+            value = msgspec.json.decode(record.value or b"")
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             continue
         if not isinstance(value, dict):
@@ -96,17 +96,19 @@ def answers(found: Iterable[Read], label: str) -> list[Answered]:
             continue
         text = answer if isinstance(answer, str) else str(answer.get(label))
         tokens = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
-        out.append(Answered(read.written_ms, pipeline, text, *tokens))
+        out.append(PipelineAnswer(record.written_ms, pipeline, text, *tokens))
     return out
 
 
-def usage_minutes(found: Sequence[Bill]) -> Rows:
+def usage_minutes(bills: Sequence[Bill]) -> Rows:
     """Tokens and cost per minute, model and tenant."""
-    groups = _grouped(found, lambda b: (b.minute_ms, b.metered.model, b.metered.owner.tenant))
+    groups = _group(
+        bills, lambda b: (b.minute_ms, b.usage_record.model, b.usage_record.owner.tenant)
+    )
     out: Rows = {}
     for key, members in groups.items():
-        usage = [b.metered.usage for b in members]
-        costs = [b.metered.cost_nano for b in members if b.metered.cost_nano is not None]
+        usage = [b.usage_record.usage for b in members]
+        costs = [b.usage_record.cost_nano for b in members if b.usage_record.cost_nano is not None]
         out[key] = (
             len(members),
             sum(u.input_tokens for u in usage),
@@ -118,23 +120,31 @@ def usage_minutes(found: Sequence[Bill]) -> Rows:
     return out
 
 
-def request_minutes(found: Sequence[Bill]) -> Rows:
+def request_minutes(bills: Sequence[Bill]) -> Rows:
     """Responses per minute, with the busiest second."""
     out: Rows = {}
-    for key, members in _grouped(found, lambda b: (b.minute_ms,)).items():
-        seconds = _grouped(members, lambda b: (b.written_ms // SECOND_MS,))
-        failed = sum(b.metered.status == "failed" for b in members)
+    for key, members in _group(bills, lambda b: (b.minute_ms,)).items():
+        seconds = _group(members, lambda b: (b.written_ms // SECOND_MS,))
+        failed = sum(b.usage_record.status == "failed" for b in members)
         peak = max(len(each) for each in seconds.values())
         out[key] = (len(members), failed, len(members) / 60, peak)
     return out
 
 
-def latency_minutes(found: Sequence[Bill]) -> Rows:
+def latency_minutes(bills: Sequence[Bill]) -> Rows:
     """Percentiles of the time to the first token, and of the time between tokens."""
     out: Rows = {}
-    for key, members in _grouped(found, lambda b: (b.minute_ms, b.metered.model)).items():
-        waits = [b.metered.first_token_ms for b in members if b.metered.first_token_ms is not None]
-        steps = [b.metered.inter_token_ms for b in members if b.metered.inter_token_ms is not None]
+    for key, members in _group(bills, lambda b: (b.minute_ms, b.usage_record.model)).items():
+        waits = [
+            b.usage_record.first_token_ms
+            for b in members
+            if b.usage_record.first_token_ms is not None
+        ]
+        steps = [
+            b.usage_record.inter_token_ms
+            for b in members
+            if b.usage_record.inter_token_ms is not None
+        ]
         out[key] = (
             *(len(waits), *(percentile(waits, p) for p in PERCENTILES)),
             *(len(steps), *(percentile(steps, p) for p in PERCENTILES)),
@@ -142,10 +152,10 @@ def latency_minutes(found: Sequence[Bill]) -> Rows:
     return out
 
 
-def sessions(found: Sequence[Bill], gap_s: int) -> Rows:
+def sessions(bills: Sequence[Bill], gap_s: int) -> Rows:
     """What each user did without a pause of `gap_s` seconds or more, in whole seconds."""
     out: Rows = {}
-    for user, members in _grouped(found, lambda b: b.user).items():
+    for user, members in _group(bills, lambda b: b.user).items():
         times = [b.written_ms for b in members]
         starts = [
             i
@@ -157,16 +167,16 @@ def sessions(found: Sequence[Bill], gap_s: int) -> Rows:
             out[*user, within[0].written_ms] = (
                 within[-1].written_ms,
                 len(within),
-                sum(b.metered.usage.input_tokens for b in within),
-                sum(b.metered.usage.output_tokens for b in within),
-                sum(b.metered.cost_nano or 0 for b in within),
+                sum(b.usage_record.usage.input_tokens for b in within),
+                sum(b.usage_record.usage.output_tokens for b in within),
+                sum(b.usage_record.cost_nano or 0 for b in within),
             )
     return out
 
 
-def answer_minutes(found: Sequence[Answered]) -> Rows:
+def answer_minutes(answers: Sequence[PipelineAnswer]) -> Rows:
     """Answers per minute, pipeline and label."""
-    groups = _grouped(found, lambda a: (a.written_ms // MINUTE_MS * MINUTE_MS, a.pipeline, a.label))
+    groups = _group(answers, lambda a: (a.written_ms // MINUTE_MS * MINUTE_MS, a.pipeline, a.label))
     return {
         key: (
             len(members),
@@ -178,44 +188,48 @@ def answer_minutes(found: Sequence[Answered]) -> Rows:
 
 
 def results(
-    usage: Sequence[Read], answered: Sequence[Read], *, gap_s: int, label: str
+    usage: Sequence[TopicRecord], answer_records: Sequence[TopicRecord], *, gap_s: int, label: str
 ) -> Mapping[str, Rows]:
     """What each topic of `jobs.RESULTS` has to say."""
-    found = bills(usage)
+    usage_bills = bills(usage)
     return {
-        jobs.USAGE_MINUTES.name: usage_minutes(found),
-        jobs.REQUEST_MINUTES.name: request_minutes(found),
-        jobs.LATENCY_MINUTES.name: latency_minutes(found),
-        jobs.SESSIONS.name: sessions(found, gap_s),
-        jobs.ANSWER_MINUTES.name: answer_minutes(answers(answered, label)),
+        jobs.USAGE_MINUTES.name: usage_minutes(usage_bills),
+        jobs.REQUEST_MINUTES.name: request_minutes(usage_bills),
+        jobs.LATENCY_MINUTES.name: latency_minutes(usage_bills),
+        jobs.SESSIONS.name: sessions(usage_bills, gap_s),
+        jobs.ANSWER_MINUTES.name: answer_minutes(answers(answer_records, label)),
     }
 
 
-def differences(expected: Rows, found: Rows) -> list[str]:
+def differences(expected: Rows, actual: Rows) -> list[str]:
     """One line for each key whose values differ, or that only one of the two has."""
     out = []
-    for key in sorted(expected.keys() | found.keys(), key=repr):
-        wanted, there = expected.get(key), found.get(key)
-        if wanted is None or there is None or not _alike(wanted, there):
-            out.append(f"{key}: expected {wanted}, found {there}")
+    for key in sorted(expected.keys() | actual.keys(), key=repr):
+        expected_values, actual_values = expected.get(key), actual.get(key)
+        if (
+            expected_values is None
+            or actual_values is None
+            or not _alike(expected_values, actual_values)
+        ):
+            out.append(f"{key}: expected {expected_values}, found {actual_values}")
     return out
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
     """Between the two values next to it, in proportion; None of nothing."""
-    ordered = sorted(values)
-    if not ordered:
+    ascending = sorted(values)
+    if not ascending:
         return None
-    place = share * (len(ordered) - 1)
+    place = share * (len(ascending) - 1)
     low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    high = min(low + 1, len(ascending) - 1)
+    return ascending[low] + (ascending[high] - ascending[low]) * (place - low)
 
 
-def _alike(wanted: Sequence[Value], there: Sequence[Value]) -> bool:
-    if len(wanted) != len(there):
+def _alike(expected: Sequence[Value], actual: Sequence[Value]) -> bool:
+    if len(expected) != len(actual):
         return False
-    for a, b in zip(wanted, there, strict=True):
+    for a, b in zip(expected, actual, strict=True):
         if isinstance(a, float) and isinstance(b, int | float):
             if not math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                 return False
@@ -224,8 +238,8 @@ def _alike(wanted: Sequence[Value], there: Sequence[Value]) -> bool:
     return True
 
 
-def _grouped(found: Iterable[_T], key: Callable[[_T], Any]) -> dict[Any, list[_T]]:
+def _group(items: Iterable[_T], key: Callable[[_T], Any]) -> dict[Any, list[_T]]:
     out: dict[Any, list[_T]] = defaultdict(list)
-    for each in found:
+    for each in items:
         out[key(each)].append(each)
     return out

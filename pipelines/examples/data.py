@@ -29,7 +29,7 @@ _LEAVING: Final = (
 )
 
 
-class Generated(NamedTuple):
+class ExampleRecord(NamedTuple):
     """A record. `broken`: no runner can read it. `planted`: the right answer; None for records that
     are passed over or broken."""
 
@@ -39,33 +39,33 @@ class Generated(NamedTuple):
     broken: bool = False
 
 
-def reviews(records: int, seed: int = 1) -> Iterator[Generated]:
+def reviews(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Reviews of a shop: 1 in 100 is no JSON, 1 in 100 lacks its product, 1 in 100 has no text."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        key, kind = f"customer-{drawn.randrange(500)}".encode(), drawn.random()
+        key, kind = f"customer-{rng.randrange(500)}".encode(), rng.random()
         if kind < 0.01:
-            yield Generated(key, f'{{"id": {number}, "text": "cut o'.encode(), broken=True)
+            yield ExampleRecord(key, f'{{"id": {number}, "text": "cut o'.encode(), broken=True)
             continue
-        sentiment = drawn.choice(("positive", "neutral", "negative"))
+        sentiment = rng.choice(("positive", "neutral", "negative"))
         words = {"positive": _PRAISE, "neutral": _NEUTRAL, "negative": _COMPLAINT}[sentiment]
-        leaving = sentiment == "negative" and drawn.random() < 0.2
-        text = drawn.choice(words) + (f" {drawn.choice(_LEAVING)}" if leaving else "")
+        leaving = sentiment == "negative" and rng.random() < 0.2
+        text = rng.choice(words) + (f" {rng.choice(_LEAVING)}" if leaving else "")
         stars = {"positive": 5, "neutral": 3, "negative": 1}[sentiment]
         planted = {
             "sentiment": sentiment,
-            "confidence": round(drawn.uniform(0.6, 1.0), 2),
+            "confidence": round(rng.uniform(0.6, 1.0), 2),
             "leaving": leaving,
         }
-        review = {"id": number, "product": drawn.choice(_PRODUCTS), "stars": stars, "text": text}
+        review = {"id": number, "product": rng.choice(_PRODUCTS), "stars": stars, "text": text}
         if kind < 0.02:
             del review["product"]
-            yield Generated(key, msgspec.json.encode(review), broken=True)
+            yield ExampleRecord(key, msgspec.json.encode(review), broken=True)
         elif kind < 0.03:
             review["text"] = ""
-            yield Generated(key, msgspec.json.encode(review))
+            yield ExampleRecord(key, msgspec.json.encode(review))
         else:
-            yield Generated(key, msgspec.json.encode({**review, "planted": planted}), planted)
+            yield ExampleRecord(key, msgspec.json.encode({**review, "planted": planted}), planted)
 
 
 _LINES: Final = (
@@ -82,28 +82,28 @@ _ODD_LINES: Final = (
 )
 
 
-def anomalies(records: int, seed: int = 1) -> Iterator[Generated]:
+def anomalies(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Log lines of services: 1 in 10 is odd, 1 in 5 is of level DEBUG and passed over, 1 in 100 is
     no JSON."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        service, kind = drawn.choice(("shop", "payments", "search")), drawn.random()
+        service, kind = rng.choice(("shop", "payments", "search")), rng.random()
         if kind < 0.01:
-            yield Generated(service.encode(), b"\x00\x01 core dumped", broken=True)
+            yield ExampleRecord(service.encode(), b"\x00\x01 core dumped", broken=True)
             continue
-        odd = drawn.random() < 0.1
-        line, severity = drawn.choice(_ODD_LINES) if odd else (drawn.choice(_LINES), "none")
-        made = {
+        odd = rng.random() < 0.1
+        line, severity = rng.choice(_ODD_LINES) if odd else (rng.choice(_LINES), "none")
+        entry = {
             "service": service,
             "level": "INFO",
-            "line": line.format(id=number, ms=drawn.randrange(3, 90)),
+            "line": line.format(id=number, ms=rng.randrange(3, 90)),
         }
-        if drawn.random() < 0.2:
-            yield Generated(service.encode(), msgspec.json.encode({**made, "level": "DEBUG"}))
+        if rng.random() < 0.2:
+            yield ExampleRecord(service.encode(), msgspec.json.encode({**entry, "level": "DEBUG"}))
             continue
         planted = {"anomalous": odd, "severity": severity}
-        yield Generated(
-            service.encode(), msgspec.json.encode({**made, "planted": planted}), planted
+        yield ExampleRecord(
+            service.encode(), msgspec.json.encode({**entry, "planted": planted}), planted
         )
 
 
@@ -117,17 +117,17 @@ _POSTS: Final = (
 )
 
 
-def moderation(records: int, seed: int = 1) -> Iterator[Generated]:
+def moderation(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Posts of a forum: half of them are harmful, 1 in 100 has no text and is passed over."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        user = f"user-{drawn.randrange(200)}".encode()
-        text, category = drawn.choice(_POSTS)
-        if drawn.random() < 0.01:
-            yield Generated(user, msgspec.json.encode({"id": number, "text": ""}))
+        user = f"user-{rng.randrange(200)}".encode()
+        text, category = rng.choice(_POSTS)
+        if rng.random() < 0.01:
+            yield ExampleRecord(user, msgspec.json.encode({"id": number, "text": ""}))
             continue
         planted = {"harmful": category != "none", "category": category}
-        yield Generated(
+        yield ExampleRecord(
             user, msgspec.json.encode({"id": number, "text": text, "planted": planted}), planted
         )
 
@@ -140,19 +140,19 @@ _SENTENCES: Final = (
 )
 
 
-def translation(records: int, seed: int = 1) -> Iterator[Generated]:
+def translation(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """English sentences; 1 in 10 is German already and is passed over."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        english, german = drawn.choice(_SENTENCES)
+        english, german = rng.choice(_SENTENCES)
         key = f"text-{number}".encode()
-        if drawn.random() < 0.1:
-            made = {"id": number, "language": "de", "text": german}
-            yield Generated(key, msgspec.json.encode(made))
+        if rng.random() < 0.1:
+            text_record = {"id": number, "language": "de", "text": german}
+            yield ExampleRecord(key, msgspec.json.encode(text_record))
             continue
         planted = {"text": german}
-        made = {"id": number, "language": "en", "text": english, "planted": planted}
-        yield Generated(key, msgspec.json.encode(made), planted)
+        text_record = {"id": number, "language": "en", "text": english, "planted": planted}
+        yield ExampleRecord(key, msgspec.json.encode(text_record), planted)
 
 
 _TICKETS: Final = (
@@ -163,33 +163,35 @@ _TICKETS: Final = (
 )
 
 
-def tickets(records: int, seed: int = 1) -> Iterator[Generated]:
+def tickets(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Conversations between customers and support; 1 in 100 has lost its messages."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        texts, priority = drawn.choice(_TICKETS)
+        texts, priority = rng.choice(_TICKETS)
         key = f"ticket-{number}".encode()
-        made: dict[str, Any] = {"id": number, "product": drawn.choice(_PRODUCTS)}
-        if drawn.random() < 0.01:
-            yield Generated(key, msgspec.json.encode(made), broken=True)
+        ticket: dict[str, Any] = {"id": number, "product": rng.choice(_PRODUCTS)}
+        if rng.random() < 0.01:
+            yield ExampleRecord(key, msgspec.json.encode(ticket), broken=True)
             continue
-        made["messages"] = [
+        ticket["messages"] = [
             {"from": ("customer", "support")[place % 2], "text": text}
             for place, text in enumerate(texts)
         ]
         planted = {"summary": texts[0], "priority": priority}
-        yield Generated(key, msgspec.json.encode({**made, "planted": planted}), planted)
+        yield ExampleRecord(key, msgspec.json.encode({**ticket, "planted": planted}), planted)
 
 
-def slogans(records: int, seed: int = 1) -> Iterator[Generated]:
+def slogans(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Products with what is good about them."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        product = drawn.choice(_PRODUCTS)
-        good = drawn.choice(("quiet", "light", "cheap to run", "made to last"))
+        product = rng.choice(_PRODUCTS)
+        good = rng.choice(("quiet", "light", "cheap to run", "made to last"))
         planted = {"text": f"The {product} that is {good}."}
-        made = {"id": number, "product": product, "good": good, "planted": planted}
-        yield Generated(f"product-{number}".encode(), msgspec.json.encode(made), planted)
+        product_record = {"id": number, "product": product, "good": good, "planted": planted}
+        yield ExampleRecord(
+            f"product-{number}".encode(), msgspec.json.encode(product_record), planted
+        )
 
 
 _FAULTS: Final = (
@@ -201,37 +203,37 @@ _FAULTS: Final = (
 )
 
 
-def manuals(records: int, seed: int = 1) -> Iterator[Generated]:
+def manuals(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Sections of manuals: 1 in 50 has no text and is passed over, 1 in 100 lacks its product."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        product, (fault, remedy) = drawn.choice(_PRODUCTS), drawn.choice(_FAULTS)
-        key, kind = f"section-{number}".encode(), drawn.random()
-        made: dict[str, Any] = {"product": product, "section": number}
-        made["text"] = f"When the {product} {fault}: {remedy}"
+        product, (fault, remedy) = rng.choice(_PRODUCTS), rng.choice(_FAULTS)
+        key, kind = f"section-{number}".encode(), rng.random()
+        section: dict[str, Any] = {"product": product, "section": number}
+        section["text"] = f"When the {product} {fault}: {remedy}"
         if kind < 0.01:
-            del made["product"]
-            yield Generated(key, msgspec.json.encode(made), broken=True)
+            del section["product"]
+            yield ExampleRecord(key, msgspec.json.encode(section), broken=True)
         elif kind < 0.03:
-            yield Generated(key, msgspec.json.encode({**made, "text": ""}))
+            yield ExampleRecord(key, msgspec.json.encode({**section, "text": ""}))
         else:
             planted = {"passages": 1}
-            yield Generated(key, msgspec.json.encode({**made, "planted": planted}), planted)
+            yield ExampleRecord(key, msgspec.json.encode({**section, "planted": planted}), planted)
 
 
-def questions(records: int, seed: int = 1) -> Iterator[Generated]:
+def questions(records: int, seed: int = 1) -> Iterator[ExampleRecord]:
     """Questions of customers that `manuals` answer."""
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(records):
-        product, (fault, remedy) = drawn.choice(_PRODUCTS), drawn.choice(_FAULTS)
+        product, (fault, remedy) = rng.choice(_PRODUCTS), rng.choice(_FAULTS)
         planted = {"text": remedy}
         text = f"My {product} {fault}. What should I do?"
-        made = {"id": number, "text": text, "planted": planted}
-        yield Generated(f"question-{number}".encode(), msgspec.json.encode(made), planted)
+        question = {"id": number, "text": text, "planted": planted}
+        yield ExampleRecord(f"question-{number}".encode(), msgspec.json.encode(question), planted)
 
 
 # By the name of the example, which is that of its file.
-GENERATORS: Final[Mapping[str, Callable[[int, int], Iterator[Generated]]]] = {
+GENERATORS: Final[Mapping[str, Callable[[int, int], Iterator[ExampleRecord]]]] = {
     "reviews": reviews,
     "anomalies": anomalies,
     "moderation": moderation,

@@ -14,7 +14,7 @@ import msgspec
 from pipelines.clickhouse_client import Client, moment
 from pipelines.servers import Address
 from pipelines.sinks.outputs import Output
-from pipelines.sinks.target import Written
+from pipelines.sinks.target import WriteResult
 
 
 class Table:
@@ -23,19 +23,19 @@ class Table:
     def __init__(self, address: Address, name: str) -> None:
         self._client = Client(address)
         self._name = name
-        self._made = False
+        self._table_exists = False
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def write(self, rows: Sequence[Output]) -> Written:
+    def write(self, rows: Sequence[Output]) -> WriteResult:
         """See `target.Target`. A server that refuses one row refuses all of them."""
-        if not self._made:
+        if not self._table_exists:
             self._client.run(definition(self._name))
-            self._made = True
+            self._table_exists = True
         self._client.insert(self._name, [_columns(row) for row in rows])
-        return Written()
+        return WriteResult()
 
 
 def definition(name: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 
 from pipelines.servers import Address, Refused, Unavailable
 from pipelines.sinks.outputs import Output
-from pipelines.sinks.target import Rejected, Written
+from pipelines.sinks.target import Rejection, WriteResult
 
 BODY_BYTES: Final = 4 << 20  # of a request, unless a single document is larger
 # Errors of what is in a document. Other errors (rights, no index, a closed one) meet all of them.
@@ -42,21 +42,21 @@ class Index:
         """Close the connections."""
         self._http.close()
 
-    def write(self, rows: Sequence[Output]) -> Written:
+    def write(self, rows: Sequence[Output]) -> WriteResult:
         """See `target.Target`."""
-        again: list[Output] = []
-        rejected: list[Rejected] = []
+        retries: list[Output] = []
+        rejections: list[Rejection] = []
         for some, body in _requests(rows):
             for row, (status, kind) in zip(some, self._bulk(body, some), strict=True):
                 if status in (200, 201, 409):  # 409: this version or a later one is there
                     continue
                 if status == 429 or status >= 500:
-                    again.append(row)
+                    retries.append(row)
                 elif status == 400 and kind in _OF_DOCUMENTS:
-                    rejected.append(Rejected(row, kind))
+                    rejections.append(Rejection(row, kind))
                 else:
                     raise Refused(f"the index refuses documents: {status}, {kind}")
-        return Written(tuple(again), tuple(rejected))
+        return WriteResult(tuple(retries), tuple(rejections))
 
     def _bulk(self, body: bytes, rows: Sequence[Output]) -> list[tuple[int, str]]:
         """Status and error type of each document."""
@@ -79,13 +79,13 @@ class Index:
             raise Refused(f"the server answered {answer.status_code}")
         try:
             items = [item["index"] for item in msgspec.json.decode(answer.content)["items"]]
-            found = [(i["_id"], int(i["status"]), i.get("error", {}).get("type")) for i in items]
+            statuses = [(i["_id"], int(i["status"]), i.get("error", {}).get("type")) for i in items]
         except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise Refused("the answer is not that of a bulk request") from error
         # The status of a document says nothing of another one.
-        if [each[0] for each in found] != [row.source for row in rows]:
+        if [each[0] for each in statuses] != [row.source for row in rows]:
             raise Refused("the answer is of other documents")
-        return [(status, str(kind)) for _, status, kind in found]
+        return [(status, str(kind)) for _, status, kind in statuses]
 
 
 def _requests(rows: Sequence[Output]) -> Iterator[tuple[list[Output], bytes]]:

@@ -19,7 +19,7 @@ from pipelines import definition, metrics, runner, servers
 from pipelines.sinks.clickhouse import Table
 from pipelines.sinks.opensearch import Index
 from pipelines.sinks.outputs import Output, of_record
-from pipelines.sinks.target import Rejected, Target
+from pipelines.sinks.target import Rejection, Target
 from tailrace import log
 from tailrace.log import interfaces
 
@@ -41,7 +41,7 @@ class RolledBack(Exception):
     """The topic does not hold what was written. The text says what to do."""
 
 
-def opened(url: str, pipeline: definition.Pipeline, what: str) -> Target:
+def open_target(url: str, pipeline: definition.Pipeline, what: str) -> Target:
     """The database of a URL: `opensearch+http(s)://[user@]host:port/index`, or
     `http(s)://[user@]host:port/database` of ClickHouse (`servers.parse`).
 
@@ -92,8 +92,8 @@ class Sink:
         self._sleep, self._clock = sleep, clock
         metrics.SINK_ROWS.labels(group=group, outcome="refused")  # an alert sees no first value
         self.rows = 0
-        self.refused = 0
-        self._behind: dict[tuple[str, int], tuple[int, str]] = {}
+        self.refusals = 0
+        self._uncommitted: dict[tuple[str, int], tuple[int, str]] = {}
         self._compare_at = float("-inf")
 
     async def run(self, *, once: bool = False) -> None:
@@ -115,7 +115,7 @@ class Sink:
                 records = await self._member.poll(POLL, timeout_ms=200)
                 if records:
                     await self._write([of_record(record) for record in records])
-                    self._behind |= {
+                    self._uncommitted |= {
                         (r.topic, r.partition): (r.offset + 1, str(log.Mark.from_record(r)))
                         for r in records
                     }
@@ -137,12 +137,14 @@ class Sink:
             for (topic, partition), (offset, mark) in committed.items()
             if topic == self._topic
         }
-        gone = await log.rolled_back(self._offsets, self._replays, self._topic, positions)
-        if gone:
+        lost_partitions = await log.rolled_back(
+            self._offsets, self._replays, self._topic, positions
+        )
+        if lost_partitions:
             raise RolledBack(
-                f"{self._topic} does not hold what was written of partitions {sorted(gone)}: it "
-                "was rolled back or made again. Empty the table or index, and delete the group "
-                f"{self._group}; or take another database"
+                f"{self._topic} does not hold what was written of partitions "
+                f"{sorted(lost_partitions)}: it was rolled back or made again. Empty the table or "
+                f"index, and delete the group {self._group}; or take another database"
             )
         self._compare_at = self._clock() + COMPARE_S
 
@@ -152,29 +154,29 @@ class Sink:
         while True:
             try:
                 # The member has to send heartbeats meanwhile.
-                written = await asyncio.to_thread(self._target.write, rows)
+                result = await asyncio.to_thread(self._target.write, rows)
             except servers.Unavailable as error:
                 _logger.warning("%s: %s", self._group, error)
             else:
-                self._left_out(written.rejected)
-                taken = len(rows) - len(written.again) - len(written.rejected)
-                self.rows += taken
-                metrics.SINK_ROWS.labels(group=self._group, outcome="written").inc(taken)
-                if not written.again:
+                self._leave_out(result.rejections)
+                count = len(rows) - len(result.retries) - len(result.rejections)
+                self.rows += count
+                metrics.SINK_ROWS.labels(group=self._group, outcome="written").inc(count)
+                if not result.retries:
                     return
-                rows = written.again
+                rows = result.retries
                 _logger.warning("%s: %d rows were not taken now", self._group, len(rows))
             await self._sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _left_out(self, rejected: Sequence[Rejected]) -> None:
-        for row, why in rejected:
-            said = f"the server refuses the row of {row.place}: {why}"
+    def _leave_out(self, rejections: Sequence[Rejection]) -> None:
+        for row, why in rejections:
+            text = f"the server refuses the row of {row.place}: {why}"
             if self._strict:
-                raise RowRefused(said)
+                raise RowRefused(text)
             metrics.SINK_ROWS.labels(group=self._group, outcome="refused").inc()
-            _logger.warning("%s: %s", self._group, said)
-            self.refused += 1
+            _logger.warning("%s: %s", self._group, text)
+            self.refusals += 1
 
     async def _commit(self) -> None:
         """Of a partition that moved to another member nothing is committed: it repeats the rows.
@@ -182,9 +184,9 @@ class Sink:
         Raises:
             LogUnavailable: no answer. The next call commits it.
         """
-        if self._behind:
-            await self._member.commit(self._behind)
-            self._behind = {}
+        if self._uncommitted:
+            await self._member.commit(self._uncommitted)
+            self._uncommitted = {}
 
     async def _through(self, ends: dict[int, int]) -> bool:
         """Whether the group is as far as these ends. Behind its position there may be offsets that
@@ -214,8 +216,8 @@ async def run(
         group,
         [topic],
         session_timeout_ms=SESSION_MS,
-        assigned=_unheard,
-        revoked=_unheard,
+        assigned=_ignore,
+        revoked=_ignore,
         client_id=name,
         read_committed=True,
     )
@@ -232,5 +234,5 @@ async def run(
     return sink
 
 
-async def _unheard(_: Collection[tuple[str, int]]) -> None:
+async def _ignore(_: Collection[tuple[str, int]]) -> None:
     """Nothing is kept of a partition."""

@@ -8,25 +8,25 @@ from typing import NamedTuple, Protocol
 from pipelines.sinks.outputs import Output
 
 
-class Rejected(NamedTuple):
+class Rejection(NamedTuple):
     """A row that the server refuses because of what is in it. `why` has nothing of the row."""
 
     row: Output
     why: str
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What came of a write. `again`: rows that the server could not take now. All others that are
     not `rejected` are in the database, now or from before."""
 
-    again: tuple[Output, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    retries: tuple[Output, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
 
 
 class Target(Protocol):
     """A database. All calls block."""
 
-    def write(self, rows: Sequence[Output]) -> Written:
+    def write(self, rows: Sequence[Output]) -> WriteResult:
         """Write rows under their sources. Those that were written before change nothing.
 
         Raises:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines import definition
 from pipelines.view import files, plots, status
 from pipelines.view.callers import Callers, Refused
-from pipelines.view.watching import EVERY_S, Watching
+from pipelines.view.watcher import EVERY_S, Watcher
 from tailrace.log import Offsets
 
 DEFAULT_MINUTES: Final = 60
@@ -50,14 +50,14 @@ class View:
     def __init__(
         self,
         pipelines: Sequence[definition.Pipeline],
-        watching: Watching,
+        watcher: Watcher,
         callers: Callers,
         results: plots.Plots,
         prices: tuple[float, float] = (0.0, 0.0),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._pipelines = pipelines
-        self._watching = watching
+        self._watcher = watcher
         self._callers = callers
         self._results = results
         self._prices = prices
@@ -69,11 +69,11 @@ class View:
             routes=[
                 Route("/health", self.health, methods=["GET"]),
                 Route("/v1/session", self._callers.session, methods=["GET", "POST", "DELETE"]),
-                Route("/v1/pipelines", self.listed, methods=["GET"]),
+                Route("/v1/pipelines", self.list_pipelines, methods=["GET"]),
                 Route("/v1/analytics", self.analytics, methods=["GET"]),
                 *page,
             ],
-            exception_handlers={Refused: _refused, HTTPException: _http, Exception: _failed},
+            exception_handlers={Refused: _refusal, HTTPException: _http, Exception: _failure},
         )
         app.router.redirect_slashes = False  # a redirect would go to whatever `Host` says
         return _with_headers(app)
@@ -82,11 +82,11 @@ class View:
         """`GET /health`: the process runs."""
         return JSONResponse({"status": "ok"})
 
-    async def listed(self, request: Request) -> Response:
+    async def list_pipelines(self, request: Request) -> Response:
         """`GET /v1/pipelines`: every pipeline, as the last look found it."""
         await self._callers.admit(request)
         data = [
-            status.members(each, self._watching.seen[each.name], self._prices)
+            status.members(each, self._watcher.observations[each.name], self._prices)
             for each in self._pipelines
         ]
         return JSONResponse(
@@ -99,11 +99,11 @@ class View:
         left out): the results of the range."""
         await self._callers.admit(request)
         try:
-            asked = plots.range_of(*self._times(request))
+            time_range = plots.range_of(*self._times(request))
         except ValueError as error:
             raise Refused(400, "invalid_value", f"The range: {error}.") from error
         try:
-            found = await self._results.of(asked)
+            results = await self._results.results_for(time_range)
         except plots.NoStore as error:
             raise Refused(404, "no_store", str(error)) from error
         except plots.StoreBusy as error:
@@ -112,19 +112,19 @@ class View:
             ) from error
         except plots.StoreUnavailable as error:
             raise Refused(503, "store_unavailable", str(error)) from error
-        return JSONResponse({"object": "analytics", **found}, headers=_NO_STORE)
+        return JSONResponse({"object": "analytics", **results}, headers=_NO_STORE)
 
     def _times(self, request: Request) -> tuple[int, int]:
         """Begin and end in ms. Raises ValueError."""
-        told = request.query_params
-        if unknown := sorted(set(told) - {"minutes", "from", "to"}):
+        params = request.query_params
+        if unknown := sorted(set(params) - {"minutes", "from", "to"}):
             raise ValueError(f"no parameter is called {unknown[0][:40]!r}")
-        if "minutes" in told and len(told) > 1:
+        if "minutes" in params and len(params) > 1:
             raise ValueError("`minutes` stands alone")
-        until = _ms(told["to"]) if "to" in told else int(self._clock() * 1000)
-        if "from" in told:
-            return _ms(told["from"]), until
-        minutes = told.get("minutes", str(DEFAULT_MINUTES))
+        until = _ms(params["to"]) if "to" in params else int(self._clock() * 1000)
+        if "from" in params:
+            return _ms(params["from"]), until
+        minutes = params.get("minutes", str(DEFAULT_MINUTES))
         if not (minutes.isascii() and minutes.isdigit() and len(minutes) < 10):
             raise ValueError("`minutes` is no whole number")
         return until - int(minutes) * 60_000, until
@@ -137,7 +137,7 @@ def _ms(text: str) -> int:
     return int(at.timestamp() * 1000)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
+async def _refusal(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     error.headers |= _NO_STORE
     return error.answer()
@@ -149,23 +149,23 @@ async def _http(_request: Request, error: Exception) -> Response:
     return Refused(error.status_code, code, error.detail).answer()
 
 
-async def _failed(_request: Request, _error: Exception) -> Response:
+async def _failure(_request: Request, _error: Exception) -> Response:
     # Starlette raises it once more, so the server's log has the traceback.
     return Refused(500, "server_error", "The service failed. Its log says why.").answer()
 
 
 def _with_headers(app: ASGIApp) -> ASGIApp:
-    async def called(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await app(scope, receive, sent)
+        await app(scope, receive, send_with_headers)
 
-    return called
+    return with_headers
 
 
 class Options(NamedTuple):
@@ -191,11 +191,11 @@ async def serve(
     """
     page = files.Files(options.page).routes()
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.create_server((options.host, options.port), family=family) as bound:
+    with socket.create_server((options.host, options.port), family=family) as listening:
         callers = Callers(options.url)
-        watching = Watching(pipelines, Offsets(options.kafka, client_id="tailrace-view"))
+        watcher = Watcher(pipelines, Offsets(options.kafka, client_id="tailrace-view"))
         results = plots.Plots(options.store)
-        view = View(pipelines, watching, callers, results, options.prices)
+        view = View(pipelines, watcher, callers, results, options.prices)
         server = _Server(
             uvicorn.Config(
                 view.application(page),
@@ -214,8 +214,8 @@ async def serve(
         ready()
         try:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(watching.run())
-                await server.serve(sockets=[bound])
+                looking = tasks.create_task(watcher.run())
+                await server.serve(sockets=[listening])
                 looking.cancel()
         finally:
             await callers.close()

@@ -22,10 +22,10 @@ SESSION: Final = "/v1/session"
 MAX_BODY_BYTES: Final = 16 * 1024
 ASK_S: Final = 5.0
 # So long a credential that was revoked is still taken.
-KNOWN_S: Final = 10.0
-MOST_KNOWN: Final = 1_000
+CACHE_S: Final = 10.0
+MAX_CACHED: Final = 1_000
 # The gateway names cookies and compares origins by the host that the browser asked.
-_HANDED_ON: Final = (
+_REQUEST_HEADERS: Final = (
     "authorization",
     "content-type",
     "host",
@@ -33,7 +33,7 @@ _HANDED_ON: Final = (
     "sec-fetch-site",
     "x-tailrace-session",
 )
-_HANDED_BACK: Final = ("set-cookie", "retry-after", "cache-control")
+_ANSWER_HEADERS: Final = ("set-cookie", "retry-after", "cache-control")
 _COOKIES: Final = ("tailrace-", "__Host-tailrace")
 
 
@@ -69,7 +69,7 @@ class Callers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._known: dict[bytes, float] = {}
+        self._cache: dict[bytes, float] = {}
         self._http = httpx.AsyncClient(
             base_url=url,
             transport=transport,
@@ -91,16 +91,16 @@ class Callers:
             Refused: 401 without a good one, 403 without the scope or for a page of another origin,
                 429 as the gateway says, 503 when it does not answer.
         """
-        shown = _shown(request)
-        if "authorization" not in shown and "cookie" not in shown:
+        headers = _caller_headers(request)
+        if "authorization" not in headers and "cookie" not in headers:
             raise Refused(401, "invalid_api_key", "Sign in, or send a credential.")
-        now, digest = self._clock(), _digest(shown)
-        if self._known.get(digest, 0.0) > now:
+        now, digest = self._clock(), _digest(headers)
+        if self._cache.get(digest, 0.0) > now:
             return
-        said = await self._ask("GET", shown | _hops(request))
-        if said.status_code != 200:
-            raise _refused(said)
-        who = _object(said)
+        answer = await self._ask("GET", headers | _hops(request))
+        if answer.status_code != 200:
+            raise _refusal(answer)
+        who = _object(answer)
         if not isinstance(who.get("subject"), str):
             raise Refused(401, "invalid_api_key", "The session is over. Sign in again.")
         scopes = who.get("scopes")
@@ -110,7 +110,7 @@ class Callers:
                 "insufficient_scope",
                 f"The credential of {who['subject']} does not have the scope `{SCOPE}`.",
             )
-        self._keep(digest, now)
+        self._store(digest, now)
 
     async def session(self, request: Request) -> Response:
         """`/v1/session`: the gateway's answer."""
@@ -120,11 +120,11 @@ class Callers:
             if len(body) > MAX_BODY_BYTES:
                 raise Refused(413, "request_too_large", "A credential is not so long.")
         if request.method == "DELETE":
-            self._known.clear()
-        said = await self._ask(request.method, _shown(request) | _hops(request), body)
-        answer = Response(said.content, said.status_code, media_type="application/json")
-        for name, value in said.headers.multi_items():
-            if name in _HANDED_BACK:
+            self._cache.clear()
+        reply = await self._ask(request.method, _caller_headers(request) | _hops(request), body)
+        answer = Response(reply.content, reply.status_code, media_type="application/json")
+        for name, value in reply.headers.multi_items():
+            if name in _ANSWER_HEADERS:
                 answer.headers.append(name, value)
         return answer
 
@@ -136,20 +136,20 @@ class Callers:
                 503, "gateway_unavailable", "The gateway that knows who you are does not answer."
             ) from error
 
-    def _keep(self, digest: bytes, now: float) -> None:
-        if len(self._known) >= MOST_KNOWN:
-            self._known = {key: until for key, until in self._known.items() if until > now}
-        if len(self._known) < MOST_KNOWN:
-            self._known[digest] = now + KNOWN_S
+    def _store(self, digest: bytes, now: float) -> None:
+        if len(self._cache) >= MAX_CACHED:
+            self._cache = {key: until for key, until in self._cache.items() if until > now}
+        if len(self._cache) < MAX_CACHED:
+            self._cache[digest] = now + CACHE_S
 
 
-def _shown(request: Request) -> dict[str, str]:
+def _caller_headers(request: Request) -> dict[str, str]:
     """The headers that say who calls. Other programs' cookies stay here."""
-    shown = {name: value for name in _HANDED_ON if (value := request.headers.get(name))}
+    headers = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name))}
     ours = [
         f"{name}={value}" for name, value in request.cookies.items() if name.startswith(_COOKIES)
     ]
-    return {**shown, "cookie": "; ".join(ours)} if ours else shown
+    return {**headers, "cookie": "; ".join(ours)} if ours else headers
 
 
 def _hops(request: Request) -> dict[str, str]:
@@ -165,29 +165,29 @@ def _hops(request: Request) -> dict[str, str]:
     }
 
 
-def _digest(shown: dict[str, str]) -> bytes:
-    text = "\n".join(f"{name}: {value}" for name, value in sorted(shown.items()))
+def _digest(headers: dict[str, str]) -> bytes:
+    text = "\n".join(f"{name}: {value}" for name, value in sorted(headers.items()))
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
-def _object(said: httpx.Response) -> dict[str, Any]:
+def _object(answer: httpx.Response) -> dict[str, Any]:
     try:
-        found = said.json()
+        content = answer.json()
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
+        content = None
+    return content if isinstance(content, dict) else {}
 
 
-def _refused(said: httpx.Response) -> Refused:
+def _refusal(answer: httpx.Response) -> Refused:
     """The gateway's error. An answer that is no error is refused too, as 502."""
-    error = _object(said).get("error")
+    error = _object(answer).get("error")
     error = error if isinstance(error, dict) else {}
-    status = said.status_code if 400 <= said.status_code < 600 else 502
-    refused = Refused(
+    status = answer.status_code if 400 <= answer.status_code < 600 else 502
+    refusal = Refused(
         status,
-        str(error.get("code") or f"http_{said.status_code}"),
-        str(error.get("message") or f"The gateway answered {said.status_code}."),
+        str(error.get("code") or f"http_{answer.status_code}"),
+        str(error.get("message") or f"The gateway answered {answer.status_code}."),
     )
-    if (after := said.headers.get("retry-after")) is not None:
-        refused.headers["retry-after"] = after
-    return refused
+    if (after := answer.headers.get("retry-after")) is not None:
+        refusal.headers["retry-after"] = after
+    return refusal

@@ -65,12 +65,12 @@ class Files:
 
 def _paths(folder: Path) -> list[Path]:
     root = folder.resolve()
-    found = [
+    paths = [
         path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root)
     ]
-    if len(found) > MAX_FILES or sum(path.stat().st_size for path in found) > MAX_BYTES:
+    if len(paths) > MAX_FILES or sum(path.stat().st_size for path in paths) > MAX_BYTES:
         raise NoPage(f"{folder} has more than {MAX_FILES} files or {MAX_BYTES} bytes")
-    return found
+    return paths
 
 
 def _file(path: Path, folder: Path) -> _File:

@@ -11,8 +11,8 @@ STEPS_MIN: Final = (1, 2, 5, 10, 30, 60, 180, 360, 720, 1_440)
 MAX_POINTS: Final = 180
 MAX_MINUTES: Final = 60 * 24 * 31
 LATEST_MS: Final = 1 << 42  # in the year 2109
-KEPT_S: Final = 5.0
-MAX_KEPT: Final = 16
+CACHE_S: Final = 5.0
+MAX_CACHED: Final = 16
 _MINUTE_MS: Final = 60_000
 
 
@@ -56,7 +56,7 @@ def range_of(since_ms: int, until_ms: int) -> Range:
 class Reader(Protocol):
     """One store (`readers`)."""
 
-    def read(self, asked: Range) -> dict[str, Any]:
+    def read(self, time_range: Range) -> dict[str, Any]:
         """The results of a range: `from`, `to` and `step` in ms, and of each result `columns` and
         `rows`. Blocks.
 
@@ -84,11 +84,11 @@ class Plots:
         """`reader`: None where there is no store."""
         self._reader = reader
         self._clock = clock
-        self._kept: dict[Range, tuple[float, dict[str, Any]]] = {}
+        self._cache: dict[Range, tuple[float, dict[str, Any]]] = {}
         self._away: tuple[float, str] | None = None
         self._turn = asyncio.Lock()
 
-    async def of(self, asked: Range) -> dict[str, Any]:
+    async def results_for(self, time_range: Range) -> dict[str, Any]:
         """The results of a range, at most KEPT_S old.
 
         Raises:
@@ -100,20 +100,20 @@ class Plots:
             raise NoStore("No store of analytics was named: `serve` was started without --store.")
         async with self._turn:
             now = self._clock()
-            self._kept = {each: kept for each, kept in self._kept.items() if kept[0] > now}
-            if asked in self._kept:
-                return self._kept[asked][1]
+            self._cache = {each: entry for each, entry in self._cache.items() if entry[0] > now}
+            if time_range in self._cache:
+                return self._cache[time_range][1]
             if self._away is not None and self._away[0] > now:
                 raise StoreUnavailable(self._away[1])
             self._away = None
             try:
-                found = await asyncio.to_thread(self._reader.read, asked)
+                results = await asyncio.to_thread(self._reader.read, time_range)
             except StoreUnavailable as error:
-                self._away = self._clock() + KEPT_S, str(error)
+                self._away = self._clock() + CACHE_S, str(error)
                 raise
-            if len(self._kept) < MAX_KEPT:
-                self._kept[asked] = now + KEPT_S, found
-            return found
+            if len(self._cache) < MAX_CACHED:
+                self._cache[time_range] = now + CACHE_S, results
+            return results
 
     def close(self) -> None:
         """Let go of the store."""

@@ -54,7 +54,7 @@ CLICKHOUSE: Final = Dialect(
 )
 
 
-def written(query: str, dialect: Dialect) -> str:
+def in_dialect(query: str, dialect: Dialect) -> str:
     """A query of RESULTS in the words of a database."""
     for call, words in (
         ("ROWS_OF", dialect.rows_of),
@@ -62,7 +62,7 @@ def written(query: str, dialect: Dialect) -> str:
         ("STEP_OF", dialect.step_of),
     ):
         query = re.sub(rf"\b{call}\((\w+)\)", words, query)
-    return re.sub(r"\b(?:SINCE|UNTIL|STEP)\b", lambda found: dialect.words[found[0]], query)
+    return re.sub(r"\b(?:SINCE|UNTIL|STEP)\b", lambda match: dialect.words[match[0]], query)
 
 
 class Result(NamedTuple):

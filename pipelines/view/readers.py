@@ -43,7 +43,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 _TOO_SLOW: Final = 159
 
 
-def opened(target: str) -> Reader:
+def open_reader(target: str) -> Reader:
     """The store of `--store`: a URL of ClickHouse (`servers.parse`), or the path of a file. Nothing
     is read yet.
 
@@ -62,7 +62,7 @@ class ResultFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, asked: Range) -> dict[str, Any]:
+    def read(self, time_range: Range) -> dict[str, Any]:
         """See `Reader`. Raises NoStore, StoreBusy."""
         try:
             import duckdb  # an extra: only analytics need it
@@ -73,10 +73,10 @@ class ResultFile:
         name = self._path.name
         if not self._path.is_file():
             raise NoStore(f"There is no store at {name}: analytics have not run yet.")
-        db = self._opened(duckdb)
+        db = self._open(duckdb)
         try:
             return _answer(
-                asked,
+                time_range,
                 queries.DUCKDB,
                 lambda query, parameters: db.execute(query, parameters).fetchall(),
             )
@@ -88,7 +88,7 @@ class ResultFile:
     def close(self) -> None:
         """Nothing is open between reads."""
 
-    def _opened(self, duckdb: Any) -> Any:
+    def _open(self, duckdb: Any) -> Any:
         """The file, once no other process writes it. Raises StoreBusy, NoStore."""
         end = time.monotonic() + LOCKED_S
         while True:
@@ -113,7 +113,7 @@ class ResultServer:
         """Close the connections."""
         self._client.close()
 
-    def read(self, asked: Range) -> dict[str, Any]:
+    def read(self, time_range: Range) -> dict[str, Any]:
         """See `Reader`. Raises NoStore, StoreUnavailable."""
         settings = {
             "max_execution_time": f"{QUERY_S:g}",
@@ -122,12 +122,12 @@ class ResultServer:
         }
         try:
             return _answer(
-                asked,
+                time_range,
                 queries.CLICKHOUSE,
                 lambda query, parameters: self._client.ask(query, parameters, settings),
             )
         except (servers.Refused, servers.Unavailable) as error:
-            raise _said(error) from error
+            raise _store_error(error) from error
         except json.JSONDecodeError as error:
             raise StoreUnavailable(
                 "What answers at the store's address is not ClickHouse."
@@ -138,7 +138,7 @@ class ResultServer:
             ) from error
 
 
-def _said(error: servers.Refused | servers.Unavailable) -> NoStore | StoreUnavailable:
+def _store_error(error: servers.Refused | servers.Unavailable) -> NoStore | StoreUnavailable:
     """What a person is told."""
     if error.code in _ADVICE:
         return NoStore(_ADVICE[error.code])
@@ -151,17 +151,22 @@ def _said(error: servers.Refused | servers.Unavailable) -> NoStore | StoreUnavai
 
 
 def _answer(
-    asked: Range,
+    time_range: Range,
     dialect: queries.Dialect,
     ask: Callable[[str, Mapping[str, int]], Iterable[Sequence[Any]]],
 ) -> dict[str, Any]:
     """The answers to all queries, in the shape that `Reader` says."""
-    parameters = asked._asdict()
+    parameters = time_range._asdict()
     results = {}
     for name, (columns, query) in queries.RESULTS.items():
-        rows = ask(queries.written(query, dialect), parameters)
+        rows = ask(queries.in_dialect(query, dialect), parameters)
         results[name] = {"columns": columns, "rows": [list(map(_plain, row)) for row in rows]}
-    return {"from": asked.since, "to": asked.until, "step": asked.step, "results": results}
+    return {
+        "from": time_range.since,
+        "to": time_range.until,
+        "step": time_range.step,
+        "results": results,
+    }
 
 
 def _plain(value: Any) -> Any:

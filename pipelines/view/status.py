@@ -35,7 +35,7 @@ class Look(NamedTuple):
     progress: Progress
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """What is known of one pipeline.
 
     Attributes:
@@ -46,17 +46,17 @@ class Seen(NamedTuple):
     looks: tuple[Look, ...] = ()
     problem: State | None = None
 
-    def with_look(self, look: Look) -> Seen:
+    def with_look(self, look: Look) -> Observations:
         """After a look that succeeded. The rate begins anew after a failure, and where counts went
         back, because the group was made anew."""
-        kept = self.looks if self.problem is None else ()
-        if kept and look.progress.done.read < kept[-1].progress.done.read:
-            kept = ()
-        return Seen((*(each for each in kept if look.at - each.at <= WINDOW_S), look))
+        former = self.looks if self.problem is None else ()
+        if former and look.progress.done.read < former[-1].progress.done.read:
+            former = ()
+        return Observations((*(each for each in former if look.at - each.at <= WINDOW_S), look))
 
-    def with_problem(self, problem: State) -> Seen:
+    def with_problem(self, problem: State) -> Observations:
         """After a look that failed."""
-        return Seen(self.looks[-1:], problem)
+        return Observations(self.looks[-1:], problem)
 
     @property
     def rate(self) -> float | None:
@@ -82,7 +82,9 @@ class Seen(NamedTuple):
         return State.STANDING if long_enough else State.MEASURING
 
 
-def members(pipeline: definition.Pipeline, seen: Seen, prices: Sequence[float]) -> dict[str, Any]:
+def members(
+    pipeline: definition.Pipeline, observations: Observations, prices: Sequence[float]
+) -> dict[str, Any]:
     """One pipeline, for programs.
 
     Args:
@@ -93,26 +95,26 @@ def members(pipeline: definition.Pipeline, seen: Seen, prices: Sequence[float]) 
         `share`: of the rows that are done, 0 to 1; `cost`: null without prices; `looked_at`: of
         the figures, in seconds since the epoch.
     """
-    said: dict[str, Any] = {
+    report: dict[str, Any] = {
         "name": pipeline.name,
         "revision": pipeline.revision,
         "model": pipeline.model,
         "input": pipeline.input.topic,
         "outputs": list(pipeline.outputs),
-        "state": seen.state.value,
+        "state": observations.state.value,
         "looked_at": None,
         "progress": None,
     }
-    if not seen.looks:
-        return said
-    last = seen.looks[-1]
-    progress = last.progress._replace(rate=seen.rate)
+    if not observations.looks:
+        return report
+    last = observations.looks[-1]
+    progress = last.progress._replace(rate=observations.rate)
     done = progress.done
     total = done.read + progress.lag
     cost = (done.input_tokens * prices[0] + done.output_tokens * prices[1]) / 1e6
     figures = progress.members()
     del figures["partitions"]
-    return said | {
+    return report | {
         "looked_at": round(last.wall, 3),
         "progress": {
             **figures,

@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 EVERY_S: Final = 3.0
 
 
-class Watching:
+class Watcher:
     """One loop over all pipelines.
 
     Attributes:
@@ -36,7 +36,9 @@ class Watching:
         self._offsets = offsets
         self._monotonic = monotonic
         self._wall = wall
-        self.seen: Mapping[str, status.Seen] = {each.name: status.Seen() for each in pipelines}
+        self.observations: Mapping[str, status.Observations] = {
+            each.name: status.Observations() for each in pipelines
+        }
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -49,19 +51,21 @@ class Watching:
 
     async def look(self) -> None:
         """Look at each of them once, at the same time."""
-        found = await asyncio.gather(*map(self._look, self._pipelines))
-        self.seen = {each.name: seen for each, seen in zip(self._pipelines, found, strict=True)}
+        updates = await asyncio.gather(*map(self._look, self._pipelines))
+        self.observations = {
+            each.name: seen for each, seen in zip(self._pipelines, updates, strict=True)
+        }
 
-    async def _look(self, pipeline: definition.Pipeline) -> status.Seen:
-        before = self.seen[pipeline.name]
+    async def _look(self, pipeline: definition.Pipeline) -> status.Observations:
+        before = self.observations[pipeline.name]
         try:
-            found = await progress.look(pipeline, self._offsets)
+            state = await progress.read(pipeline, self._offsets)
         except LogUnavailable as error:
             problem = await self._problem(pipeline)
             if before.problem is not problem:
                 _logger.warning("%s: %s: %s", pipeline.name, problem.value, error)
             return before.with_problem(problem)
-        return before.with_look(status.Look(self._monotonic(), self._wall(), found))
+        return before.with_look(status.Look(self._monotonic(), self._wall(), state))
 
     async def _problem(self, pipeline: definition.Pipeline) -> status.State:
         """Why a look failed."""

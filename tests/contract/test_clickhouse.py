@@ -159,9 +159,9 @@ def test_the_admin_page_reads_the_same_out_of_a_file(
     [[there]] = opened.ask("SELECT count() FROM usage_minutes")
     [[kept]] = opened.ask("SELECT count() FROM usage_minutes FINAL")
     assert there > kept
-    with contextlib.closing(readers.opened(url)) as server:
+    with contextlib.closing(readers.open_reader(url)) as server:
         for asked in view_results.RANGES:
-            wanted, found = readers.opened(path).read(asked), server.read(asked)
+            wanted, found = readers.open_reader(path).read(asked), server.read(asked)
             for name, result in wanted["results"].items():
                 assert found["results"][name] == result, name
                 assert result["rows"] or asked is view_results.EMPTY
@@ -177,7 +177,7 @@ def test_the_admin_page_says_what_is_missing(
         (url.replace("/analytics?", "/nowhere?"), "has no database"),
     ):
         with (
-            contextlib.closing(readers.opened(target)) as server,
+            contextlib.closing(readers.open_reader(target)) as server,
             pytest.raises(plots.NoStore, match=words),
         ):
             server.read(view_results.HOUR)

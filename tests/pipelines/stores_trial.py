@@ -58,7 +58,7 @@ def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> li
         told["embed"]["store"] = store
         file = scratch / "manuals-trial.yaml"
         file.write_text(yaml.safe_dump(told))
-        pipeline = definition.decoded(file.read_bytes())
+        pipeline = definition.parse(file.read_bytes())
         names = [pipeline.input.topic, *pipeline.outputs]
         asyncio.run(log.create_topics(side.kafka, names, partitions=trial.PARTITIONS))
         asyncio.run(trial.produce(side.kafka, pipeline.input.topic, generated))
@@ -88,7 +88,7 @@ def run(scratch: Path, count: int, seed: int, every_s: float, rounds: int) -> li
 async def _judged(
     side: stacks.Side,
     pipeline: definition.Pipeline,
-    generated: list[data.Generated],
+    generated: list[data.ExampleRecord],
     credential: Path,
     store: str,
     version: int,

@@ -167,7 +167,7 @@ def pipeline_file(
     return file
 
 
-async def produce(kafka: str, topic: str, generated: list[data.Generated]) -> None:
+async def produce(kafka: str, topic: str, generated: list[data.ExampleRecord]) -> None:
     """Write the input."""
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka, acks="all")
     await producer.start()
@@ -204,7 +204,7 @@ async def consumed(kafka: str, topic: str) -> list[Any]:
 async def judged(
     side: stacks.Side,
     pipeline: definition.Pipeline,
-    generated: list[data.Generated],
+    generated: list[data.ExampleRecord],
     engine: str,
 ) -> list[str]:
     """What is wrong; empty if nothing is. What a real engine answers is its own affair, but for the
@@ -403,7 +403,7 @@ def run(
     workers = 2 if engine == SCRIPTED else 1
     with stacks.tailrace(scratch, engine=engine, gateways=2, workers=workers) as side:
         file = pipeline_file(scratch, "reviews-trial", engine, pace_ms=pace_ms)
-        pipeline = definition.decoded(file.read_bytes())
+        pipeline = definition.parse(file.read_bytes())
         names = [pipeline.input.topic, *pipeline.outputs]
         asyncio.run(log.create_topics(side.kafka, names, partitions=PARTITIONS))
         asyncio.run(produce(side.kafka, pipeline.input.topic, generated))

@@ -456,13 +456,13 @@ async def test_the_admin_page_sees_how_far_a_pipeline_is_and_no_record(
     try:
         place = aiokafka.TopicPartition(topic, 0)
         consumer.assign([place])
-        done = counts.Counts(read=1, answered=1).encoded()
+        done = counts.Counts(read=1, answered=1).encode()
         await consumer.commit({place: aiokafka.structs.OffsetAndMetadata(1, done)})
     finally:
         await consumer.stop()
     offsets = log.Offsets(page)
     try:
-        found = await progress.look(pipeline, offsets)
+        found = await progress.read(pipeline, offsets)
         assert (found.lag, found.done.answered) == (1, 1)
         # This tells a topic that is missing from a broker that is away.
         assert await offsets.existing([topic, *pipeline.outputs, topics.TOKENS]) == {topic}

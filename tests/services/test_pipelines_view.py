@@ -56,7 +56,7 @@ class Parts:
         }
         told["alert"]["when"] = 'answer.sentiment == "negative"'
         self.file = trial.pipeline_file(folder, NAME, trial.SCRIPTED, **told)
-        self.pipeline = definition.decoded(self.file.read_bytes())
+        self.pipeline = definition.parse(self.file.read_bytes())
         self._running: list[subprocess.Popen[bytes]] = []
         (folder / "credential").write_text(gateway.keys.token(SUBJECT))
 
@@ -107,7 +107,7 @@ class Parts:
     def fold(self) -> None:
         """Analytics of this test's responses, as Flink would have them, into the store."""
         read = aside(results.read(self.kafka, topics.USAGE))
-        bills = [b for b in twins.bills(read) if b.metered.owner.subject == SUBJECT]
+        bills = [b for b in twins.bills(read) if b.usage_record.owner.subject == SUBJECT]
         made = embedded.Store(self.store)
         for result, rows in (
             (jobs.USAGE_MINUTES, twins.usage_minutes(bills)),

@@ -158,7 +158,7 @@ async def test_each_row_is_in_the_store_once_though_its_runner_is_killed(
     values = [json.dumps({"id": n, "text": text}).encode() for n, text in enumerate(texts)]
     broken = [b'{"id": 1}', b'{"id": 2, "text": "cut']  # no member `text`, and no JSON
     generated = [
-        data.Generated(f"k{n}".encode(), value) for n, value in enumerate([*values, *broken])
+        data.ExampleRecord(f"k{n}".encode(), value) for n, value in enumerate([*values, *broken])
     ]
     await log.create_topics(kafka, ["rows.in", "rows.out", "rows.dead"], partitions=2)
     await samples.write(kafka, "rows.in", generated)

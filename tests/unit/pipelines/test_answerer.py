@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from pipelines import asking, definition
-from pipelines.gateway import Ended, Gateway, Rejected
-from pipelines.rows import Answer, Refused, Row, Rows
+from pipelines import answerer, definition
+from pipelines.gateway import Gateway, ModelResponse, Rejected
+from pipelines.rows import Answer, Refusal, Row, Rows
 from tailrace.log import Record
 from tests.support import cases
 
@@ -32,11 +32,11 @@ TOLD: dict[str, Any] = {
 class Answers:
     """A gateway that answers by key or in turn, and remembers what it was asked."""
 
-    def __init__(self, *answers: Ended | Exception) -> None:
+    def __init__(self, *answers: ModelResponse | Exception) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[dict[str, Any], str]] = []
 
-    async def ask(self, body: dict[str, Any], key: str) -> Ended:
+    async def ask(self, body: dict[str, Any], key: str) -> ModelResponse:
         self.asked.append((body, key))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -44,18 +44,20 @@ class Answers:
         return answer
 
 
-def ended(text: str, status: str = "completed", code: str = "", rid: str = "resp_1") -> Ended:
-    return Ended(rid, status, text, code, "m", 10, 4)
+def ended(
+    text: str, status: str = "completed", code: str = "", rid: str = "resp_1"
+) -> ModelResponse:
+    return ModelResponse(rid, status, text, code, "m", 10, 4)
 
 
-def made(answers: Answers, **changes: Any) -> tuple[asking.Asking, Row, definition.Pipeline]:
-    pipeline = definition.decoded(yaml.safe_dump({**TOLD, **changes}))
+def made(answers: Answers, **changes: Any) -> tuple[answerer.Answerer, Row, definition.Pipeline]:
+    pipeline = definition.parse(yaml.safe_dump({**TOLD, **changes}))
     rows = Rows(pipeline)
     row = rows.read(Record("in", 1, 7, 99, None, b'{"text": "it"}', ()))
-    return asking.Asking(pipeline, rows, cast(Gateway, answers)), row, pipeline
+    return answerer.Answerer(pipeline, rows, cast(Gateway, answers)), row, pipeline
 
 
-async def outcome(answers: Answers, **changes: Any) -> Answer | Refused:
+async def outcome(answers: Answers, **changes: Any) -> Answer | Refusal:
     it, row, _ = made(answers, **changes)
     return await it.outcome(row)
 
@@ -91,10 +93,10 @@ REFUSALS = [
 
 @cases.each(("answer", "reason", "response"), REFUSALS, ids=[r[1] for r in REFUSALS])
 async def test_what_is_no_answer_is_refused_with_the_reason(
-    answer: Ended | Exception, reason: str, response: str
+    answer: ModelResponse | Exception, reason: str, response: str
 ) -> None:
     found = await outcome(Answers(answer))
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert (found.reason, found.response) == (reason, response)
     assert found.detail
 
@@ -113,17 +115,17 @@ async def test_a_response_that_failed_is_asked_for_under_the_next_key() -> None:
 
 async def test_attempts_end() -> None:
     found = await outcome(Answers(*[ended("", "failed", "server_error")] * 3), attempts=3)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert (found.reason, found.requests) == ("server_error", 3)
 
 
 async def test_a_request_that_expired_is_no_attempt() -> None:
-    expired = [ended("", "failed", "expired")] * (asking.MOST_EXPIRED - 1)
+    expired = [ended("", "failed", "expired")] * (answerer.MOST_EXPIRED - 1)
     found = await outcome(Answers(*expired, ended('{"good": true}')), attempts=1)
     assert isinstance(found, Answer)
-    assert found.requests == asking.MOST_EXPIRED
+    assert found.requests == answerer.MOST_EXPIRED
     found = await outcome(Answers(*expired, expired[0]), attempts=1)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert found.reason == "expired"
 
 
@@ -160,7 +162,7 @@ async def test_a_candidate_that_is_refused_is_left_out() -> None:
     assert isinstance(found, Answer)
     assert (found.value, found.candidates) == ("b", 1)
     found = await outcome(Answers(lost, lost, lost), **RANK)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert found.reason == "some_code"
 
 
@@ -218,7 +220,7 @@ async def test_candidates_see_passages_and_the_judge_sees_none() -> None:
 
 async def test_an_answer_without_a_search_is_none() -> None:
     found = await outcome(Answers(ended('{"good": true}')), retrieve={"stores": STORES})
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert (found.reason, found.response, found.input_tokens) == ("not_searched", "resp_1", 10)
 
 

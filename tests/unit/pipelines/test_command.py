@@ -80,7 +80,7 @@ def test_a_replay_needs_a_time_with_a_zone(
     async def look(*_: object) -> progress.Progress:
         return progress.Progress({})
 
-    monkeypatch.setattr("pipelines.progress.look", look)
+    monkeypatch.setattr("pipelines.progress.read", look)
     done = CliRunner().invoke(
         command.app, ["replay", str(file), "--kafka", "127.0.0.1:1", "--from", since]
     )

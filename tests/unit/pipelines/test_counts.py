@@ -16,12 +16,12 @@ def test_counts_add_up_and_the_place_of_a_replay_stays() -> None:
 
 def test_metadata_says_them_again() -> None:
     found = Counts(read=10**9, answered=5, look_until=12)
-    assert counts.decoded(found.encoded()) == found
+    assert counts.decode(found.encode()) == found
     most = Counts(**dict.fromkeys(counts.SUMS, 10**15), look_until=10**15)  # type: ignore[arg-type]
-    assert len(most.encoded()) < 4000  # a broker's bound on metadata
+    assert len(most.encode()) < 4000  # a broker's bound on metadata
 
 
 def test_metadata_of_others_is_zeros() -> None:
     for metadata in (None, "", "x", "{}", "[-1]", '["a"]'):
-        assert counts.decoded(metadata) == Counts()
-    assert counts.decoded("[5,1]") == Counts(read=5, skipped=1)  # of a version with fewer
+        assert counts.decode(metadata) == Counts()
+    assert counts.decode("[5,1]") == Counts(read=5, skipped=1)  # of a version with fewer

@@ -25,11 +25,11 @@ dead_letters: {topic: dead}
 
 
 def read(**changes: Any) -> definition.Pipeline:
-    return definition.decoded(yaml.safe_dump({**yaml.safe_load(SMALL), **changes}))
+    return definition.parse(yaml.safe_dump({**yaml.safe_load(SMALL), **changes}))
 
 
 def test_the_smallest_file() -> None:
-    found = definition.decoded(SMALL)
+    found = definition.parse(SMALL)
     assert (found.input.format, found.input.start) == ("json", "earliest")
     assert (found.batch.records, found.batch.seconds, found.concurrency) == (100, 5.0, 16)
     assert (found.priority, found.temperature, found.attempts) == ("batch", 0.0, 2)
@@ -69,7 +69,7 @@ EMBED = {"store": STORE, "text": "{{ record.text }}"}
 def stored(**changes: Any) -> definition.Pipeline:
     """The pipeline with `embed` instead of its prompt."""
     told = {"embed": EMBED, **changes}
-    return definition.decoded(yaml.safe_dump({**without_prompt(), **told}))
+    return definition.parse(yaml.safe_dump({**without_prompt(), **told}))
 
 
 def without_prompt() -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_a_row_is_asked_or_stored() -> None:
     assert asked.retrieve is not None
     assert (asked.retrieve.results, asked.retrieve.filters, asked.retrieve.score) == (5, None, None)
     with pytest.raises(definition.Invalid, match="neither `prompt` nor `embed`"):
-        definition.decoded(yaml.safe_dump(without_prompt()))
+        definition.parse(yaml.safe_dump(without_prompt()))
 
 
 @cases.each(
@@ -180,15 +180,15 @@ def test_what_shapes_a_store_or_a_search_makes_another_revision() -> None:
 
 def test_an_error_of_yaml_names_its_line() -> None:
     with pytest.raises(definition.Invalid, match="line 4"):
-        definition.decoded("name: a\ninput: {topic: a}\noutput: [\n")
+        definition.parse("name: a\ninput: {topic: a}\noutput: [\n")
     with pytest.raises(definition.Invalid, match="object"):
-        definition.decoded("")
+        definition.parse("")
 
 
 def test_what_yaml_takes_for_a_date_is_text_for_the_gateway() -> None:
     answer = {"type": "object", "properties": {"day": {"const": "DAY"}}}
     text = yaml.safe_dump({**yaml.safe_load(SMALL), "answer": answer}).replace("DAY", "2026-11-25")
-    assert '"2026-11-25"' in json.dumps(definition.decoded(text).answer)
+    assert '"2026-11-25"' in json.dumps(definition.parse(text).answer)
 
 
 CHANGED: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ STORE = "vs_" + "a" * 32
 def made(record: Any, **changes: Any) -> Document:
     values = {"record": record, "key": "k", "topic": "in", "partition": 2, "offset": 5}
     embed = stores.Embed(**{"store": STORE, "text": "{{ record.text }}", **changes})
-    return Documents(embed).of(values)
+    return Documents(embed).document(values)
 
 
 def test_a_document_says_where_its_record_is() -> None:

@@ -10,7 +10,7 @@ import jsonschema
 
 from pipelines import definition, samples
 from pipelines.examples import data
-from pipelines.rows import Answer, Rows, Skipped, Stored
+from pipelines.rows import Answer, Rows, Skipped, StoredFile
 from pipelines.templates import Unusable
 from tailrace.log import Record
 from tests.support import cases
@@ -20,7 +20,7 @@ NAMES = list(data.GENERATORS)
 
 
 def pipeline(name: str) -> definition.Pipeline:
-    return definition.decoded(samples.file(name))
+    return definition.parse(samples.file(name))
 
 
 def test_each_file_has_a_generator() -> None:
@@ -61,13 +61,13 @@ def test_planted_answers_are_answers(name: str) -> None:
         record = Record(told.input.topic, 0, offset, 0, each.key, each.value, ())
         if told.answer is not None:
             jsonschema.validate(each.planted, told.answer)
-        outcome: Answer | Stored
+        outcome: Answer | StoredFile
         if told.embed is not None:
-            outcome = Stored("file-1", told.embed.store, each.planted["passages"])
+            outcome = StoredFile("file-1", told.embed.store, each.planted["passages"])
         else:
             answer = each.planted if told.answer is not None else each.planted["text"]
             outcome = Answer(answer, "resp_1", "m")
-        written = rows.written(rows.read(record), outcome)
+        written = rows.output_records(rows.read(record), outcome)
         assert not written.dead
         alerts += written.alerted
     assert bool(alerts) is (told.alert is not None)

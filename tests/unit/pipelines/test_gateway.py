@@ -13,7 +13,7 @@ import pytest
 from gateway.parsing import multipart, uploads
 from pipelines import gateway
 from pipelines.documents import Document
-from pipelines.gateway import Gateway, InStore, Rejected
+from pipelines.gateway import Gateway, Rejected, StoreFile
 
 RESPONSE: dict[str, Any] = {
     "id": "resp_1",
@@ -75,7 +75,7 @@ def asked(tmp_path: Path) -> Callable[..., Asked]:
 async def test_an_answer_is_read(asked: Callable[..., Asked]) -> None:
     it = asked(httpx.Response(200, json=RESPONSE))
     ended = await it.gateway.ask({"input": "x"}, "key")
-    assert ended == gateway.Ended("resp_1", "completed", "Hello", "", "m", 5, 2)
+    assert ended == gateway.ModelResponse("resp_1", "completed", "Hello", "", "m", 5, 2)
     (request,) = it.requests
     assert request.headers["idempotency-key"] == "key"
     assert request.headers["authorization"] == "Bearer one"
@@ -209,9 +209,9 @@ async def test_a_file_is_attached_with_its_attributes(asked: Callable[..., Asked
     )
     found = [await it.gateway.attach(STORE, "file-1", {"n": 1}) for _ in range(3)]
     assert found == [
-        InStore("file-1", "in_progress"),
-        InStore("file-1", "completed", 3),
-        InStore("file-1", "failed", 0, "invalid_file", "no"),
+        StoreFile("file-1", "in_progress"),
+        StoreFile("file-1", "completed", 3),
+        StoreFile("file-1", "failed", 0, "invalid_file", "no"),
     ]
     request = it.requests[0]
     assert (request.method, request.url.path) == ("POST", f"/v1/vector_stores/{STORE}/files")
@@ -233,12 +233,12 @@ def page(names: list[str], more: bool) -> httpx.Response:
 
 async def test_files_are_looked_for_until_all_are_found(asked: Callable[..., Asked]) -> None:
     it = asked(page(["f9", "f8"], more=True), page(["f7", "f6"], more=True))
-    found = await it.gateway.in_store(STORE, {"f8", "f7"})
-    assert found == {name: InStore(name, "completed") for name in ("f8", "f7")}
+    found = await it.gateway.files_in_store(STORE, {"f8", "f7"})
+    assert found == {name: StoreFile(name, "completed") for name in ("f8", "f7")}
     assert [request.url.params.get("after") for request in it.requests] == [None, "f8"]
     assert it.requests[0].url.params["limit"] == "100"
     it = asked(page(["f9", "f8"], more=True), page(["f7"], more=False))
-    found = await it.gateway.in_store(STORE, {"f8", "f1"})
+    found = await it.gateway.files_in_store(STORE, {"f8", "f1"})
     assert (found["f8"].status, found["f1"].status) == ("completed", "gone")
 
 
@@ -251,7 +251,7 @@ async def test_a_look_whose_place_in_the_list_is_gone_begins_again(
         httpx.Response(400, json={"error": lost}),
         page(["f7", "f6"], more=False),
     )
-    found = await it.gateway.in_store(STORE, {"f6"})
+    found = await it.gateway.files_in_store(STORE, {"f6"})
     assert found["f6"].status == "completed"
 
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from pipelines import definition, partition
-from pipelines.counts import Counts, decoded
+from pipelines.counts import Counts, decode
 from pipelines.partition import Beginning, Partition
-from pipelines.rows import SOURCE, Answer, Refused, Row, Rows
+from pipelines.rows import SOURCE, Answer, Refusal, Row, Rows
 from tailrace import log
 from tests.support import odd_values, waiting
 
@@ -73,7 +73,7 @@ class Stage:
     """A partition over these, with answers that the test gives."""
 
     def __init__(self, earlier: frozenset[str] = frozenset(), **changes: Any) -> None:
-        pipeline = definition.decoded(yaml.safe_dump({**TOLD, **changes}))
+        pipeline = definition.parse(yaml.safe_dump({**TOLD, **changes}))
         self.transactions = Transactions()
         self.asked: list[int] = []
         self.open = asyncio.Event()
@@ -95,21 +95,21 @@ class Stage:
 
     async def _begin(self, number: int) -> Beginning:
         assert number == 0
-        known = decoded(self.transactions.metadata)
+        known = decode(self.transactions.metadata)
         moved, self.moved_to = self.moved_to, None
         if moved is not None:
-            return Beginning(moved, known, self.earlier, moved=True)
+            return Beginning(moved, known, self.earlier, reset=True)
         return Beginning(self.transactions.offset, known, self.earlier)
 
     def _rejoin(self) -> None:
         self.rejoined += 1
 
-    async def _outcome(self, row: Row) -> Answer | Refused:
+    async def _outcome(self, row: Row) -> Answer | Refusal:
         offset = row.source.offset
         self.asked.append(offset)
         await self.until(lambda: offset not in self.held)
         if row.values["record"]["n"] == "bad":
-            return Refused("some_code", "no", requests=1)
+            return Refusal("some_code", "no", requests=1)
         if row.values["record"]["n"] == "broken":
             raise RuntimeError("a defect")
         return Answer("ok", f"resp_{offset}", "m", 2, 1)
@@ -117,7 +117,7 @@ class Stage:
     def take(self, *numbers: int, n: Any = "x") -> None:
         """Records with these offsets."""
         value = b'{"n": "%s"}' % str(n).encode()
-        self.partition.take([log.Record("in", 0, o, 5, None, value, ()) for o in numbers])
+        self.partition.add([log.Record("in", 0, o, 5, None, value, ()) for o in numbers])
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async def there() -> bool:
@@ -130,7 +130,7 @@ class Stage:
 async def running(stage: Stage) -> AsyncIterator[None]:
     task = asyncio.create_task(stage.partition.run())
     try:
-        await stage.until(lambda: stage.partition.begun)
+        await stage.until(lambda: stage.partition.started)
         yield
         assert not task.done()
     finally:
@@ -147,7 +147,7 @@ async def test_rows_are_committed_in_order_with_their_counts() -> None:
         await stage.until(lambda: stage.transactions.offset == 4)
     assert stage.transactions.places == [0, 1, 2, 3]
     assert [r.topic for r in stage.transactions.outputs] == ["out", "out", "dead", "out"]
-    done = decoded(stage.transactions.metadata)
+    done = decode(stage.transactions.metadata)
     mark = str(log.Mark.from_record(log.Record("in", 0, 3, 5, None, b'{"n": "x"}', ())))
     assert done == Counts(
         4, answered=3, dead=1, requests=4, input_tokens=6, output_tokens=3, mark=mark
@@ -187,10 +187,10 @@ async def test_a_row_with_any_headers_holds_no_other_one_back() -> None:
     async with running(stage):
         stage.take(0)
         sources = [each._replace(offset=each.offset + 1) for each in odd_values.records()]
-        stage.partition.take(sources)
+        stage.partition.add(sources)
         stage.take(len(sources) + 1)
         await stage.until(lambda: stage.transactions.offset == len(sources) + 2)
-    done = decoded(stage.transactions.metadata)
+    done = decode(stage.transactions.metadata)
     assert (done.read, done.skipped) == (len(sources) + 2, sum(r.value is None for r in sources))
 
 
@@ -211,12 +211,12 @@ async def test_rows_with_an_output_are_not_asked_again_readable_or_not() -> None
     stage = Stage(frozenset({"in/0/0/5", "in/0/1/5"}))
     async with running(stage):
         stage.take(0)
-        stage.partition.take([log.Record("in", 0, 1, 5, None, b"{", ())])
+        stage.partition.add([log.Record("in", 0, 1, 5, None, b"{", ())])
         stage.take(2)
         await stage.until(lambda: stage.transactions.offset == 3)
     assert stage.asked == [2]
     assert stage.transactions.places == [2]
-    assert decoded(stage.transactions.metadata).found == 2
+    assert decode(stage.transactions.metadata).found == 2
 
 
 @pytest.mark.parametrize("landed", [False, True], ids=["lost", "written"])
@@ -234,7 +234,7 @@ async def test_after_a_commit_of_unknown_outcome_the_offset_says_what_was_writte
     assert stage.transactions.places == [0, 1, 2, 3]
     assert sorted(stage.asked) == [0, 1, 2, 3]
     assert stage.transactions.started == 2
-    assert decoded(stage.transactions.metadata).read == 4
+    assert decode(stage.transactions.metadata).read == 4
 
 
 async def test_a_runner_that_was_fenced_and_still_has_the_partition_takes_it_again(
@@ -255,7 +255,7 @@ async def test_at_its_end_a_partition_commits_what_is_done_and_no_more() -> None
     stage = Stage(batch={"records": 100, "seconds": 300})
     stage.held = {2}
     task = asyncio.create_task(stage.partition.run())
-    await stage.until(lambda: stage.partition.begun)
+    await stage.until(lambda: stage.partition.started)
     stage.take(0, 1, 2, 3)
     await stage.until(lambda: set(stage.asked) == {0, 1, 2, 3})
     await asyncio.sleep(0)

@@ -23,7 +23,7 @@ def pipeline(**changes: Any) -> definition.Pipeline:
         "output": {"topic": "out"},
         "dead_letters": {"topic": "dead"},
     }
-    return definition.decoded(yaml.safe_dump({**told, **changes}))
+    return definition.parse(yaml.safe_dump({**told, **changes}))
 
 
 def record(offset: int, value: bytes) -> Record:
@@ -38,10 +38,10 @@ def test_a_sample_reads_as_a_runner_does() -> None:
         record(3, b'{"wanted": true}'),
         record(4, b"{"),
     ]
-    found = plan.sampled(Rows(pipeline()), records)
-    assert (found.records, found.asked, found.characters) == (5, 0.4, 6.0)
+    found = plan.sample(Rows(pipeline()), records)
+    assert (found.records, found.row_share, found.characters) == (5, 0.4, 6.0)
     assert found.first_error.startswith("offset 3: ")
-    assert plan.sampled(Rows(pipeline()), []) == Sample(0, 1.0, 0.0)
+    assert plan.sample(Rows(pipeline()), []) == Sample(0, 1.0, 0.0)
 
 
 def test_without_answers_tokens_are_guessed_by_characters() -> None:
@@ -59,9 +59,9 @@ def test_rows_of_a_store_have_no_answers() -> None:
         "output": {"topic": "out"},
         "dead_letters": {"topic": "dead"},
     }
-    stored = definition.decoded(yaml.safe_dump(told))
-    sample = plan.sampled(Rows(stored), [record(0, b'{"text": "four"}'), record(1, b"{}")])
-    assert (sample.asked, sample.characters) == (0.5, 4.0)
+    stored = definition.parse(yaml.safe_dump(told))
+    sample = plan.sample(Rows(stored), [record(0, b'{"text": "four"}'), record(1, b"{}")])
+    assert (sample.row_share, sample.characters) == (0.5, 4.0)
     found = plan.estimate(stored, 10, 0, sample, Counts(answered=10))
     assert (found.requests, found.input_tokens, found.output_tokens) == (5, 5, 0)
     assert not found.measured

@@ -43,11 +43,11 @@ def pipeline(start: str = "earliest") -> definition.Pipeline:
         "output": {"topic": "out"},
         "dead_letters": {"topic": "dead"},
     }
-    return definition.decoded(yaml.safe_dump(told))
+    return definition.parse(yaml.safe_dump(told))
 
 
 async def look(offsets: FakeOffsets, start: str = "earliest") -> progress.Progress:
-    return await progress.look(pipeline(start), cast(Offsets, offsets))
+    return await progress.read(pipeline(start), cast(Offsets, offsets))
 
 
 async def test_nothing_is_done_before_the_first_commit() -> None:
@@ -65,9 +65,9 @@ async def test_a_group_that_begins_with_what_comes_has_nothing_to_do_yet() -> No
 async def test_counts_of_all_partitions_add_up() -> None:
     offsets = FakeOffsets()
     offsets.by_partition = {
-        ("in", 0): (30, Counts(read=20, answered=19, dead=1).encoded()),
-        ("in", 1): (20, Counts(read=20, answered=20, alerted=2).encoded()),
-        ("other", 0): (7, Counts(read=7).encoded()),
+        ("in", 0): (30, Counts(read=20, answered=19, dead=1).encode()),
+        ("in", 1): (20, Counts(read=20, answered=20, alerted=2).encode()),
+        ("other", 0): (7, Counts(read=7).encode()),
     }
     found = await look(offsets)
     assert (found.lag, found.done) == (20, Counts(read=40, answered=39, dead=1, alerted=2))
@@ -91,13 +91,13 @@ async def test_what_the_topic_lost_is_no_lag() -> None:
 
 async def test_a_rate_is_that_of_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = FakeOffsets()
-    offsets.by_partition = {("in", 0): (20, Counts(read=10).encoded())}
+    offsets.by_partition = {("in", 0): (20, Counts(read=10).encode())}
 
     async def later(seconds: float) -> None:
         assert seconds == progress.WATCH_S
-        offsets.by_partition = {("in", 0): (35, Counts(read=25).encoded())}
+        offsets.by_partition = {("in", 0): (35, Counts(read=25).encode())}
 
     monkeypatch.setattr("pipelines.progress.asyncio.sleep", later)
-    found = await progress.measured(pipeline(), cast(Offsets, offsets))
+    found = await progress.read_with_rate(pipeline(), cast(Offsets, offsets))
     assert found.rate == 15 / progress.WATCH_S
     assert found.eta_s == found.lag / 5.0

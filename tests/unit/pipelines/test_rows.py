@@ -12,7 +12,7 @@ import yaml
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from pipelines import definition, rows
-from pipelines.rows import Answer, Refused, Rows, Skipped, Stored
+from pipelines.rows import Answer, Refusal, Rows, Skipped, StoredFile
 from pipelines.templates import Unusable
 from tailrace.log import Outgoing, Record
 from tests.support import cases, odd_values
@@ -28,7 +28,7 @@ TOLD: dict[str, Any] = {
 
 
 def made(**changes: Any) -> Rows:
-    return Rows(definition.decoded(yaml.safe_dump({**TOLD, **changes})))
+    return Rows(definition.parse(yaml.safe_dump({**TOLD, **changes})))
 
 
 def record(value: bytes | None = b'{"text": "Hi", "how": "brief"}', **changes: Any) -> Record:
@@ -75,7 +75,7 @@ def test_an_output_says_the_answer_and_where_it_comes_from() -> None:
     found = made()
     row = found.read(record(headers=(("h", b"v"), (rows.REASON, b"of another pipeline"))))
     answer = Answer({"bad": False}, "resp_1", "m", 3, 4, incomplete=True, candidates=2)
-    written = found.written(row, answer)
+    written = found.output_records(row, answer)
     [output] = written.records
     assert (output.topic, output.key, written.alerted, written.dead) == ("out", b"k", False, False)
     assert json.loads(output.value or b"") == {
@@ -83,7 +83,7 @@ def test_an_output_says_the_answer_and_where_it_comes_from() -> None:
         "response": "resp_1",
         "model": "m",
         "pipeline": "small",
-        "revision": definition.decoded(yaml.safe_dump(TOLD)).revision,
+        "revision": definition.parse(yaml.safe_dump(TOLD)).revision,
         "source": {"topic": "in", "partition": 2, "offset": 5, "timestamp": 9},
         "usage": {"input_tokens": 3, "output_tokens": 4},
         "incomplete": True,
@@ -101,7 +101,7 @@ CITED = {"file_id": "file-1", "filename": "a.md", "index": 3}
 def of_store(**changes: Any) -> Rows:
     told = {name: member for name, member in TOLD.items() if name not in ("prompt", "alert")}
     embed = {"store": STORE, "text": "{{ record.text }}!"}
-    return Rows(definition.decoded(yaml.safe_dump({**told, "embed": embed, **changes})))
+    return Rows(definition.parse(yaml.safe_dump({**told, "embed": embed, **changes})))
 
 
 def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
@@ -109,7 +109,7 @@ def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
     row = found.read(record())
     assert found.document(row).text == b"Hi!"
     assert found.length(row) == 3
-    [output] = found.written(row, Stored("file-1", STORE, 4)).records
+    [output] = found.output_records(row, StoredFile("file-1", STORE, 4)).records
     revision = (dict(output.headers)[rows.PIPELINE] or b"").decode().partition("/")[2]
     assert json.loads(output.value or b"") == {
         "file": "file-1",
@@ -124,13 +124,13 @@ def test_an_output_of_a_store_says_the_file_and_where_it_comes_from() -> None:
 def test_expressions_see_what_was_stored() -> None:
     alert = {"topic": "hot", "when": "answer.passages > 3"}
     found = of_store(output={"topic": "out", "key": "answer.file"}, alert=alert)
-    written = found.written(found.read(record()), Stored("file-1", STORE, 4))
+    written = found.output_records(found.read(record()), StoredFile("file-1", STORE, 4))
     assert [(each.topic, each.key) for each in written.records] == [
         ("out", b"file-1"),
         ("hot", b"file-1"),
     ]
     broken = of_store(output={"topic": "out", "value": "answer.lacking"})
-    [letter] = broken.written(broken.read(record()), Stored("file-1", STORE, 4)).records
+    [letter] = broken.output_records(broken.read(record()), StoredFile("file-1", STORE, 4)).records
     assert dict(letter.headers)[rows.REASON] == b"output"
     assert rows.RESPONSE not in dict(letter.headers)
 
@@ -138,16 +138,16 @@ def test_expressions_see_what_was_stored() -> None:
 def test_citations_are_in_the_output_where_there_are_any() -> None:
     found = made(output={"topic": "out"}, alert={"topic": "hot", "when": "not citations"})
     row = found.read(record())
-    cited = found.written(row, Answer("yes", "resp_1", "m", citations=(CITED,)))
+    cited = found.output_records(row, Answer("yes", "resp_1", "m", citations=(CITED,)))
     assert json.loads(cited.records[0].value or b"")["citations"] == [CITED]
-    none = found.written(row, Answer("yes", "resp_1", "m"))
+    none = found.output_records(row, Answer("yes", "resp_1", "m"))
     assert "citations" not in json.loads(none.records[0].value or b"")
     assert (cited.alerted, none.alerted) == (False, True)
 
 
 def test_an_alert_is_the_same_record_on_another_topic() -> None:
     found = made()
-    written = found.written(found.read(record()), Answer({"bad": True}, "resp_1", "m"))
+    written = found.output_records(found.read(record()), Answer({"bad": True}, "resp_1", "m"))
     output, alert = written.records
     assert written.alerted
     assert alert == output._replace(topic="hot")
@@ -157,7 +157,7 @@ def test_key_and_value_may_be_expressions() -> None:
     value = '{"t": record.text, "a": answer, "r": response}'
     found = made(output={"topic": "out", "key": "record.id", "value": value}, alert=None)
     row = found.read(record(b'{"id": 7, "text": "Hi", "how": ""}'))
-    [output] = found.written(row, Answer("yes", "resp_1", "m")).records
+    [output] = found.output_records(row, Answer("yes", "resp_1", "m")).records
     assert output.key == b"7"
     assert json.loads(output.value or b"") == {"t": "Hi", "a": "yes", "r": "resp_1"}
 
@@ -176,7 +176,7 @@ def test_an_answer_that_does_not_go_with_the_file_is_a_dead_letter(
 ) -> None:
     found = made(**changes)
     row = found.read(record(b'{"text": "Hi", "how": "", "list": [1]}'))
-    written = found.written(row, Answer(answer, "resp_1", "m", 3, 4))
+    written = found.output_records(row, Answer(answer, "resp_1", "m", 3, 4))
     [letter] = written.records
     assert written.dead
     assert not written.alerted
@@ -190,7 +190,7 @@ def test_an_answer_that_does_not_go_with_the_file_is_a_dead_letter(
 
 def test_a_dead_letter_is_the_record_with_the_reason() -> None:
     source = record(b"{", headers=(("h", b"v"), (rows.DETAIL, b"old")))
-    [letter] = made().dead(source, Refused("unreadable", "no JSON")).records
+    [letter] = made().dead(source, Refusal("unreadable", "no JSON")).records
     assert (letter.topic, letter.key, letter.value) == ("dead", b"k", b"{")
     assert [name for name, _ in letter.headers] == [
         "h",
@@ -203,17 +203,17 @@ def test_a_dead_letter_is_the_record_with_the_reason() -> None:
 
 
 def test_a_detail_is_cut_between_characters() -> None:
-    [letter] = made().dead(record(), Refused("schema", "ü" * 5_000 + "\ud800")).records
+    [letter] = made().dead(record(), Refusal("schema", "ü" * 5_000 + "\ud800")).records
     detail = (dict(letter.headers)[rows.DETAIL] or b"").decode()
     assert 1_900 < len(detail.encode()) <= rows.MAX_DETAIL
     assert set(detail) == {"ü"}
-    [letter] = made().dead(record(), Refused("schema", "\ud800")).records
+    [letter] = made().dead(record(), Refusal("schema", "\ud800")).records
     assert dict(letter.headers)[rows.DETAIL] == b"?"
 
 
 def test_a_record_that_is_too_large_to_be_copied_is_named_only() -> None:
     source = record(b"x" * rows.MAX_BYTES)
-    [letter] = made().dead(source, Refused("unreadable", "no JSON")).records
+    [letter] = made().dead(source, Refusal("unreadable", "no JSON")).records
     assert letter.value is None
     assert dict(letter.headers)[rows.SOURCE] == b"in/2/5/9"
 
@@ -229,12 +229,12 @@ def test_every_record_that_kafka_takes_becomes_records_that_a_broker_takes() -> 
     dead letter that its headers or its key made too large was refused by the broker for ever."""
     found = made(where="record.text is defined", prompt={"user": "{{ record.text }} {{ headers }}"})
     for source in odd_values.records():
-        written = [found.dead(source, Refused("internal", "d" * 5_000, "resp_1")).records]
+        written = [found.dead(source, Refusal("internal", "d" * 5_000, "resp_1")).records]
         with contextlib.suppress(Skipped, Unusable):
             row = found.read(source)
             found.length(row)
             written.append(
-                found.written(row, Answer(row.values["record"]["text"], "r", "m")).records
+                found.output_records(row, Answer(row.values["record"]["text"], "r", "m")).records
             )
         for each in itertools.chain(*written):
             assert size_on_the_wire(each) <= 1 << 20
@@ -245,5 +245,5 @@ def test_a_header_without_a_value_is_none_in_templates_and_stays_as_it_is() -> N
     found = made(prompt={"user": "{{ headers.a }}"})
     row = found.read(record(headers=(("a", None), ("b", b""))))
     assert row.values["headers"] == {"a": None, "b": ""}
-    [output] = found.written(row, Answer({"bad": False}, "resp_1", "m")).records
+    [output] = found.output_records(row, Answer({"bad": False}, "resp_1", "m")).records
     assert output.headers[:2] == [("a", None), ("b", b"")]

@@ -102,7 +102,7 @@ def test_an_example_names_the_store_that_was_made(
     monkeypatch.setattr(log, "create_topics", created)
     done = CliRunner().invoke(command.app, [*words, *gateway])
     assert done.exit_code == 0, done.output
-    told = definition.decoded(Path(f"{name}.yaml").read_bytes())
+    told = definition.parse(Path(f"{name}.yaml").read_bytes())
     assert MADE in yaml.safe_dump(yaml.safe_load(Path(f"{name}.yaml").read_text()))
     assert told.name == name
     assert asked == [told.input.topic, *told.outputs]

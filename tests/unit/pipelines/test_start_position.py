@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from pipelines import beginning, definition
+from pipelines import definition, start_position
 from pipelines.counts import Counts
 from pipelines.partition import Beginning
 from tailrace import log
@@ -29,7 +29,7 @@ class Stage:
 
     def __init__(self, start: str = "earliest") -> None:
         told = {**TOLD, "input": {"topic": "in", "start": start}}
-        self.pipeline = definition.decoded(yaml.safe_dump(told))
+        self.pipeline = definition.parse(yaml.safe_dump(told))
         seconds = itertools.count(1_795_632_373)
         self.memory = MemoryLog(clock=lambda: float(next(seconds)))
         for topic in ("in", "out", "dead"):
@@ -52,7 +52,7 @@ class Stage:
         """As a runner does behind the record before `offset`."""
         mark = str(log.Mark.from_record(self.memory.records("in", 0)[offset - 1]))
         done = Counts(read=offset, mark=mark, **counts)
-        self.memory.committed_offsets[self.pipeline.group] = {("in", 0): (offset, done.encoded())}
+        self.memory.committed_offsets[self.pipeline.group] = {("in", 0): (offset, done.encode())}
         return done
 
     def roll_back(self, *, to: int) -> None:
@@ -60,7 +60,7 @@ class Stage:
 
     async def begin(self) -> Beginning:
         offsets, replays = self.memory.offsets(), self.memory.replays()
-        return await beginning.begin(
+        return await start_position.begin(
             *(self.pipeline, 0, cast(log.Offsets, offsets), cast(log.Replays, replays))
         )
 
@@ -87,7 +87,7 @@ async def test_after_a_rollback_it_begins_anew_without_rows_that_have_an_output(
     stage.put(*later)
     with caplog.at_level(logging.WARNING):
         found = await stage.begin()
-    assert found == Beginning(0, Counts(read=4, look_until=4), frozenset({place}), moved=True)
+    assert found == Beginning(0, Counts(read=4, look_until=4), frozenset({place}), reset=True)
     assert "partition 0 does not hold what was read below offset 4" in caplog.text
 
 
@@ -98,7 +98,7 @@ async def test_a_pipeline_that_began_at_the_end_asks_about_no_older_rows_after_a
     stage.roll_back(to=2)
     stage.put(7, 8)
     found = await stage.begin()
-    assert (found.offset, found.moved) == (2, True)
+    assert (found.offset, found.reset) == (2, True)
 
 
 async def test_rows_that_retention_took_are_counted(caplog: pytest.LogCaptureFixture) -> None:

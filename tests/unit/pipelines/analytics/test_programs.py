@@ -14,7 +14,7 @@ from pipelines.analytics import programs
 @pytest.fixture
 def sums(monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(b"jar").hexdigest()
-    monkeypatch.setattr(programs, "committed_sums", lambda: {"a.jar": digest, "b.jar": digest})
+    monkeypatch.setattr(programs, "locked_sums", lambda: {"a.jar": digest, "b.jar": digest})
 
 
 @pytest.mark.usefixtures("sums")

@@ -23,19 +23,19 @@ def _bytes(value: object) -> bytes | None:
 
 def test_a_record_is_a_key_and_values_with_times_in_ms() -> None:
     said = {"minute": MINUTE, "responses": 3, "failed": 1, "per_second": 0.05, "peak": 2}
-    found = results.decoded(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, said, 7))
+    found = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, said, 7))
     assert found == results.Change(0, 7, (MS,), (3, 1, 0.05, 2))
 
 
 def test_fractions_of_a_second_are_kept() -> None:
     key = {"issuer": "i", "tenant": "", "subject": "s", "began": "2026-11-25T18:21:00.314Z"}
-    found = results.decoded(jobs.SESSIONS, record(key, None))
+    found = results.parse_change(jobs.SESSIONS, record(key, None))
     assert found == results.Change(0, 0, ("i", "", "s", MS + 314), None)
 
 
 def test_garbage_is_no_change() -> None:
     for key, value in (({}, None), (b"{", None), ({"minute": "x"}, None), ({"minute": MINUTE}, [])):
-        assert results.decoded(jobs.REQUEST_MINUTES, record(key, value)) is None
+        assert results.parse_change(jobs.REQUEST_MINUTES, record(key, value)) is None
 
 
 def change(offset: int, key: str, responses: int | None) -> results.Change:
@@ -50,10 +50,10 @@ def test_the_last_change_of_a_key_counts() -> None:
 
 def test_a_count_that_was_taken_back_is_named() -> None:
     found = [change(0, "a", 2), change(1, "b", 1), change(2, "a", 2)]
-    assert results.taken_back(jobs.REQUEST_MINUTES, found) == []
-    (line,) = results.taken_back(jobs.REQUEST_MINUTES, [*found, change(3, "a", 1)])
+    assert results.regressions(jobs.REQUEST_MINUTES, found) == []
+    (line,) = results.regressions(jobs.REQUEST_MINUTES, [*found, change(3, "a", 1)])
     assert line == "('a',) at 3: 2, then 1"
-    assert len(results.taken_back(jobs.REQUEST_MINUTES, [*found, change(3, "b", None)])) == 1
+    assert len(results.regressions(jobs.REQUEST_MINUTES, [*found, change(3, "b", None)])) == 1
 
 
 def test_a_change_has_values_that_every_store_can_hold() -> None:
@@ -68,10 +68,10 @@ def test_a_change_has_values_that_every_store_can_hold() -> None:
     for name, value in ((name, value) for name, values in wrong.items() for value in values):
         odd = said | {name: value}
         source = record({"minute": odd["minute"]}, odd)
-        assert results.decoded(jobs.REQUEST_MINUTES, source) is None, (name, value)
+        assert results.parse_change(jobs.REQUEST_MINUTES, source) is None, (name, value)
     bare = dict.fromkeys(said) | {"minute": MINUTE}
-    found = results.decoded(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, bare))
+    found = results.parse_change(jobs.REQUEST_MINUTES, record({"minute": MINUTE}, bare))
     assert found == results.Change(0, 0, (MS,), (None,) * 4)
     for odd_record in odd_values.records():
         for result in jobs.RESULTS:
-            assert results.decoded(result, odd_record) is None
+            assert results.parse_change(result, odd_record) is None

@@ -17,10 +17,10 @@ from tests.support.memory_log import MemoryLog
 
 def test_a_url_is_clickhouse_and_a_path_is_a_file(tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
-    server = store.opened("http://ada@127.0.0.1:1/results")
+    server = store.open_store("http://ada@127.0.0.1:1/results")
     assert isinstance(server, clickhouse.ClickHouse)
     server.close()
-    file = store.opened(str(tmp_path / "a.duckdb"))
+    file = store.open_store(str(tmp_path / "a.duckdb"))
     assert file.positions() == {}
     file.close()
 
@@ -80,7 +80,7 @@ class Topics:
         self.gone: list[list[str]] = []
         self._offsets = list(offsets)
         monkeypatch.setattr(results, "follow", self._follow)
-        monkeypatch.setattr(store, "rolled_back", self._rolled_back)
+        monkeypatch.setattr(store, "find_rolled_back", self._rolled_back)
         monkeypatch.setattr(store, "RETRY_S", 0.0)
 
     async def _follow(
@@ -132,11 +132,11 @@ async def test_a_topic_that_was_rolled_back_is_named(later: int) -> None:
         for number in range(3):
             memory.put(topic, 1, b"k", b"%d" % number)
         at[topic, 1] = Position(3, log.Mark.from_record(memory.records(topic, 1)[2]))
-    assert await store.gone(memory.offsets(), memory.replays(), at) == []
+    assert await store.rolled_back_topics(memory.offsets(), memory.replays(), at) == []
     memory.roll_back("b", 1, 1)
     for number in range(later):
         memory.put("b", 1, b"k", b"later %d" % number)
-    assert await store.gone(memory.offsets(), memory.replays(), at) == ["b"]
+    assert await store.rolled_back_topics(memory.offsets(), memory.replays(), at) == ["b"]
 
 
 @pytest.mark.parametrize("given", [["--kafka", "k:1"], []])
@@ -150,7 +150,7 @@ def test_kafka_is_named_by_an_option_or_by_the_environment(
         asked.append((bootstrap, prefix, once))
 
     monkeypatch.setattr(store, "run", run)
-    monkeypatch.setattr(store, "opened", lambda _: Away())
+    monkeypatch.setattr(store, "open_store", lambda _: Away())
     monkeypatch.setattr("sys.argv", ["store", "http://ada@127.0.0.1:1/results", *given])
     monkeypatch.setenv("TAILRACE_KAFKA", "k:2")
     store.main()

@@ -76,7 +76,7 @@ def keeper(flink: Flink, folder: Path) -> supervisor.Supervisor:
         names=["usage", "sessions"],
         variables={},
         settings={},
-        tell=lambda _: None,
+        report=lambda _: None,
     )
 
 

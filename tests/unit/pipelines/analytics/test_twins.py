@@ -23,8 +23,8 @@ def metered(rid: str, user: str = "ada", **more: Any) -> records.UsageRecord:
 
 def read(
     offset: int, written_ms: int, record: records.UsageRecord, partition: int = 0
-) -> twins.Read:
-    return twins.Read(partition, offset, written_ms, records.encode(record))
+) -> twins.TopicRecord:
+    return twins.TopicRecord(partition, offset, written_ms, records.encode(record))
 
 
 def bill(rid: str, written_ms: int, user: str = "ada", **more: Any) -> twins.Bill:
@@ -36,12 +36,12 @@ def test_of_several_copies_the_first_in_its_partition_counts() -> None:
     found = [
         read(7, T + 5, metered("a", cost_nano=99)),
         read(3, T + 5, metered("a")),
-        twins.Read(0, 4, T, b"garbage"),
-        twins.Read(0, 5, T, None),
+        twins.TopicRecord(0, 4, T, b"garbage"),
+        twins.TopicRecord(0, 5, T, None),
         read(1, T + 7, metered("b"), partition=1),
     ]
     kept = twins.bills(found)
-    assert [(b.metered.rid, b.written_ms, b.metered.cost_nano) for b in kept] == [
+    assert [(b.usage_record.rid, b.written_ms, b.usage_record.cost_nano) for b in kept] == [
         ("a", T + 5, 10),
         ("b", T + 7, 10),
     ]
@@ -112,7 +112,7 @@ def test_a_label_is_a_member_of_a_structured_answer_or_the_text() -> None:
         {"answer": "bad"},
         "no object",
     ]
-    found = [twins.Read(0, at, T, json.dumps(each).encode()) for at, each in enumerate(said)]
+    found = [twins.TopicRecord(0, at, T, json.dumps(each).encode()) for at, each in enumerate(said)]
     assert twins.answer_minutes(twins.answers(found, "sentiment")) == {
         (T, "p", "good"): (2, 2, 1),
         (T, "p", "bad"): (1, 0, 0),
@@ -130,7 +130,7 @@ def test_every_difference_is_named() -> None:
 
 def test_each_topic_of_results_has_a_twin_with_its_columns() -> None:
     usage = [read(0, T, metered("a", first_token_ms=1, inter_token_ms=1.0))]
-    answered = [twins.Read(0, 0, T, b'{"answer":"x","pipeline":"p"}')]
+    answered = [twins.TopicRecord(0, 0, T, b'{"answer":"x","pipeline":"p"}')]
     made = twins.results(usage, answered, gap_s=4, label="l")
     assert set(made) == {result.name for result in jobs.RESULTS}
     for result in jobs.RESULTS:

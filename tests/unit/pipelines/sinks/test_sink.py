@@ -18,20 +18,20 @@ from tests.support.database_server import DatabaseServer
 from tests.support.memory_log import MemoryLog
 from tests.support.waiting import eventually
 
-PIPELINE = definition.decoded(samples.file("reviews"))
+PIPELINE = definition.parse(samples.file("reviews"))
 TOPIC, GROUP = "out", "g"
 
 
 @pytest.fixture(params=["opensearch+http", "http"])
 def target(request: pytest.FixtureRequest, server: DatabaseServer) -> Iterator[Target]:
-    made = sink.opened(f"{request.param}://{server.host}/name", PIPELINE, "output")
+    made = sink.open_target(f"{request.param}://{server.host}/name", PIPELINE, "output")
     yield made
     made.close()
 
 
 @pytest.fixture
 def index(server: DatabaseServer) -> Iterator[Target]:
-    made = sink.opened(f"opensearch+http://{server.host}/name", PIPELINE, "output")
+    made = sink.open_target(f"opensearch+http://{server.host}/name", PIPELINE, "output")
     yield made
     made.close()
 
@@ -174,7 +174,7 @@ async def test_a_refused_row_is_left_out_counted_and_named(
     done = new(memory, index)
     with caplog.at_level(logging.WARNING):
         await done.run(once=True)
-    assert (done.rows, done.refused, committed(memory)) == (1, 1, {0: 2})
+    assert (done.rows, done.refusals, committed(memory)) == (1, 1, {0: 2})
     assert metric.value("tailrace_pipeline_sink_rows_total", group=GROUP, outcome="refused") >= 1
     assert "out/0/1: mapper_parsing_exception" in caplog.text
     assert "secret" not in caplog.text
@@ -210,10 +210,10 @@ async def test_a_commit_without_an_answer_is_made_later(
 
 def test_the_url_says_which_database_and_the_group_names_it_without_the_user() -> None:
     search = "opensearch+https://ada@h:9200/reviews?password_file=/p"
-    found = sink.opened("opensearch+http://h:9200/i", PIPELINE, "output")
+    found = sink.open_target("opensearch+http://h:9200/i", PIPELINE, "output")
     assert isinstance(found, opensearch.Index)
     found.close()
-    table = sink.opened("http://h/d", definition.decoded(samples.file("reviews")), "dead")
+    table = sink.open_target("http://h/d", definition.parse(samples.file("reviews")), "dead")
     assert isinstance(table, clickhouse.Table)
     table.close()
     assert sink.group(search, PIPELINE, "output") == (
@@ -226,7 +226,7 @@ def test_the_url_says_which_database_and_the_group_names_it_without_the_user() -
     }
     assert len(groups) == 8
     with pytest.raises(ValueError, match="expected http or https"):
-        sink.opened("ftp://h/d", PIPELINE, "output")
+        sink.open_target("ftp://h/d", PIPELINE, "output")
 
 
 @pytest.mark.parametrize("later", [(), (20, 22, 24)], ids=["shorter", "other records"])

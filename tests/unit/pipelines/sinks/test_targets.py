@@ -13,7 +13,7 @@ import pytest
 from pipelines import servers
 from pipelines.sinks import clickhouse, opensearch
 from pipelines.sinks.outputs import Output, of_record
-from pipelines.sinks.target import Written
+from pipelines.sinks.target import WriteResult
 from tailrace.log import Record
 from tests.support import odd_values
 from tests.support.database_server import SECRET, DatabaseServer
@@ -44,7 +44,7 @@ def row(number: int, version: int = 0, answer: object = "yes") -> Output:
 def test_a_document_stands_under_its_source(
     index: opensearch.Index, server: DatabaseServer
 ) -> None:
-    assert index.write([row(1, 5, {"a": False}), row(2, 6, 0)]) == Written()
+    assert index.write([row(1, 5, {"a": False}), row(2, 6, 0)]) == WriteResult()
     [asked] = server.asked
     assert asked.path == "/re%2Bviews/_bulk"
     assert asked.headers["Authorization"] == "Basic " + base64.b64encode(b"ada:first").decode()
@@ -67,7 +67,7 @@ def test_a_repeated_and_a_late_document_change_nothing(
     index: opensearch.Index, server: DatabaseServer
 ) -> None:
     index.write([row(1, 5, "new")])
-    assert index.write([row(1, 5, "new"), row(1, 4, "old")]) == Written()
+    assert index.write([row(1, 5, "new"), row(1, 4, "old")]) == WriteResult()
     assert server.written == 1
     assert server.rows["in/0/1/1795632373843"][1]["answer"] == "new"
 
@@ -79,8 +79,8 @@ def test_each_document_of_an_answer_is_judged_for_itself(
     for number, said in enumerate(kinds, 1):
         server.items[row(number).source] = [said]
     found = index.write([row(number) for number in range(5)])
-    assert found.again == (row(1), row(2))
-    assert found.rejected == ((row(3), "mapper_parsing_exception"),)
+    assert found.retries == (row(1), row(2))
+    assert found.rejections == ((row(3), "mapper_parsing_exception"),)
     assert set(server.rows) == {row(0).source, row(4).source}
 
 
@@ -170,7 +170,7 @@ def test_a_server_that_is_away_is_unavailable() -> None:
 def test_the_table_is_made_once_and_keeps_the_latest_output(
     table: clickhouse.Table, server: DatabaseServer
 ) -> None:
-    assert table.write([row(1, 5, {"a": [1]}), row(2, 6, None)]) == Written()
+    assert table.write([row(1, 5, {"a": [1]}), row(2, 6, None)]) == WriteResult()
     table.write([row(1, 4, "old")])
     made, first, _ = (asked.query["query"] for asked in server.asked)
     assert made.startswith('CREATE TABLE IF NOT EXISTS "reviews_output" (source String')
@@ -212,7 +212,7 @@ def test_every_record_that_kafka_takes_is_a_row_that_both_can_hold(
     odd = [*odd_values.records("out"), Record("out", 0, 10_000, 9, None, b"{}", (long,))]
     rows = [of_record(each) for each in odd]
     for each in rows:
-        assert table.write([each]) == index.write([each]) == Written()
+        assert table.write([each]) == index.write([each]) == WriteResult()
     for asked in server.asked:
         for line in map(json.loads, asked.body.splitlines()):
             written = line.get("timestamp", "")

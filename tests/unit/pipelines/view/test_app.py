@@ -12,8 +12,8 @@ from pipelines.view import plots
 from pipelines.view.app import View
 from pipelines.view.callers import Callers
 from pipelines.view.plots import Range
-from pipelines.view.status import Seen
-from pipelines.view.watching import Watching
+from pipelines.view.status import Observations
+from pipelines.view.watcher import Watcher
 from tests.unit.pipelines.view.test_status import PIPELINE, look
 
 NOW = 1_795_630_800.0  # 18:20 UTC
@@ -33,7 +33,7 @@ class FakePlots:
         self.asked: list[Range] = []
         self.error: Exception | None = None
 
-    async def of(self, asked: Range) -> dict[str, Any]:
+    async def results_for(self, asked: Range) -> dict[str, Any]:
         self.asked.append(asked)
         if self.error:
             raise self.error
@@ -41,7 +41,9 @@ class FakePlots:
 
 
 class FakeWatching:
-    seen: ClassVar[dict[str, Seen]] = {"small": Seen((look(0, 0), look(10, 300)))}
+    observations: ClassVar[dict[str, Observations]] = {
+        "small": Observations((look(0, 0), look(10, 300)))
+    }
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ async def client(results: FakePlots) -> AsyncIterator[httpx.AsyncClient]:
     callers = Callers("http://gateway", transport=httpx.MockTransport(gateway))
     view = View(
         [PIPELINE],
-        cast(Watching, FakeWatching()),
+        cast(Watcher, FakeWatching()),
         callers,
         cast(plots.Plots, results),
         clock=lambda: NOW,

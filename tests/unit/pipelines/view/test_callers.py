@@ -79,7 +79,7 @@ async def test_the_gateway_is_asked_once_for_a_while(admin: tuple[Callers, FakeG
     assert gateway.asked[0].headers["authorization"] == "Bearer a"
     await found.admit(request(authorization="Bearer b"))
     assert len(gateway.asked) == 2
-    clock[0] += callers.KNOWN_S
+    clock[0] += callers.CACHE_S
     await found.admit(request(authorization="Bearer a"))
     assert len(gateway.asked) == 3
     # A caller whose address changes is the same one.

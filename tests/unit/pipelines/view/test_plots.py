@@ -55,31 +55,31 @@ class FakeReader:
 
 async def test_a_range_is_read_once_for_many() -> None:
     clock = [0.0]
-    of = Plots(FakeReader(), lambda: clock[0]).of
+    of = Plots(FakeReader(), lambda: clock[0]).results_for
     assert await asyncio.gather(*(of(HOUR) for _ in range(5))) == [{"n": 1}] * 5
     other = HOUR._replace(step=2 * MINUTE)
     assert await of(other) == {"n": 2}
-    clock[0] = plots.KEPT_S
+    clock[0] = plots.CACHE_S
     assert await of(HOUR) == {"n": 3}
 
 
 async def test_a_store_that_is_away_is_not_asked_for_each_caller() -> None:
     clock, reader = [0.0], FakeReader()
-    of = Plots(reader, lambda: clock[0]).of
+    of = Plots(reader, lambda: clock[0]).results_for
     reader.error = StoreUnavailable("It is away.")
     for asked in (HOUR, HOUR, HOUR._replace(step=2 * MINUTE)):
         with pytest.raises(StoreUnavailable, match=r"It is away\."):
             await of(asked)
     assert reader.read_of == [HOUR]
     reader.error = None
-    clock[0] = plots.KEPT_S
+    clock[0] = plots.CACHE_S
     assert await of(HOUR) == {"n": 2}
     assert await of(HOUR._replace(step=2 * MINUTE)) == {"n": 3}
 
 
 async def test_another_error_is_of_its_caller_alone() -> None:
     reader = FakeReader()
-    of = Plots(reader, lambda: 0.0).of
+    of = Plots(reader, lambda: 0.0).results_for
     reader.error = NoStore("None.")
     with pytest.raises(NoStore):
         await of(HOUR)
@@ -89,4 +89,4 @@ async def test_another_error_is_of_its_caller_alone() -> None:
 
 async def test_without_a_store_it_is_said_how_to_name_one() -> None:
     with pytest.raises(NoStore, match="--store"):
-        await Plots(None).of(HOUR)
+        await Plots(None).results_for(HOUR)

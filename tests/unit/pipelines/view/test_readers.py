@@ -196,7 +196,7 @@ def url(server: DatabaseServer, tmp_path: Path) -> str:
 
 
 def asked_of(url: str) -> dict[str, Any]:
-    with contextlib.closing(readers.opened(url)) as reader:
+    with contextlib.closing(readers.open_reader(url)) as reader:
         return reader.read(HOUR)
 
 
@@ -305,6 +305,6 @@ def test_whole_numbers_are_written_alike(
 
 
 def test_another_target_is_a_file(path: Path) -> None:
-    assert table(readers.opened(str(path)).read(HOUR), "requests")
+    assert table(readers.open_reader(str(path)).read(HOUR), "requests")
     with pytest.raises(ValueError, match="expected"):
-        readers.opened("clickhouse://h/d")
+        readers.open_reader("clickhouse://h/d")

@@ -7,9 +7,9 @@ import yaml
 from pipelines import definition, progress
 from pipelines.counts import Counts
 from pipelines.view import status
-from pipelines.view.status import Look, Seen, State
+from pipelines.view.status import Look, Observations, State
 
-PIPELINE = definition.decoded(
+PIPELINE = definition.parse(
     yaml.safe_dump(
         {
             "name": "small",
@@ -27,15 +27,15 @@ def look(at: float, read: int, lag: int = 100) -> Look:
     return Look(at, 1_000_000 + at, progress.Progress({0: progress.Place(read, read + lag, done)}))
 
 
-def after(*looks: Look) -> Seen:
-    seen = Seen()
+def after(*looks: Look) -> Observations:
+    seen = Observations()
     for each in looks:
         seen = seen.with_look(each)
     return seen
 
 
 def test_nothing_is_said_before_the_first_look() -> None:
-    said = status.members(PIPELINE, Seen(), (0.0, 0.0))
+    said = status.members(PIPELINE, Observations(), (0.0, 0.0))
     assert (said["state"], said["progress"], said["looked_at"]) == ("unread", None, None)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines import definition
 from pipelines.view.status import State
-from pipelines.view.watching import Watching
+from pipelines.view.watcher import Watcher
 from tailrace.log import LogUnavailable, Offsets
 from tests.unit.pipelines.view.test_status import PIPELINE, look
 
@@ -42,12 +42,12 @@ async def test_each_look_is_kept_and_a_failed_one_says_why(
             raise LogUnavailable("no")
         return look(0, read[0]).progress
 
-    monkeypatch.setattr("pipelines.progress.look", looked)
-    watching = Watching([PIPELINE], cast(Offsets, offsets), monotonic=lambda: clock[0])
-    assert watching.seen["small"].state is State.UNREAD
+    monkeypatch.setattr("pipelines.progress.read", looked)
+    watching = Watcher([PIPELINE], cast(Offsets, offsets), monotonic=lambda: clock[0])
+    assert watching.observations["small"].state is State.UNREAD
     for read[0], clock[0] in ((10, 0.0), (40, 3.0)):
         await watching.look()
-    assert watching.seen["small"].rate == 10.0
+    assert watching.observations["small"].rate == 10.0
     read[0] = -1
     for topics, state in (
         (frozenset({"in"}), State.UNKNOWN),
@@ -56,5 +56,5 @@ async def test_each_look_is_kept_and_a_failed_one_says_why(
     ):
         offsets.topics = topics
         await watching.look()
-        assert watching.seen["small"].state is state
-        assert watching.seen["small"].looks[-1].progress.done.read == 40
+        assert watching.observations["small"].state is state
+        assert watching.observations["small"].looks[-1].progress.done.read == 40
