@@ -1,17 +1,17 @@
-"""The worker: takes requests from the log, runs the engine, writes tokens to the log.
+"""The worker: reads requests from the log, runs the engine, writes tokens to the log.
 
 Rooms, top to bottom; each imports rooms below it only:
 
-    app         what a worker is made of, how it starts and leaves
-    trials      what the engine takes, found before the worker joins
-    sharing     what the workers of a pool do for each other, by way of Redis
-    group       which requests are this worker's; commits
-    heartbeat   how this worker is
+    app         the parts of a worker, its start and its end
+    trials      fields that the engine accepts, found before the worker joins
+    sharing     offers between the workers of a pool, through Redis
+    group       this worker's requests; commits
+    heartbeat   this worker's state
     serving     one response, from its request to DONE (log rule W1 to W7)
     engines     one file for each engine
-    prefixes    what the engine's prefix cache holds
+    prefixes    contents of the engine's prefix cache
     log         folds of the token partitions
-    queue       whose turn is next; pure for the most part
+    queue       whose turn is next; mostly pure
     text        ids become frames
 
 In: records of `llm.requests.*` and the engine's output. Out: records of `llm.tokens`, usage, audit

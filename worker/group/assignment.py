@@ -18,7 +18,7 @@ class AssignedPartition:
     Attributes:
         tracker: its offsets; dies with the assignment.
         opened: the token partition is followed from the right place.
-        early: records that were read before that.
+        early: records that were read before it was opened.
     """
 
     tracker: commit_tracker.Tracker = field(default_factory=commit_tracker.Tracker)
@@ -27,11 +27,11 @@ class AssignedPartition:
 
 
 class Assignment:
-    """What one rebalance assigned. It is replaced as a whole at the next one, never changed.
+    """The partitions of one rebalance. The next one replaces it; it is never changed.
 
     Attributes:
-        moved: partitions whose committed offset is no worker's, with the offset to read them from.
-        _revoked: the group took it back; set once.
+        moved: partitions whose committed offset no worker wrote, with the offset to read from.
+        _revoked: the group has revoked it; set once.
     """
 
     def __init__(self, partitions: Iterable[interfaces.TopicPartition] = ()) -> None:
@@ -52,7 +52,7 @@ class Assignment:
         return sorted({p for _, p in self._partitions})
 
     def holds(self) -> bool:
-        """Whether the group has not taken it back."""
+        """Whether the group has not revoked it."""
         return not self._revoked
 
     def end(self) -> None:
@@ -66,9 +66,9 @@ class Assignment:
         committed: Mapping[interfaces.TopicPartition, tuple[int, str]],
         beginnings: Mapping[interfaces.TopicPartition, int],
     ) -> None:
-        """Commits never go below what a worker has committed. An offset that somebody else has
-        moved says nothing of requests: these are read from the beginning, and the fold says which
-        of them have ended."""
+        """Commits never go below a worker's commit. An offset that another program has moved proves
+        nothing: such partitions are read from the beginning, and the fold says which requests have
+        ended."""
         for tp, each in self._partitions.items():
             if tp not in committed:
                 continue
@@ -81,7 +81,7 @@ class Assignment:
         """Commit what changed. `position` gives the tail's position in a token partition.
 
         Raises:
-            LogUnavailable: no answer; the next commit says the same and more.
+            LogUnavailable: no answer; the next commit includes this one.
         """
         pending: dict[
             interfaces.TopicPartition, tuple[commit_tracker.Tracker, commit_tracker.Commit]
@@ -118,8 +118,8 @@ async def find_fold_starts(
     """Where to fold each assigned token partition from.
 
     It is the lowest token offset that a commit of any class names, and the beginning of the
-    partition where requests exist but no worker's commit. The assignment learns what the group has
-    committed.
+    partition where requests exist but no worker's commit. The assignment gets the group's committed
+    offsets.
 
     Raises:
         LogUnavailable: no answer.

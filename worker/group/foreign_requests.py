@@ -46,7 +46,7 @@ class ForeignRequests:
 
     @property
     def room(self) -> int:
-        """How many requests of others could begin here at once: none while own ones wait."""
+        """How many requests of others could start here at once: none while own ones wait."""
         slots = self._context.engine_slots
         if self._context.leaving or slots.queued or not self._consumer.idle:
             return 0
@@ -62,8 +62,8 @@ class ForeignRequests:
         handed_over: bool = False,
         hedged: bool = False,
     ) -> None:
-        """Serve the requests at these offsets, as far as they are any, the partition is another
-        worker's, and `free` says that there is room.
+        """Serve the requests at these offsets, if the partition is another worker's, up to the room
+        that `free` returns. Other records are skipped.
 
         Raises:
             LogUnavailable, HistoryLost
@@ -77,7 +77,7 @@ class ForeignRequests:
             return
         ends = await self._offsets.ends(topics.TOKENS, [partition])
         beginnings = await self._offsets.beginnings(topics.TOKENS, [partition])
-        # From here on nothing waits: a partition that is followed for no response is left again.
+        # No await from here on: a partition that is followed for no response is left again.
         tail, room = self._context.tail, free()
         selection = [
             (r, request) for r in candidates[:room] if (request := self._request(r)) is not None
@@ -108,7 +108,7 @@ class ForeignRequests:
             self._responses.deliver(request, delivery)
 
     async def _read(self, topic: str, partition: int, offsets: list[int]) -> list[log.Record]:
-        """The records at these offsets, which are in order."""
+        """The records at these ascending offsets."""
         matches: list[log.Record] = []
         while offsets:
             span = [offset for offset in offsets if offset < offsets[0] + MAX_SPAN]

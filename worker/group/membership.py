@@ -17,7 +17,7 @@ from worker.serving.worker_context import WorkerContext
 
 COMMIT_S = 1.0
 WATCH_S = 15.0
-# A member that returns nothing for this time although there are records is stuck and joins again;
+# A member that returns nothing for this time although there are records is stuck and rejoins;
 # aiokafka has several such defects.
 QUIET_S = 30.0
 POLL_MS = 50
@@ -25,21 +25,21 @@ REVOKE_COMMIT_S = 2.0
 RETRY_S = 0.5
 
 Accept = Callable[[log.Record, AssignedPartition], None]
-"""Takes a request record of an assigned partition."""
+"""Accepts a request record of an assigned partition."""
 
 
 class Membership:
     """One member of the group.
 
-    A rebalance revokes every partition: its trackers end, and generations run on (log rule P5).
+    A rebalance revokes every partition: its trackers end, and generations continue (log rule P5).
 
     Attributes:
-        assignment: what the group gave this worker; empty between a revoke and the next assignment.
+        assignment: this worker's partitions; empty between a revoke and the next assignment.
         _member: the group client.
-        _paused: partitions that the member was told to pause.
-        _to_seek: partitions to read from these offsets, and to open then. It is done between two
-            polls, so that nothing of the former place counts as read.
-        _last_record_s: when a record last came, or could not come because something was paused.
+        _paused: partitions that the member does not poll.
+        _to_seek: partitions to read from these offsets and then to open. This happens between two
+            polls, so that no record before the offset counts as read.
+        _last_record_s: when a record last arrived, or a paused partition prevented it.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Membership:
         await self._member.start()
 
     async def maintain(self) -> None:
-        """Commit, and join again when the member is stuck, until cancelled."""
+        """Commit, and rejoin when the member is stuck, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._commit_regularly())
             tasks.create_task(self._watch())
 
     async def leave(self) -> None:
-        """Commit what is finished and leave the group. Generations run on (P5) while other workers
-        take the partitions over."""
+        """Commit finished requests and leave the group. Generations continue (P5) while other
+        workers get the partitions."""
         await self._commit_in_time()
         await self._member.stop()
         self._end_assignment()
@@ -113,7 +113,7 @@ class Membership:
 
     @property
     def answers(self) -> bool:
-        """Whether the member gets what its partitions hold, as far as is known."""
+        """Whether the member is known to receive the records of its partitions."""
         return self._member.answers
 
     @property
@@ -190,8 +190,8 @@ class Membership:
         if not assignment.holds():
             return {}
         starts = await find_fold_starts(assignment, self._offsets, self._group, self._topics)
-        # Asked after the assignment: whatever a former owner wrote before it lost the partition
-        # lies below these ends, or is seen later.
+        # Read after the assignment: every record of a former owner lies below these ends, or is
+        # read later.
         ends = await self._offsets.ends(topics.TOKENS, starts)
         return {partition: (start, ends[partition]) for partition, start in starts.items()}
 
@@ -200,7 +200,7 @@ class Membership:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_S)
-            with contextlib.suppress(log.LogUnavailable):  # the next commit says the same and more
+            with contextlib.suppress(log.LogUnavailable):  # the next commit includes this one
                 await self.assignment.commit(self._member, self._tail.position)
             self._unfollow_idle()
 
@@ -219,7 +219,7 @@ class Membership:
                 self._tail.leave(partition)
 
     async def _watch(self) -> None:
-        """Join again when the member returns nothing although the log has records for it."""
+        """Rejoin when the member returns nothing although the log has records for it."""
         while True:
             await asyncio.sleep(WATCH_S)
             if self._monotonic() - self._last_record_s < QUIET_S:
@@ -227,7 +227,7 @@ class Membership:
             try:
                 stuck = any([await self.assignment.unread(self._offsets, t) for t in self._topics])
             except log.LogUnavailable:
-                continue  # then it is not the member's fault
+                continue  # the broker is the cause, not the member
             if stuck:
                 telemetry.log(
                     telemetry.Action.CONSUMER_REPLACED, partitions=self.assignment.numbers

@@ -1,7 +1,7 @@
-"""Takes requests from the log, further than the engine has room for (`worker.queue.read_ahead`).
+"""Reads requests from the log, further than the engine has room for (`worker.queue.read_ahead`).
 
-What cannot be taken stays in Kafka: its partitions are paused. Paused partitions are polled all the
-same, because polling keeps the membership.
+Requests without room stay in Kafka: their partitions are paused. Polling continues while partitions
+are paused, because it keeps the membership.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from worker.serving.response_state import request_cost
 from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 
-# Of a partition; above it nothing more is taken from it. It bounds what a successor reads again.
+# Of a partition; above it reading stops. It bounds what a successor reads again.
 MAX_IN_FLIGHT_SPAN = 10_000
 POLL_RECORDS = 200
 AGAIN_RETRY_S = 0.5  # pause after requests that were set aside could not be read
-COUNT_S = 1.0  # between counts of what was not read
-# Requests that start sooner are in memory, so that what is offered to other workers does not start
-# here before they have it.
+COUNT_S = 1.0  # between counts of unread requests
+# Requests that start sooner are in memory, so that offered requests do not start here before other
+# workers have them.
 STEAL_AHEAD_S = 3.0
 
 
@@ -39,15 +39,15 @@ class RequestConsumer:
     """Reads the pool's request topics and has each request served.
 
     Attributes:
-        _room: what may be kept in memory, as of the last poll.
-        _aside: requests that were read and not kept.
-        _again: reads requests that were set aside; None or done while none is due.
-        _being_read: whose requests are being read again; later ones of the same wait.
-        _assignment: the assignment to which those that are set aside may belong.
+        _room: room in memory, as of the last poll.
+        _aside: requests that were set aside.
+        _reread: task that reads requests that were set aside; None or done without one.
+        _reread_key: whose requests are being read again; later ones of the same wait.
+        _assignment: the assignment to which requests that were set aside may belong.
         _unread: requests that were not read, by topic, as of the last count.
         _keys: which requests repeat the idempotency key of an earlier one.
-        _left: the group was left, or is being left; no more requests are taken.
-        starts_per_s: gives how many requests start in a second while others wait. 0 where none is
+        _leaving: the group was left, or is being left; reading has stopped.
+        starts_per_s: gives how many requests start per second while others wait. 0 where none is
             offered to other workers.
     """
 
@@ -83,28 +83,27 @@ class RequestConsumer:
         self._leaving = False
 
     def overflow(self, rank: int) -> read_ahead.Overflow:
-        """The requests of a class that lie in the assigned partitions and were not taken."""
+        """The requests of a class in the assigned partitions that are not in memory."""
         topic = self._topics[rank]
         return read_ahead.Overflow(self._aside.costs(topic), self._unread[topic])
 
     def set_aside(self, rank: int) -> dict[str, Iterator[tuple[str, float]]]:
-        """Ids of the requests of a class that were set aside and what they ask for, by
-        principal."""
+        """Ids and costs of the requests of a class that were set aside, by principal."""
         return self._aside.waiting(self._topics[rank]) if 0 <= rank < len(self._topics) else {}
 
     @property
     def idle(self) -> bool:
-        """Whether it takes requests, and everything that was assigned was read and is served."""
+        """Whether it reads requests, and all assigned requests were read and are served."""
         return not (self._leaving or self._aside or any(self._unread.values()))
 
     @property
     def answers(self) -> bool:
-        """Whether the group's member gets what its partitions hold, as far as is known."""
+        """Whether the group's member is known to receive the records of its partitions."""
         return self._membership.answers
 
     @property
     def partitions(self) -> list[int]:
-        """Partition numbers whose requests are taken here now."""
+        """Partition numbers whose requests are read here now."""
         return [] if self._leaving else self._membership.assignment.numbers
 
     async def run(self) -> None:
@@ -122,8 +121,8 @@ class RequestConsumer:
                 self._reread.cancel()
 
     async def leave(self) -> None:
-        """Take no more requests, commit what is finished, and leave the group. What runs here goes
-        on; the partitions' next owners wait for it (log rule P5)."""
+        """Stop reading, commit finished requests, and leave the group. Running responses continue;
+        the partitions' next owners wait for them (log rule P5)."""
         self._leaving = True
         await self._membership.leave()
 
@@ -147,14 +146,14 @@ class RequestConsumer:
         telemetry.REQUESTS_SET_ASIDE.set(len(self._aside))
 
     def _room_now(self) -> read_ahead.Room:
-        """Of one principal and class as much again waits as the engine can run at once, or what it
-        starts in STEAL_AHEAD_S."""
+        """For one principal and class: the capacity of the engine, and as many waiting requests
+        again, or those that it starts in STEAL_AHEAD_S."""
         capacity = self._context.engine_slots.capacity
         each = capacity + max(capacity, math.ceil(STEAL_AHEAD_S * self.starts_per_s()))
         return read_ahead.Room.after(each, self._responses.footprints)
 
     def _to_pause(self) -> set[interfaces.TopicPartition]:
-        """Partitions to take nothing from now."""
+        """Partitions to pause now."""
         full = len(self._aside) >= read_ahead.MAX_ASIDE
         batch_full = len(self._aside) >= read_ahead.MAX_BATCH_ASIDE
         return {
@@ -172,7 +171,7 @@ class RequestConsumer:
         request = self._request_in(r, partition.tracker)
         if request is None:
             return
-        if _reroute(r) is None:  # the key of a reroute counts where its request lies
+        if _reroute(r) is None:  # the key of a reroute counts at its request's offset
             self._keys.note(Place(r.topic, r.partition, r.offset), request)
         partition.tracker.begin(r.offset)
         key, size = read_ahead.Key(r.topic, request.owner.key), len(r.value or b"")
@@ -213,7 +212,7 @@ class RequestConsumer:
         self._responses.deliver(request, delivery)
 
     async def _count_unread(self) -> None:
-        """Count while something is paused; everything else is read at once."""
+        """Count while partitions are paused; otherwise everything is read at once."""
         while True:
             for topic in self._topics:
                 count = 0
@@ -225,10 +224,10 @@ class RequestConsumer:
                 self._unread[topic] = count
             await asyncio.sleep(COUNT_S)
 
-    # ---- what was set aside ----------------------------------------------------------------------
+    # ---- requests that were set aside ------------------------------------------------------------
 
     def _start_reread(self, tasks: asyncio.TaskGroup) -> None:
-        """Start to read what is due, unless that is under way."""
+        """Start to read requests that have room now, unless a read is running."""
         if self._aside and not self._leaving and (self._reread is None or self._reread.done()):
             reread = self._aside.next_reread(self._room)
             if reread is not None:
@@ -243,7 +242,7 @@ class RequestConsumer:
                 self._aside.put_back(reread.key, reread.requests)
                 await asyncio.sleep(AGAIN_RETRY_S)
                 return
-            except log.HistoryLost:  # of the first; of the others, the next read will tell
+            except log.HistoryLost:  # of the first; the next read checks the others
                 self._report_lost(reread.key, reread.requests[0])
                 self._aside.put_back(reread.key, reread.requests[1:])
                 return
@@ -292,14 +291,14 @@ class RequestConsumer:
 
 
 def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None, str]:
-    """The request in a record, or None and the reason why it is none. A record that is no request,
-    or that its gateway gave up before the broker had it, is skipped, so that it stalls no other."""
+    """The request in a record, or None and the reason. A record is skipped, so that it delays no
+    other, if it is not a request or its gateway gave it up before the broker had it."""
     request = records.request_of(r.key, r.value)
     if request is None:
         reroute = records.reroute_of(r.key, r.value)
         if reroute is None:
             return None, "garbage"
-        request = reroute.request  # it is in the log already, so this copy is never late
+        request = reroute.request  # the request is in the log already, so this copy is never late
     elif request.late(r.timestamp):
         return None, "late"
     try:
@@ -310,7 +309,7 @@ def read_request(r: log.Record, partitions: int) -> tuple[records.Request | None
 
 
 def request_time_bound(r: log.Record) -> int:
-    """The broker time of a request, by its record or by a reroute of it."""
+    """The broker time of a request or shortly after it, by its record or by a reroute of it."""
     reroute = _reroute(r)
     if reroute is None:
         return r.timestamp
@@ -318,8 +317,8 @@ def request_time_bound(r: log.Record) -> int:
 
 
 def broker_time(r: log.Record) -> int:
-    """The broker time of a request, by its record or by a reroute of it; 0 where that one does not
-    say it."""
+    """The broker time of a request, by its record or by a reroute of it; 0 where a reroute does not
+    have it."""
     reroute = _reroute(r)
     return r.timestamp if reroute is None else reroute.asked_ms
 

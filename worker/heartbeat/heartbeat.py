@@ -1,4 +1,4 @@
-"""Tells gateways and the pool's other workers, by way of Redis, how this worker is. Best effort:
+"""Publishes this worker's state in Redis, for gateways and the pool's other workers. Best effort:
 Redis may be away."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from worker.queue.workload import Workload
 from worker.serving.worker_context import WorkerContext
 
 HEARTBEAT_S = 1.0
-# While requests wait. By heartbeats that were a second old, gateways took too many requests and
-# then refused all, in turns.
+# While requests wait. With heartbeats a second apart, gateways alternately accepted too many
+# requests and refused all.
 BUSY_HEARTBEAT_S = 0.25
 STRANGERS_S = 3.0  # for how long a process of another pool counts as alive after it was seen
 _NEWEST_WEIGHT = 0.5  # of the newest interval in the smoothed token rate
@@ -57,14 +57,14 @@ class Heartbeat:
     Attributes:
         context: the worker's parts; None until the engine is ready.
         partitions: gives the partitions assigned now; none until the engine is ready.
-        unserved: gives the requests of a class that were not taken.
+        overflow: gives the requests of a class that are not in memory.
         living: incarnations of the pool's workers that run responses, as of the last heartbeat.
         models: models (revision, tokenizer) of the pool's other ready workers, as of then.
-        workload: what lies ahead is computed from.
+        workload: measurements from which the backlog is computed.
         _strangers: incarnations of related pools' workers, and when they were last seen (monotonic
             seconds); None while Redis is away.
         _began: when this process began (monotonic seconds).
-        _due: the next heartbeat is written at once.
+        _wake: set to write the next heartbeat at once.
         _tokens_per_s: the engine's rate, smoothed over the last heartbeats.
     """
 
@@ -133,7 +133,7 @@ class Heartbeat:
         return None if self._strangers is None else frozenset(self._strangers)
 
     async def note_strangers(self, now: float) -> None:
-        """Note who is there. Redis may have been emptied a moment ago: one look without a process
+        """Note which workers exist. Redis may have been emptied a moment ago, so one missing entry
         proves nothing."""
         times = self._strangers or {}
         for pool in self._settings.related:
@@ -186,7 +186,7 @@ class Heartbeat:
         }
 
     def _note(self, load: Mapping[str, Any]) -> None:
-        """As metrics, what is told of the backlog."""
+        """Export the backlog as metrics."""
         pool = self._settings.pool
         telemetry.BACKLOG_TOKENS.labels(pool=pool, kind="running").set(load["running_tokens"])
         for name, waiting in zip(topics.CLASSES, load["waiting_tokens"], strict=True):

@@ -1,4 +1,4 @@
-"""Where a worker stands in its life, as `/ready` and the heartbeat tell it."""
+"""A worker's state of life, as `/ready` and the heartbeat report it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Status:
 
     Attributes:
         detail: what the worker does or waits for; empty when READY.
-        kafka: whether the broker answered what it was last asked; not asked before the engine is
+        kafka: whether the broker answered the last request; there is none before the engine is
             ready.
-        trouble: gives what an operator must know of the engine's server; empty when there is
-            nothing.
+        trouble: gives the problem of the engine's server that an operator must know; empty without
+            one.
         features: what the engine can do beyond plain text; known once it is READY.
-        not_offered: fields that the engine does not take, by its trials; known once it is READY.
-        parsers: names of what reads its answers as items; known once it is READY.
+        not_offered: fields that the engine does not accept, by its trials; known once it is READY.
+        parsers: names of the parsers of its answers; known once it is READY.
         cold_start_s: from the start to READY; 0 before.
         tokens_per_s: of the engine, over the last seconds.
     """
@@ -53,7 +53,7 @@ class Status:
 
     @property
     def summary(self) -> str:
-        """The detail, and the trouble if there is some."""
+        """The detail, and the trouble if there is one."""
         return ": ".join(filter(None, (self.detail, self.trouble())))
 
     def change(self, state: State, detail: str = "") -> None:

@@ -35,7 +35,7 @@ class Connections:
     Attributes:
         writer: the one producer of this process.
         reader: tails the token topic.
-        replays: reads ranges of the token topic beside the tail, and files.
+        replays: reads ranges of the token topic, independently of the tail, and files.
         offsets: answers questions about offsets.
         layout: reads which log this is.
         group_consumer: makes the member that reads requests.

@@ -1,7 +1,7 @@
 """Responses that have ended, as a few hundred bytes each (pure).
 
-A worker asks for them once more only when a request is delivered again. Most never are, and there
-are many: as folds they would take ten times as much.
+A worker needs them again only when a request is delivered again. Most are never needed, and there
+are many: folds would need ten times the memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
 def pack(state: fold.Fold) -> bytes:
-    """A fold that is DONE, without what only an attempt asks for (ids, marks), the client's data
-    and the counts of ignored records."""
+    """A fold that is DONE, without the client's data, the counts of ignored records, and ids and
+    marks, which only an attempt needs."""
     ended, first = state.ended, state.first
     assert ended is not None
     usage = ended.usage
@@ -57,7 +57,7 @@ def pack(state: fold.Fold) -> bytes:
 
 
 def unpack(rid: str, data: bytes) -> fold.Fold:
-    """What was packed."""
+    """The fold that `pack` has encoded."""
     (
         owner,
         epoch,

@@ -1,8 +1,9 @@
 """The worker's tail of the token partitions (log rule P4).
 
 One tail answers three questions: is the response DONE, was it cancelled, did another worker claim
-it. It also passes the barrier of a takeover. Folds may be forgotten at any time: a response whose
-fold began too late is read back from the lower bound in its id (`known`). So memory is bounded.
+it. It also passes the barrier of a takeover. Folds may be dropped at any time: a response whose
+fold began too late is read back from the lower bound in its id (`complete_entry`). So memory is
+bounded.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Tail:
         self._partitions: dict[int, Partition] = {}
 
     def follow(self, partition: int, start: int, end: int) -> None:
-        """Fold `partition` from `start` on; `end` is its end offset known now. A partition that is
-        followed already goes on, or begins anew if it was followed from a later offset; it must
-        reach `end` again."""
+        """Fold `partition` from `start` on; `end` is its end offset known now. A followed partition
+        continues, or begins anew if it was followed from a later offset; it must reach `end`
+        again."""
         state = self._partitions.get(partition)
         if state is None:
             state = self._partitions[partition] = Partition(start, start, end)
@@ -100,12 +101,12 @@ class Tail:
             state.release(rid)
 
     def withdrawn(self, partition: int, rid: str) -> bool:
-        """Whether the response was withdrawn, as far as the tail has read."""
+        """Whether the response was withdrawn, up to the tail's position."""
         state = self._partitions.get(partition)
         return state is not None and state.end_reason(rid) == "withdrawn"
 
     async def complete_entry(self, partition: int, rid: str) -> Entry:
-        """The entry, once it may be believed. The caller holds it.
+        """The entry, once its fold is complete. The caller holds it.
 
         The tail must have reached the partition's target, and the fold must begin at or below the
         response's lower bound.
@@ -154,8 +155,8 @@ class Tail:
         """Wait until this worker's own CLAIM was read. Returns whether it took effect, or None if
         it did not appear in time.
 
-        The CLAIM is found by its fencing token. The acknowledged offset `appended` only bounds a
-        read that does not wait for the tail's long poll.
+        The CLAIM is found by its fencing token. The acknowledged `append_offset` only bounds a read
+        that does not wait for the tail's long poll.
         """
         state = self._partitions[partition]
         entry = state.entry(rid)
@@ -213,8 +214,8 @@ class Tail:
             state.apply(record, r.offset, r.timestamp)
 
     async def _skip_lost(self) -> None:
-        """Go on where the log begins now: retention passed the position, or storage was lost. What
-        was there cannot be known, so `known` refuses responses that began in it.
+        """Continue where the log begins now: retention passed the position, or storage was lost.
+        The lost records are unknown, so `complete_entry` refuses responses that began in them.
 
         Raises:
             LogChanged: the log is another one, or was rolled back.

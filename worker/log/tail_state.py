@@ -1,7 +1,7 @@
 """What the tail knows: the folds of one partition's responses.
 
 A fold here may begin in the middle of the partition. It may call a response NEW only if it began at
-or below the lower bound in the response's id. Everything else must be read back
+or below the lower bound in the response's id. Every other response must be read back
 (`worker.log.tail`).
 """
 
@@ -19,10 +19,9 @@ from tailrace import telemetry
 from tailrace.protocol import fold, history, records
 from worker.log import finished
 
-# What a worker's tail may take, in bytes; above it the oldest that are not held are forgotten.
+# Memory of a worker's tail in bytes; above it the oldest entries that are not held are dropped.
 MAX_BYTES = 32 << 20
-# Measured: an entry without tokens, a token of it, and what an ended response takes beside its
-# packed fold.
+# Measured: an entry without tokens, one token of it, and an ended response without its packed fold.
 ENTRY_BYTES = 2_400
 TOKEN_BYTES = 40
 ENDED_BYTES = 300
@@ -34,15 +33,16 @@ class Entry:
 
     Attributes:
         complete: every record of the response at or above this offset was applied to `fold`.
-        begun: offset of the first record read, -1 before.
+        first_offset: offset of the first record read, -1 before.
         fold: the response under the reader rule.
         first: offset of the first record that took effect, -1 before.
-        touched: broker time in ms of the last record read, whatever became of it; 0 before.
-        streams: that one was a frame.
-        seen: fencing tokens of the CLAIMs read so far, and whether any copy of them took effect.
+        last_record_ms: broker time of the last record read, also of an ignored one; 0 before.
+        streams: the last record was a frame.
+        claim_effects: fencing tokens of the CLAIMs read so far, and whether any copy of them took
+            effect.
         holds: number of callers that need this entry; it is forgotten only at 0.
-        counted: bytes that its partition has counted for it.
-        delayed: records that came while the response is read back; None otherwise.
+        last_size: bytes that its partition has counted for it.
+        pending: records that arrived while the response is read back; None otherwise.
         draft: what `llm.history` will keep of it; None where nobody asked for it before its first
             claim, or memory was short. Then it is read back (`Tail.draft`).
         listener: called at every change of ownership or phase; set while the response is served
@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """What it takes, in bytes, by estimate."""
+        """Estimated memory in bytes."""
         draft_bytes = self.draft.size if self.draft is not None else 0
         return ENTRY_BYTES + TOKEN_BYTES * len(self.fold.ids) + len(self.fold.text) + draft_bytes
 
@@ -98,20 +98,20 @@ class Entry:
             and record.failed != "expired"
             and record.by == self.fold.principal
         ):
-            self.complete = 0  # DONE, whatever lies before: the fold need not begin any earlier
+            self.complete = 0  # DONE, whatever came before: the fold need not begin any earlier
         if not isinstance(outcome, fold.Accepted):
             self._drop_unneeded(outcome)
             self.wake()
 
     def _drop_unneeded(self, outcome: object) -> None:
-        """A worker reads the public data in the request, and ids only to go on."""
+        """A worker reads the public data in the request, and ids only to continue."""
         if isinstance(outcome, fold.Claimed) and self.fold.first is outcome.claim:
             self.fold.first = msgspec.structs.replace(outcome.claim, echo={})
         elif isinstance(outcome, fold.Ended):
             self.fold.ids, self.fold.text = [], bytearray()
 
     def wake(self) -> None:
-        """Let all waiters and the listener look again."""
+        """Wake all waiters and call the listener."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -126,7 +126,7 @@ class Entry:
                 await event.wait()
 
     def replace(self, complete: Entry) -> None:
-        """Put what was read back in the place of what the tail had."""
+        """Replace the tail's state by what was read back."""
         if self.fold.principal is not None:
             complete.fold.belongs_to(self.fold.principal)
         self.complete, self.first_offset = complete.complete, complete.first_offset
@@ -243,8 +243,8 @@ class Partition:
         self.caught_up.clear()
 
     def reach_back(self, start: int) -> None:
-        """Fold again from `start`, which lies before what was folded so far. Responses that are
-        held keep what they have: records that their folds had already have no effect (R1)."""
+        """Fold again from `start`, which lies before the former start. Held responses keep their
+        folds: repeated records have no effect (R1)."""
         self.entries = {
             rid: each
             for rid, each in self.entries.items()
@@ -256,12 +256,12 @@ class Partition:
         self.fresh = True
 
     def check_caught_up(self) -> None:
-        """Let decisions go on once `target` was read."""
+        """Allow decisions once `target` was read."""
         if not self.caught_up.is_set() and self.position >= self.target:
             self.caught_up.set()
 
     def restart(self, offset: int) -> None:
-        """Go on at `offset`: the log no longer holds what lies before it."""
+        """Continue at `offset`: the log no longer holds the records before it."""
         self.start = self.position = offset
         self.fresh = True
         for entry in self.entries.values():
@@ -269,8 +269,8 @@ class Partition:
         self.ended = {rid: each._replace(complete=offset) for rid, each in self.ended.items()}
 
     def forget(self, max_bytes: int) -> None:
-        """Forget the oldest entries that are not held, until the others fit into `max_bytes`, and
-        then drafts of those that are. What is asked for again is read back."""
+        """Drop the oldest entries that are not held until the others fit into `max_bytes`, then
+        drafts of held ones. A response that is needed again is read back."""
         while self.ended and self.size > max_bytes:
             oldest = self.ended.pop(next(iter(self.ended)))
             self.size -= oldest.size

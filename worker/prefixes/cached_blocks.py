@@ -29,7 +29,7 @@ class Stored(NamedTuple):
         hashes: their names.
         parent: the block before them; None: they begin the sequence.
         tokens: those of all of them.
-        scope: what the sequence has beside its tokens; only without `parent`.
+        scope: what identifies the sequence besides its tokens; only without `parent`.
     """
 
     hashes: Sequence[Hash]
@@ -39,13 +39,13 @@ class Stored(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """Blocks that are held no longer."""
+    """These blocks are no longer held."""
 
     hashes: Sequence[Hash]
 
 
 class Cleared(NamedTuple):
-    """No block is held any longer, or it is not known which."""
+    """No block is held, or it is unknown which ones are."""
 
 
 Event = Stored | Removed | Cleared
@@ -76,7 +76,7 @@ class CachedBlocks:
 
     Attributes:
         size: tokens of a block.
-        changes: how often something changed.
+        changes: number of changes.
         _keys: our key of each block by its hash, the one that was stored first at the front.
         _hashes: the hash of each block by its key.
     """
@@ -92,8 +92,8 @@ class CachedBlocks:
         return len(self._keys)
 
     def apply(self, event: Event) -> None:
-        """Account for one event. One that does not fit what is known is ignored: less is held
-        here then than there."""
+        """Apply one event. An event that does not fit is ignored: then this object knows fewer
+        blocks than the engine holds."""
         self.changes += 1
         if isinstance(event, Stored):
             self._store(event)

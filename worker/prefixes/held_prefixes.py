@@ -15,15 +15,15 @@ from typing import Any, Final
 from worker.prefixes.cached_blocks import CachedBlocks
 from worker.text import messages
 
-# All of them are looked at once a second: 20 ms at most.
+# All of them are scanned once a second: 20 ms at most.
 MAX_PROMPTS: Final = 1_000
 MAX_KEYS: Final = 100_000  # of blocks, of all prompts; 8 bytes each
-MAX_DIGESTS: Final = 8_192  # that are told
+MAX_DIGESTS: Final = 8_192  # in the table
 # Of one prompt: the first, which may be common to many, and the last ones.
 MAX_OF_PROMPT: Final = 16
-# For so long what was served is taken to be held, of an engine that does not say.
+# For this time a served prompt counts as held, if the engine does not report its cache.
 BELIEVED_S: Final = 10 * 60.0
-# What a chat template puts around a message, for estimates.
+# Tokens that a chat template adds to a message, for estimates.
 _AROUND: Final = 16
 
 
@@ -45,7 +45,7 @@ class _Prompt:
 
     Attributes:
         tokens: up to each digest, the longest last.
-        keys: of its blocks; empty where the engine does not say what it holds.
+        keys: of its blocks; empty where the engine does not report its cache.
         at: when it was served (monotonic seconds).
     """
 
@@ -55,18 +55,18 @@ class _Prompt:
 
 
 class HeldPrefixes:
-    """What was served, and how much of it is held.
+    """Served prompts, and how much of them is held.
 
     Attributes:
-        _prompts: by the longest digest, the one that was served last at the end. A prompt that
-            goes on with another one replaces it.
+        _prompts: by the longest digest, the latest at the end. A prompt that continues another
+            one replaces it.
         _keys: number of all their keys.
-        _changes: how often something was served.
-        _last: what the last table was made from, and the table.
+        _changes: number of served prompts.
+        _last: the versions of the last table's inputs, and the table.
     """
 
     def __init__(self, blocks: CachedBlocks | None = None) -> None:
-        """`blocks`: what the engine holds; None: it does not say."""
+        """`blocks`: what the engine holds; None if it does not report it."""
         self.blocks = blocks
         self._prompts: dict[str, _Prompt] = {}
         self._keys = 0
@@ -84,7 +84,7 @@ class HeldPrefixes:
         scope: Sequence[str],
         now: float,
     ) -> None:
-        """A prompt is given to the engine.
+        """The engine gets a prompt.
 
         Args:
             digests: the longest last.
@@ -110,7 +110,7 @@ class HeldPrefixes:
             self._drop(next(iter(self._prompts)))
 
     def table(self, now: float) -> dict[str, int]:
-        """Tokens that are held now, by digest; those that were served last first."""
+        """Tokens that are held now, by digest, the latest first."""
         if self.blocks is not None and self._last is not None:
             version, table = self._last
             if version == (self.blocks.changes, self._changes):
@@ -131,7 +131,7 @@ class HeldPrefixes:
         return counts
 
     def _held_tokens(self, prompt: _Prompt, now: float) -> int:
-        """How many tokens of it, from its beginning."""
+        """How many tokens of a prompt are held, from its beginning."""
         if self.blocks is None:
             return max(prompt.tokens.values()) if now - prompt.at < BELIEVED_S else 0
         return self.blocks.prefix_length(prompt.keys) * self.blocks.size

@@ -1,5 +1,5 @@
-"""Tells gateways, by way of Redis, which beginnings of conversations this worker's engine holds.
-Best effort: Redis may be away, and requests are placed without it then."""
+"""Publishes in Redis which beginnings of conversations this worker's engine holds, for gateways.
+Best effort: while Redis is away, requests are placed without it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tailrace.store.redis_store import StoreUnavailable
 from worker.prefixes.held_prefixes import HeldPrefixes
 
 PUBLISH_S: Final = 1.0
-MAX_AT_ONCE: Final = 1_000  # digests of one telling; the others follow with the next ones
-# What did not change is told again after this, before it expires in Redis.
+MAX_AT_ONCE: Final = 1_000  # digests of one write; the others follow later
+# Unchanged entries are written again after this time, before they expire in Redis.
 REFRESH_S: Final = PREFIX_TTL_S / 3
 
 
 class PrefixPublisher:
-    """Tells changes once a second.
+    """Publishes changes once a second.
 
     Attributes:
-        _told: tokens and when they were told, by digest (monotonic seconds).
+        _published: tokens, and when they were written (monotonic seconds), by digest.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PrefixPublisher:
         self._published: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish until cancelled."""
         while True:
             try:
                 await self.publish()
@@ -54,7 +54,7 @@ class PrefixPublisher:
             await asyncio.sleep(PUBLISH_S)
 
     async def publish(self) -> None:
-        """Tell once what changed; nothing if nothing did."""
+        """Publish the changes once; no call without changes."""
         now = self._monotonic()
         table = self._held.table(now)
         telemetry.HELD_PREFIXES.set(len(table))
@@ -72,7 +72,7 @@ class PrefixPublisher:
         try:
             await self._store.tell(self._pool, self._incarnation, changes)
         except StoreUnavailable:
-            # What Redis has of all this is not known: it may have been emptied, or have taken it.
+            # The state of Redis is unknown: it may have been emptied, or have the changes.
             self._published = dict.fromkeys((*self._published, *changes), (0, -math.inf))
             return
         for digest, tokens in changes.items():

@@ -4,7 +4,7 @@
   commit never passes unfinished work.
 - The commit's metadata is an offset of the token log. It lies at or below the first effective
   record of every request at or above `committable`, finished requests included. A successor that
-  folds from there cannot take a redelivered finished request for a new one.
+  folds from there cannot mistake a redelivered finished request for a new one.
 - A tracker belongs to one assignment and ends with it. aiokafka commits under the group's current
   generation, so a tracker that survived a revoke could move the offset back.
 """
@@ -26,7 +26,7 @@ class Commit(NamedTuple):
 
     @property
     def metadata(self) -> str:
-        """As it is stored beside the committed offset."""
+        """The text that is stored with the committed offset."""
         return str(self.token_offset)
 
 
@@ -43,7 +43,7 @@ class Tracker:
         _lowest: the smallest of them; None while it has to be looked for.
         _claims: request offset -> token-log offset of its first effective record, for requests at
             or above `committable`.
-        _committed: (committable, lowest claim or None) of the last acknowledged commit; None
+        _last_commit: (committable, lowest claim or None) of the last acknowledged commit; None
             before.
     """
 
@@ -64,7 +64,7 @@ class Tracker:
     def committable(self) -> int:
         """The lowest offset that may be unfinished; -1 while nothing was read or committed."""
         if self._in_flight:
-            # Asked at every poll, and thousands may be in flight.
+            # Read at every poll, and thousands may be in flight.
             if self._lowest is None:
                 self._lowest = min(self._in_flight)
             return self._lowest
@@ -89,13 +89,13 @@ class Tracker:
             self._claims[offset] = min(token_offset, self._claims.get(offset, token_offset))
 
     def finish(self, offset: int) -> None:
-        """Nothing is left to do for this request."""
+        """This request needs no more work."""
         self._in_flight.discard(offset)
         if offset == self._lowest:
             self._lowest = None
 
     def skip(self, offset: int) -> None:
-        """A record that is no request: read and finished at once."""
+        """A record that is not a request: read and finished at once."""
         self.begin(offset)
         self.finish(offset)
 

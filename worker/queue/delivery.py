@@ -15,15 +15,15 @@ class Delivery:
     Attributes:
         timestamp: broker time of the request record in ms, or a time shortly after it.
         size: bytes of the request record.
-        stolen: there is no such assignment: another worker has the partition, and commits (log rule
-            P10). The tracker is not valid.
-        handed_over: the worker that has the partition offered a response that had begun, because
-            its own model is another one.
+        stolen: another worker is assigned the partition and commits (log rule P10). The tracker is
+            not valid.
+        handed_over: the assigned worker offered a response that had begun, because its own model is
+            another one.
         continues: a gateway asked the pool to continue another model's text (log rule §25).
-        hedged: another worker has begun, and its first token is late (log rule §26).
+        hedged: another worker owns it, and its first token is late (log rule §26).
         request_ms: broker time of the request record in ms; 0 where a reroute does not say it.
         repeats: the response whose request has the same idempotency key and lies before this one
-            (log rule §10); empty: none is known.
+            (log rule §10); empty if none is known.
         tracker: offsets of the assignment under which the request was read.
     """
 

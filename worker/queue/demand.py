@@ -1,9 +1,8 @@
-"""What the requests of each principal make of what they ask for (pure).
+"""How many tokens requests of each principal use of those they may use (pure).
 
-A request says only what it may take. Charged with that, a principal would be behind all others
-while its answers run, and far before them when they end shorter than they might have; so the order
-of those that wait would change with every end. What its earlier requests made is nearer to what the
-next one will.
+A request states only its limit. A principal that is charged with the limit would be last while its
+answers run, and far ahead when they end early, so every end would change the order of the queue.
+What its earlier requests used predicts the next one better.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-# Seconds until what requests made of what they asked for counts e times less.
+# Seconds until a measurement counts e times less.
 PART_MEMORY_S: Final = 300.0
-# So many requests of a principal weigh as much as what is known of all others.
+# This many requests of a principal weigh as much as the average of all principals.
 FEW: Final = 30
-# What requests took more or less than they were charged with is chance up to so many standard
-# deviations of their sum.
+# A difference between use and charge counts as chance up to this many standard deviations of the
+# sum.
 CHANCE: Final = 2.0
-LEAST: Final = 1.0  # tokens; what counts less is forgotten
+LEAST: Final = 1.0  # tokens; an entry below it is dropped
 MAX_PRINCIPALS: Final = (
-    2_000  # principals; above it those are forgotten whose last request ended first
+    2_000  # principals; above it the one whose last request ended first is dropped
 )
 
 
@@ -30,10 +29,10 @@ class _Habit:
     """Of one principal, in tokens.
 
     Attributes:
-        asked, used: what requests that have ended asked for and took.
-        ended: number of those that have ended.
-        squares: sum of the squares of what each of them took.
-        owed: what they took more than they were charged with, as far as that may be chance.
+        cost, tokens: what ended requests were allowed to use, and what they used.
+        requests: number of ended requests.
+        squares: sum of the squares of the tokens of each request.
+        owed: use above the charge that still counts as chance.
     """
 
     cost: float = 0.0
@@ -44,7 +43,7 @@ class _Habit:
 
     @property
     def variance(self) -> float:
-        """Of what one of them took; 0 while none has ended."""
+        """Of the tokens of one request; 0 while none has ended."""
         mean = self.tokens / self.requests if self.requests else 0.0
         return max(0.0, self.squares / self.requests - mean**2) if self.requests else 0.0
 
@@ -55,7 +54,7 @@ class Demand:
 
     Attributes:
         _all: of all principals.
-        _of: of each that is remembered, the one whose request ended last at the end.
+        _by_principal: the principal whose request ended last is at the end.
     """
 
     _all: _Habit = field(default_factory=_Habit)
@@ -63,19 +62,18 @@ class Demand:
 
     @property
     def part(self) -> float:
-        """Of what requests asked for, that which they took; 1 while nothing is known."""
+        """The used part of what requests may use; 1 while nothing is known."""
         return self._all.tokens / self._all.cost if self._all.cost and self._all.tokens else 1.0
 
     def estimate(self, principal: str, cost: float) -> float:
-        """Tokens that a request will take that asks for so many. All of them while nothing is
-        known."""
+        """Tokens that a request with this cost will use; the whole cost while nothing is known."""
         prior_cost, prior_tokens = FEW * cost, FEW * cost * self.part
         if (habit := self._by_principal.get(principal)) is not None:
             prior_cost, prior_tokens = prior_cost + habit.cost, prior_tokens + habit.tokens
         return cost * min(1.0, prior_tokens / prior_cost) if prior_cost else cost
 
     def add(self, principal: str, cost: float, tokens: float) -> None:
-        """A request took so many of those that it asked for."""
+        """A request has ended: it used `tokens` of its `cost`."""
         own = self._by_principal.pop(principal, None) or _Habit()
         self._by_principal[principal] = own  # now the newest
         if len(self._by_principal) > MAX_PRINCIPALS:
@@ -87,12 +85,12 @@ class Demand:
             habit.squares += tokens**2
 
     def charge(self, principal: str, difference: float) -> float:
-        """What to charge now that a request took so much more than it was charged with (less, if
-        negative): what the principal owes beyond chance.
+        """What to charge now for a request that used `difference` tokens more than its charge (less
+        if negative): the part of the debt that exceeds chance.
 
-        Charged at once, each end would change the order of those that wait, and what they were told
-        of it would be wrong. In the long run nothing is lost: longer answers raise what is expected
-        of the next ones, and what is always more than expected is no chance.
+        If all of it were charged at once, each end would change the order of the queue and make
+        published waits wrong. In the long run nothing is lost: longer answers raise the estimate of
+        the next ones, and a constant excess soon exceeds chance.
         """
         habit = self._by_principal.get(principal)
         if habit is None:

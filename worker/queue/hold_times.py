@@ -1,9 +1,9 @@
-"""How long requests hold an engine slot, and when the slots in use come free (pure).
+"""How long requests hold an engine slot, and when used slots become free (pure).
 
-A mean says little of either. Where a few answers are much longer than the others, these hold
-half of the slots: a queue moves fast until they have begun, slowly while they run, and fast again
-when they end. So the lengths are counted, and from them and from how long each slot has been in use
-follows how many requests can start by when.
+A mean describes neither. Where a few answers are much longer than the others, they hold half of the
+slots: a queue moves fast until they have begun, slowly while they run, and fast again when they
+end. So the distribution of lengths is measured. With the age of each used slot it gives the number
+of requests that can start by a given time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 LEAST_S: Final = 0.01
 PER_DOUBLING: Final = 4
 BUCKETS: Final = 100  # the last one begins at four days
-FADED: Final = 0.01  # what counts less is forgotten
+FADED: Final = 0.01  # a smaller count is dropped
 
 
 class _Ends(NamedTuple):
-    """A part of all requests gives its slot back after `seconds`, in the middle; all of them before
-    `edge` seconds."""
+    """A part of all requests releases its slot after `seconds` on average, and before `edge`
+    seconds."""
 
     edge: float
     seconds: float
@@ -31,7 +31,7 @@ class HoldTimes:
     """Counts of how long slots were held, the newer the heavier.
 
     Attributes:
-        _counts: by bucket of length; each reaches 2^(1/4) times as far as the one before.
+        _counts: by bucket of length; each bucket is 2^(1/4) times as long as the one before.
         _seconds: the sum of its lengths.
     """
 
@@ -44,13 +44,13 @@ class HoldTimes:
         return any(self._counts)
 
     def add(self, seconds: float) -> None:
-        """A slot was held for so long."""
+        """A slot was held for this time."""
         bucket = _bucket(seconds)
         self._counts[bucket] += 1
         self._seconds[bucket] += max(seconds, LEAST_S)
 
     def fade(self, weight: float) -> None:
-        """Let what was counted so far weigh `kept` times what it did."""
+        """Multiply all counts by `weight`."""
         for bucket, count in enumerate(self._counts):
             if count:
                 factor = weight if count * weight > FADED else 0.0
@@ -60,14 +60,14 @@ class HoldTimes:
     def expected_starts(
         self, ages: Sequence[float], step_s: float, steps: int, paused_ages: Sequence[float] = ()
     ) -> list[float]:
-        """How many requests can start in 1, 2, … `steps` steps from now, if always some wait.
+        """How many requests can start in 1, 2, … `steps` steps while the queue is not empty.
 
-        The expectation, by the renewal equation: a slot that comes free is taken at once, and comes
-        free again after one more length.
+        The expectation, by the renewal equation: a free slot is used at once, and becomes free
+        again after one more length.
 
         Args:
             ages: for how many seconds each slot in use has been held.
-            stopped: for how many seconds each response held one that goes on later.
+            paused_ages: for how many seconds each paused response has held a slot.
         """
         ends, unknown = self._ends((*ages, *paused_ages))
         lengths = _lengths(ends, unknown, (*ages, *paused_ages))
@@ -87,24 +87,23 @@ class HoldTimes:
             count += sum(part * counts[step - lag] for lag, part in again.items() if lag <= step)
             counts.append(count / (1 - at_once))
         sums, before = list[float](), 0.0
-        for count in counts:  # half of what starts around a step is before it
+        for count in counts:  # half of the starts around a step come before it
             sums.append(before + count / 2)
             before += count
         return sums[1:]
 
     def mean(self, ages: Sequence[float]) -> float:
-        """For how many seconds a slot is held. `ages`: of all that have not ended."""
+        """Mean seconds that a slot is held. `ages`: of all requests that have not ended."""
         return sum(seconds * part for seconds, part in _lengths(*self._ends(ages), ages))
 
     def _ends(self, ages: Sequence[float]) -> tuple[list[_Ends], float]:
-        """Which parts of all requests end when, and the part of which that is not known.
+        """The ends of all requests as parts, and the part whose end is unknown.
 
-        By Kaplan and Meier (1958): those that have not ended tell that they were not shorter.
-        Without them, an answer that is longer than all before would be taken for a short one until
-        it ends.
+        By Kaplan and Meier (1958): a request that has not ended shows that it is not shorter.
+        Without these, an answer that is longer than all before would count as short until it ends.
 
         Args:
-            ages: of all that have not ended.
+            ages: of all requests that have not ended.
         """
         ends, unknown = list[_Ends](), 1.0
         longer = sum(self._counts)
@@ -121,14 +120,14 @@ class HoldTimes:
 def _lengths(
     ends: Sequence[_Ends], unknown: float, ages: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """For how many seconds slots are held, with probabilities."""
-    # Of a longer one than any that ended, nothing is known but that it was as long as it is.
+    """The seconds that slots are held, with probabilities."""
+    # An unfinished request may be longer than all that ended: assume twice its age.
     oldest = max((*ages, ends[-1].edge if ends else 0.0), default=0.0)
     return [*((each.seconds, each.part) for each in ends), (2 * max(oldest, LEAST_S), unknown)]
 
 
 def _remaining(age: float, ends: Sequence[_Ends], unknown: float) -> Iterator[tuple[float, float]]:
-    """For how many more seconds a slot is held that has been in use for `age` seconds, with
+    """The remaining seconds of a slot that has been in use for `age` seconds, with
     probabilities."""
     later = [each for each in ends if each.edge > age]
     total = sum(each.part for each in later) + unknown

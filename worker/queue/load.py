@@ -1,5 +1,5 @@
-"""What a worker has to do, and how long requests would wait at it: measured, and written as members
-of its heartbeat (`tailrace.store.workers`)."""
+"""A worker's load and the waits of new requests, as members of its heartbeat
+(`tailrace.store.workers`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker.queue.read_ahead import Overflow
 from worker.queue.slots import STARTED, Slots
 from worker.queue.workload import Totals, Workload
 
-# Of the time, for how long requests would wait: with 2,000 principals it takes long.
+# Part of the time that may be spent on computing waits: with 2,000 principals it takes long.
 MOST_TIME: Final = 0.05
 
 _AT_ONCE: Final = 0.0, 0.0
@@ -25,9 +25,9 @@ class Load:
     """Of one worker.
 
     Attributes:
-        _waited: requests waited for a slot at the last measurement.
-        _waits: how long new requests would wait, as it was last computed.
-        _due: when it is computed again (`clock`).
+        _had_queue: requests waited for a slot at the last measurement.
+        _waits: the waits of new requests, as last computed.
+        _next_at: when they are computed again (`clock`).
     """
 
     def __init__(self, work: Workload, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +39,7 @@ class Load:
         self._next_at = 0.0
 
     def measure(self, slots: Slots, tokens: int, seconds: float) -> None:
-        """Account for the seconds since the last call. `made`: tokens since the worker's start."""
+        """Account for the seconds since the last call. `tokens`: since the worker's start."""
         totals = Totals(tokens, *slots.request_totals)
         has_queue = slots.queued > 0
         self._work.measure(
@@ -55,12 +55,12 @@ class Load:
         self._had_queue = has_queue
 
     def report(self, slots: Slots | None, overflows: Sequence[Overflow]) -> dict[str, Any]:
-        """The work that lies ahead, in tokens that the engine will make, and how long new requests
-        would wait.
+        """The queued and running work in tokens that the engine will generate, and the waits of new
+        requests.
 
         Args:
             slots: None until the engine is ready.
-            unserved: what was not taken, by class.
+            overflows: by class.
         """
         work, running, waiting = self._work, 0.0, [0.0] * len(topics.CLASSES)
         pausable = 0, 0.0
@@ -84,8 +84,8 @@ class Load:
     def _waits_report(
         self, slots: Slots | None, waiting: Sequence[float], overflows: Sequence[Overflow]
     ) -> dict[str, list[str] | list[float]]:
-        """How long new requests would wait: of each class, of known principals and of others.
-        Nothing while it is not known."""
+        """The waits of new requests, by class, of known principals and of others. Empty while they
+        are not known."""
         if slots is not None:
             self._work.update_forecast(sum(waiting), slots.ages, slots.paused_ages)
         if slots is None or not any(waiting):

@@ -1,4 +1,4 @@
-"""Which waiting requests a worker offers to idle workers, and which of these an idle worker takes
+"""Which waiting requests a worker offers to idle workers, and which offers an idle worker accepts
 (pure; docs/design/turns.md, Stealing)."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         rank: of its priority class.
         offset: in the request topic of its class.
         flow: number of its principal within the offer.
-        wait_s: until it would start, by estimate.
-        tokens: that it will take, by estimate.
+        wait_s: estimated time until it starts.
+        tokens: estimated tokens.
     """
 
     rank: Annotated[int, msgspec.Meta(ge=0, le=9)]
@@ -53,8 +53,8 @@ class Offer(msgspec.Struct, frozen=True):
     """What one worker offers.
 
     Attributes:
-        like: digest of what the worker serves; only an equal worker takes from it.
-        length: tokens of its model's context; a worker with a shorter one takes nothing from it.
+        like: digest of what the worker serves; only an equal worker accepts its offers.
+        length: tokens of its model's context; a worker with a shorter one accepts nothing.
         pace: tokens per second of one response there; 0 where it was not measured.
     """
 
@@ -79,9 +79,9 @@ class Speed:
     """What a worker has measured of itself (`worker.queue.workload`).
 
     Attributes:
-        part: of what a request asks for, the part that is made.
-        each: tokens that one request makes.
-        starts: when what waits begins; None before any waited.
+        part: the used part of what a request may use.
+        each: tokens that one request generates.
+        forecast: when queued requests start; None before any waited.
     """
 
     part: float
@@ -89,8 +89,8 @@ class Speed:
     forecast: StartForecast | None
 
     def wait_s(self, cost_before: float) -> float:
-        """Until a request starts that waits behind others that ask for `ahead` tokens. 0 while
-        nothing was measured."""
+        """Time until a request starts that is queued after others with `cost_before` tokens. 0
+        while nothing was measured."""
         if self.forecast is None:
             return 0.0
         if not self.forecast.rate:
@@ -103,12 +103,12 @@ def select_offers(
 ) -> list[Place]:
     """Places of the requests that will wait for longer than `after_s`, at most MAX_OFFERED.
 
-    Lower ranks come first. Within a rank principals take turns, and of each one those come first
-    that would start last. When a request starts is estimated as if principals had equal shares.
+    Lower ranks come first. Within a rank principals alternate, and each principal's last requests
+    come first. Starts are estimated as if principals had equal shares.
 
     Args:
         waiting: the requests of each principal in their order.
-        before: what is ahead of all of them, in tokens that were asked for.
+        before: cost of what is queued before all of them, in tokens.
     """
     flows = {name: n for n, name in enumerate(dict.fromkeys(each.principal for each in waiting))}
     places: list[Place] = []
@@ -132,10 +132,10 @@ def select_offers(
 
 
 class _Turn:
-    """What is ahead of a request of one rank, in tokens that were asked for.
+    """The cost of what is queued before a request of one rank, in tokens.
 
     Attributes:
-        behind: what is ahead of the next rank.
+        behind: cost before the next rank.
     """
 
     def __init__(self, costs: Sequence[Sequence[float]], before: float) -> None:
@@ -145,8 +145,8 @@ class _Turn:
         self.behind = before + self._sums[-1]
 
     def cost_before(self, own: float, cost: float, total: float) -> float:
-        """Of a request that costs `cost`, behind `own` of its principal, which has `total`."""
-        until = own + cost / 2  # principals that have as much go first half of the time
+        """Of a request with this cost, after `own` tokens of its principal, which has `total`."""
+        until = own + cost / 2  # half of the principals with as much go first
         less = bisect.bisect_left(self._totals, until)
         everyone = self._sums[less] + until * (len(self._totals) - less)
         return self._before + own + everyone - min(total, until)
@@ -179,13 +179,13 @@ def select_places(
     recent: Collection[At],
     below: Callable[[int], int],
 ) -> list[Place]:
-    """At most `free` of the offered places, those of lower ranks first, principals in turn.
+    """At most `free` of the offered places: lower ranks first, principals alternate.
 
     Args:
         offers: by worker, without the own one.
         like, length, pace: of this worker (see `Offer`).
-        tried: places that were taken before.
-        below: a random number below its argument.
+        recent: places that were accepted a moment ago.
+        below: gives a random number below its argument.
     """
     flows: dict[tuple[int, str, int], list[Place]] = defaultdict(list)
     for name, offer in offers.items():
@@ -205,7 +205,7 @@ def select_places(
 
 
 def _pays(place: Place, there: float, here: float) -> bool:
-    """Whether it does not end later here than there. True while either pace is unknown."""
+    """Whether it ends here no later than there. True while either pace is unknown."""
     if not there or not here:
         return True
     return place.tokens / here <= place.wait_s + place.tokens / there

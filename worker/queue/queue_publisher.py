@@ -1,5 +1,5 @@
-"""Tells, by way of Redis, where the requests stand that wait in this worker. Best effort: Redis may
-be away, and clients are then told nothing."""
+"""Publishes the queue positions of this worker's requests in Redis. Best effort: while Redis is
+away, clients see no position."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PUBLISH_S: Final = 1.0
 
 
 class QueuePublisher:
-    """Tells once a second, while requests wait.
+    """Publishes once a second while requests wait.
 
     Attributes:
-        _told: ids of which Redis may know the place.
+        _ids_in_redis: ids whose position Redis may have.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class QueuePublisher:
         set_aside: SetAside,
         overflow: Callable[[int], Overflow],
     ) -> None:
-        """`unserved` gives the requests of a class that were not taken."""
+        """`overflow` gives the requests of a class that are not in memory."""
         self._queues = queues
         self._pool = pool
         self._models = tuple(models)
@@ -47,13 +47,13 @@ class QueuePublisher:
         self._ids_in_redis: set[str] = set()
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish until cancelled."""
         while True:
             await self.publish()
             await asyncio.sleep(PUBLISH_S)
 
     async def publish(self) -> None:
-        """Tell once; nothing if nothing waits and nothing was told."""
+        """Publish once; no call if nothing waits and nothing was published."""
         entries: dict[str, Place] = {}
         if self._slots.queued:
             overflows = [self._overflow(rank) for rank in range(len(topics.CLASSES))]

@@ -1,9 +1,9 @@
-"""How far a worker reads ahead of its engine, so that one principal hides no other (pure).
+"""How far a worker reads ahead of its engine, so that no principal hides another (pure).
 
-Requests lie in a partition in the order in which they were sent. A worker that took only what its
-engine can run would never see what lies behind one principal's flood. So it reads on, and keeps of
-each principal (and class) only as much as the engine could run. What is more than that is *set
-aside*: only its offset is remembered, and it is read again when its principal has room.
+Requests lie in a partition in the order in which they were sent. A worker that read only what its
+engine can run would never see the requests after one principal's flood. So it reads further, and
+holds of each principal (and class) only as many requests as the engine could run. Further requests
+are *set aside*: only their offsets are held, and they are read again when their principal has room.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 from tailrace.protocol import topics
 from worker.queue.commit_tracker import Tracker
 
-# Record bytes that are kept in memory: of one principal and class, and in all.
+# Record bytes in memory: of one principal and class, and in total.
 FLOW_BYTES: Final = 8 << 20
 ALL_BYTES: Final = 32 << 20
-# Requests kept in memory, in all; batch requests up to a half of it, and of the bytes.
+# Requests in memory, in total; batch requests may use half of it, and half of the bytes.
 MAX_IN_MEMORY: Final = 2_000
-# Offsets set aside, in all (250 bytes each); above it nothing more is read, and batch requests no
-# more above the second one, so that interactive ones behind them are seen.
+# Offsets set aside, in total (250 bytes each). Above the first limit reading stops. Above the
+# second one batch requests are not read, so that interactive ones are seen.
 MAX_ASIDE: Final = 20_000
 MAX_BATCH_ASIDE: Final = 10_000
 # Offsets that one read covers when requests are read again.
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class Footprint(NamedTuple):
-    """A request that is in memory and has, or will want, an engine slot."""
+    """A request in memory that has or will want an engine slot."""
 
     key: Key
     size: int
@@ -46,8 +46,8 @@ class Footprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A request of which only id and place are known, what it asks for in tokens, and under which
-    assignment it was read."""
+    """A request that was set aside: its id, where it lies, its cost in tokens, and the assignment
+    under which it was read."""
 
     rid: str
     partition: int
@@ -58,8 +58,8 @@ class Aside:
 
 
 class Overflow(NamedTuple):
-    """Requests of one topic that were not taken. `aside`: what those that were set aside ask for,
-    in tokens, by principal; `unread`: number of those that were not even read."""
+    """Requests of one topic that are not in memory. `aside`: cost of those that were set aside, in
+    tokens, by principal; `unread`: number of those that were not read."""
 
     aside: Mapping[str, float]
     unread: int
@@ -83,14 +83,14 @@ class Room:
 
     @classmethod
     def after(cls, each: int, footprints: Iterable[Footprint]) -> Room:
-        """What `kept` leaves."""
+        """The room that remains with these requests in memory."""
         room = cls(each)
         for one in footprints:
             room.add(one.key, one.size)
         return room
 
     def admits(self, key: Key, size: int) -> bool:
-        """Whether one more request may be kept. The first one of a principal always may."""
+        """Whether one more request fits. The first one of a principal always does."""
         count, part = self.counts[key], 0.5 if topics.class_of(key.topic) == "batch" else 1.0
         return count == 0 or (
             count < self.each
@@ -100,7 +100,7 @@ class Room:
         )
 
     def add(self, key: Key, size: int) -> None:
-        """One more is kept."""
+        """One more is in memory."""
         self.counts[key] += 1
         self.sizes[key] += size
         self.total += 1
@@ -116,7 +116,7 @@ class Reread(NamedTuple):
 
 
 class SetAside:
-    """What was read and not kept, by principal and class, oldest first."""
+    """Requests that were set aside, by principal and class, oldest first."""
 
     def __init__(self) -> None:
         self._places: dict[Key, collections.deque[Aside]] = {}
@@ -126,16 +126,16 @@ class SetAside:
         return self._length
 
     def __contains__(self, key: Key) -> bool:
-        """Whether something of the key waits here; then its later requests do, too."""
+        """Whether requests of the key are here; then its later ones are set aside too."""
         return key in self._places
 
     def add(self, key: Key, place: Aside) -> None:
-        """Behind the others of its key."""
+        """Append after the others of its key."""
         self._places.setdefault(key, collections.deque()).append(place)
         self._length += 1
 
     def costs(self, topic: str) -> dict[str, float]:
-        """What the requests of a topic ask for, in tokens, by principal."""
+        """Cost of the requests of a topic, in tokens, by principal."""
         return {
             key.principal: sum(place.cost for place in places)
             for key, places in self._places.items()
@@ -143,7 +143,7 @@ class SetAside:
         }
 
     def waiting(self, topic: str) -> dict[str, Iterator[tuple[str, float]]]:
-        """Ids of the requests of a topic and what they ask for, by principal, oldest first."""
+        """Ids and costs of the requests of a topic, by principal, oldest first."""
         return {
             key.principal: ((place.rid, place.cost) for place in places)
             for key, places in self._places.items()
@@ -151,7 +151,7 @@ class SetAside:
         }
 
     def drop_revoked(self) -> None:
-        """Forget what belongs to assignments that ended: the present owner reads it."""
+        """Drop requests of assignments that have ended: the present owner reads them."""
         for key, places in list(self._places.items()):
             valid = collections.deque(each for each in places if each.tracker.valid)
             self._length -= len(places) - len(valid)
@@ -161,8 +161,8 @@ class SetAside:
                 del self._places[key]
 
     def next_reread(self, room: Room) -> Reread | None:
-        """What to read again now, of the principal that has the fewest in memory; None while none
-        has room for a quarter of what it may have. It moves from here into `room`."""
+        """The requests to read again now, of the principal with the fewest in memory. None while no
+        principal has a quarter of its room free. They move from here into `room`."""
         few = room.each - room.each // 4
         roomy = [
             key
@@ -188,7 +188,7 @@ class SetAside:
         return Reread(key, first.partition, requests)
 
     def put_back(self, key: Key, requests: Sequence[Aside]) -> None:
-        """They could not be read or kept: in front of the others of their key."""
+        """They could not be read: insert before the others of their key."""
         if requests:
             self._places.setdefault(key, collections.deque()).extendleft(reversed(requests))
             self._length += len(requests)

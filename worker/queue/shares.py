@@ -1,7 +1,7 @@
 """Which part of a worker's slots each principal may have while others wait (pure).
 
-The same as in `tailrace.fair_queue`: tenants have equal parts by their weights, and the principals
-of a tenant equal parts of that. Counted are those that hold a slot or wait for one.
+As in `tailrace.fair_queue`: tenants have parts by their weights, and the principals of a tenant
+have equal parts of its part. Only those count that hold a slot or wait for one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Shares:
 
     @property
     def several(self) -> bool:
-        """Whether there are several principals."""
+        """Whether there is more than one principal."""
         return len(self._requests) > 1 or any(len(each) > 1 for each in self._requests.values())
 
     def add(self, flow: Flow) -> None:
@@ -43,7 +43,7 @@ class Shares:
         self._requests[flow.tenant][flow.principal] += 1
 
     def remove(self, flow: Flow) -> None:
-        """A request has given its slot back, or waits no longer."""
+        """A request has released its slot, or waits no longer."""
         principals = self._requests[flow.tenant]
         principals[flow.principal] -= 1
         if not principals[flow.principal]:
@@ -53,8 +53,8 @@ class Shares:
             self._weights -= self._weight(flow.tenant)
 
     def slots_for(self, flow: Flow, slots: int, new: int = 0) -> int:
-        """How many of the slots a principal that was added may have, rounded up: so nobody gives
-        back what another one could not keep either. `new`: as many tenants more, of weight 1."""
+        """Slots that a principal may have, rounded up, so that no principal loses a slot that the
+        next one would lose too. `new`: further tenants of weight 1 to count."""
         part = self._weight(flow.tenant) / (self._weights + new)
         part /= len(self._requests[flow.tenant])
         return max(1, math.ceil(slots * part - _ROUNDING))

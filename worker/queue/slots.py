@@ -1,16 +1,16 @@
 """Which response may use the engine next.
 
-At most `capacity` responses run at once. Responses that had begun elsewhere go before all others,
+At most `capacity` responses run at once. Responses that began elsewhere go before all others,
 interactive requests before batch requests, and requests of one class in the order of
-`tailrace.fair_queue`: by what each principal was given, counted in tokens. While another principal
-waits, one principal has at most its share of the slots (`worker.queue.shares`): principals with
-less go first. While batch requests wait, they get at least their share of all tokens, so that
-interactive requests cannot starve them.
+`tailrace.fair_queue`: by the tokens of each principal. While another principal waits, one principal
+has at most its share of the slots (`worker.queue.shares`): principals with less go first. While
+batch requests wait, they get at least their share of all tokens, so that interactive requests
+cannot starve them.
 
-A response that runs can be pausable: its holder is asked to give the slot back and to queue again.
-A batch response makes way for an interactive request, and a response of a principal with more than
-its share for a request, of its class or a better one, of a principal with less. Not asked is one
-that got its slot before interactive requests, as a part of the share of batch requests.
+A running response can be pausable: it is preempted, releases its slot and queues again. A batch
+response is preempted for an interactive request. A response of a principal with more than its share
+is preempted for a request of a principal with less, of the same or a better class. A batch response
+that got its slot as a part of the share of batch requests is not preempted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from worker.queue.demand import Demand
 from worker.queue.shares import Shares
 
 MAX_HOLDS: Final = 10_000
-# A response keeps a slot for so long before it makes way for another principal: each time it costs
-# a claim and what the engine's cache has lost of its prompt. Longest-running ones go first, so only
-# those that wait while all answers of others are new wait for it.
+# A response holds a slot for this time before it is preempted for another principal: each
+# preemption costs a claim, and a part of its prompt may have left the engine's cache. The
+# longest-running ones are preempted first, so requests rarely wait for this time.
 MIN_RUN_S: Final = 1.0
 
 STARTED: Final = -1
-"""Rank of a response that another owner had begun: its reader waits in the middle of the text."""
+"""Rank of a response that another owner began: its reader waits in the middle of the text."""
 BATCH: Final = topics.CLASSES.index("batch")
 
 
@@ -45,16 +45,16 @@ class Turn(asyncio.Future[None]):
     Attributes:
         rank: class of the request, 0 first.
         flow: whose request it is.
-        cost: tokens that it may take.
-        charge: tokens that it is expected to take, by which turns are decided
+        cost: tokens that it may use.
+        charge: tokens that it is expected to use, by which the order is decided
             (`worker.queue.demand`).
         rid: id of the response.
         batch: its request is of the class batch, whatever its rank.
-        pausable: its holder can give the slot back before the response has ended.
-        make_way: asks the holder to give the slot back soon; None while it cannot, and once it was
-            asked.
-        shared: it got its slot before requests of a better class that waited.
-        again: its response had a slot before, and made way.
+        pausable: its holder can release the slot before the response has ended.
+        preempt: makes the holder release the slot soon; None while it cannot, and once it was
+            called.
+        shared: it got its slot before waiting requests of a better class.
+        again: its response had a slot before and was preempted.
         since: when it got its slot (monotonic seconds).
     """
 
@@ -84,7 +84,7 @@ class Turn(asyncio.Future[None]):
 
 
 class _Parts(NamedTuple):
-    """How long a response held slots, in seconds, and how many tokens it took in that time."""
+    """How long a response held slots, in seconds, and the tokens it used in that time."""
 
     seconds: float
     tokens: float
@@ -95,29 +95,29 @@ class Slots:
 
     Attributes:
         capacity: number of slots.
-        bound: slots that may be in use now. Those in use above it are not taken away.
+        bound: slots that may be in use now. Slots in use above it are not revoked.
         running: slots in use.
-        running_asked: what their requests asked for.
-        ended, ended_asked: requests that used a slot and do not go on, and what they asked for.
-        holds: for how many seconds slots were held that were given back, the last KEPT_HOLDS of
-            them; `Heartbeat.measure` takes them away.
+        running_cost: the cost of their requests.
+        ended, ended_cost: requests that used a slot and have ended, and their cost.
+        holds: for how many seconds released slots were held, the last MAX_HOLDS; `Load.measure`
+            clears them.
         batch_share: part of all tokens that batch requests get at least while they wait.
-        demand: what requests are expected to take.
-        _share: slots that one principal may have at most while another one waits.
-        _shares: what each of those that hold a slot or wait may have of them.
-        _limit: slots that one principal may ever have.
-        _batch_credit: tokens that waiting batch requests may take for that before others; below 0
-            after a request that took more. 0 while none waits.
-        _held: slots in use by principal.
+        demand: how many tokens requests are expected to use.
+        _share: most slots of one principal while another one waits.
+        _shares: the slots that each principal may have that holds one or waits.
+        _limit: most slots of one principal at any time.
+        _batch_credit: tokens that waiting batch requests may use before others, for their share;
+            below 0 after a request that used more. 0 while none waits.
+        _in_use: slots in use by principal.
         _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first; interactive
             ones and batch ones.
-        _asked: those of them that were asked to make way.
-        _look: when it is looked again whom to ask; None unless one had run for too short a time.
-        _paused: the parts so far of responses that made way, by id, the last KEPT_HOLDS.
-        _stopped: turns that wait of those responses.
-        _waiting: turns that wait, by rank, by their charges.
-        _waiting_asked: what they ask for, by rank.
+        _preempting: those of them that were told to release their slots.
+        _timer: next scan for responses to preempt; None unless one had run for too short a time.
+        _past_parts: former holds of paused responses, by id, the last MAX_HOLDS.
+        _paused_turns: waiting turns of paused responses.
+        _waiting: waiting turns, by rank, by their charges.
+        _waiting_costs: their costs, by rank.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class Slots:
 
     @property
     def request_totals(self) -> tuple[float, float]:
-        """How many requests have begun here, and what they asked for. One that has not ended counts
-        by half, because on average it is half done."""
+        """How many requests have started here, and their cost. One that has not ended counts half,
+        because on average it is half done."""
         paused_cost = sum(turn.cost for turn in self._paused_turns)
         return (
             self.ended + (self.running + len(self._paused_turns)) / 2,
@@ -173,29 +173,29 @@ class Slots:
 
     @property
     def ages(self) -> list[float]:
-        """For how many seconds each response that has a slot has had one."""
+        """For how many seconds each running response has held a slot."""
         return [self._parts(turn).seconds for turn in self._running]
 
     @property
     def paused_ages(self) -> list[float]:
-        """For how many seconds each response had a slot that made way and waits."""
+        """For how many seconds each waiting paused response has held a slot."""
         return [self._before(turn).seconds for turn in self._paused_turns]
 
     def waiting_cost(self, rank: int) -> float:
-        """What the waiting requests of a rank ask for, in tokens."""
+        """The cost of the waiting requests of a rank, in tokens."""
         return self._waiting_costs[rank] if self._waiting.get(rank) else 0.0
 
     def waiting_charge(self, rank: int) -> float:
-        """What the waiting requests of a rank are expected to take, in tokens."""
+        """The charges of the waiting requests of a rank, in tokens."""
         return self._waiting[rank].cost if rank in self._waiting else 0.0
 
     def charge_ratio(self, rank: int, aside: Mapping[str, float], part: float) -> float:
-        """What the waiting requests of a rank will make, over what they are charged with: charges
-        have prompts in them. Where none waits, that of all requests.
+        """Tokens that the waiting requests of a rank will generate, divided by their charges, which
+        include prompts. Where none waits, the ratio of all requests.
 
         Args:
-            aside: what those ask for that wait elsewhere, by principal.
-            part: of what all of them ask for, that which they will make.
+            aside: the cost of requests that wait elsewhere, by principal.
+            part: the part of their cost that requests generate.
         """
         charges = sum(self.demand.estimate(name, cost) for name, cost in aside.items())
         charges += self.waiting_charge(rank)
@@ -207,12 +207,12 @@ class Slots:
     def work_before(
         self, rank: int, aside: Mapping[str, float], part: float, most: int, asks: float
     ) -> tuple[float, dict[str, float]]:
-        """What goes before a new request of a rank, in tokens that will be made: before one of a
-        new tenant, and by name of the busiest `most` principals. `asks`: `times` of
+        """The work before a new request of a rank, in tokens that will be generated: before one of
+        a new tenant, and by name of the busiest `most` principals. `asks`: as of
         `FairQueue.ahead`.
 
         Args:
-            aside, part: as of `times`.
+            aside, part: as of `charge_ratio`.
         """
         ratio = self.charge_ratio(rank, aside, part)
         charges = {name: self.demand.estimate(name, tokens) for name, tokens in aside.items()}
@@ -226,14 +226,14 @@ class Slots:
 
     @property
     def preemptible(self) -> tuple[int, float]:
-        """How many responses that run would make way for requests of a better class, now or soon,
-        and what they asked for."""
+        """How many running responses can be preempted for requests of a better class, now or soon,
+        and their cost."""
         turns = [turn for turn in self._pausable[True] if not turn.shared]
         return len(turns), sum(turn.cost for turn in turns)
 
     @property
     def newcomer_slots(self) -> int:
-        """How many slots a new principal would be given by those with more than their shares."""
+        """Slots that principals above their shares would release for a new principal."""
         pausable = itertools.chain(*self._pausable)
         turns = Counter(turn.flow for turn in pausable if not turn.shared)
         return sum(
@@ -244,13 +244,12 @@ class Slots:
     def order(
         self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
     ) -> Iterator[tuple[str, Flow, float, int]]:
-        """Ids, flows, charges and ranks of the requests that wait, in the order in which they get
-        their slots if nothing else comes. The share of the slots that one principal may have is
-        not looked at.
+        """Ids, flows, charges and ranks of the waiting requests, in the order in which they get
+        their slots without further arrivals. The limit of slots of one principal is ignored.
 
         Args:
-            behind: gives the requests of a rank that wait elsewhere, behind those of the same
-                principal, and what they ask for.
+            behind: gives the requests of a rank that wait elsewhere, after those of the same
+                principal, and their costs.
         """
         ranks = {
             rank: self._waiting[rank].order(_identify, self._charges(behind(rank)))
@@ -293,13 +292,13 @@ class Slots:
         pausable: bool = False,
         again: bool = False,
     ) -> Turn:
-        """Queue for a slot, behind the others of the flow and rank or `first` of them. The turn is
+        """Queue for a slot, after the others of the flow and rank or `first` of them. The turn is
         done when the slot is granted; then `release` the slot. `withdraw` the turn to give up.
 
         Args:
             batch: the request is of the class batch; implied by that rank.
-            pausable: `may_make_way` will be called.
-            again: the response had a slot before, and made way.
+            pausable: `allow_preemption` will be called.
+            again: the response had a slot before and was preempted.
         """
         batch = batch or rank == BATCH
         turn = Turn(rank, flow, cost, rid, batch=batch, pausable=pausable, again=again)
@@ -314,8 +313,8 @@ class Slots:
         return turn
 
     def allow_preemption(self, turn: Turn, preempt: Callable[[], None]) -> None:
-        """The holder of a slot can give it back from now on. `make_way` is called at most once,
-        perhaps at once, and only for pausable responses."""
+        """The holder of a slot can release it from now on. `preempt` is called at most once,
+        possibly at once, and only for pausable responses."""
         if turn in self._pausable[turn.batch] and turn not in self._preempting:
             turn.preempt = preempt
             self._preempt()
@@ -326,11 +325,11 @@ class Slots:
         self._admit()
 
     def release(self, turn: Turn, tokens: float | None = None, *, paused: bool = False) -> None:
-        """Give the slot of a turn back.
+        """Release the slot of a turn.
 
         Args:
-            used: tokens that it took, where that is known.
-            paused: its response will go on later.
+            tokens: that it used, where that is known.
+            paused: its response will continue later.
         """
         self.running -= 1
         self._running.discard(turn)
@@ -351,7 +350,7 @@ class Slots:
         self._preempt()
 
     def _note_parts(self, turn: Turn, tokens: float, *, paused: bool) -> None:
-        """A response that used so much gives its slot back. All its parts count as one."""
+        """A response releases its slot after these tokens. All its parts count as one."""
         parts = self._parts(turn, tokens)
         self._past_parts.pop(turn.rid, None)
         if not paused:
@@ -365,7 +364,7 @@ class Slots:
             del self._past_parts[next(iter(self._past_parts))]
 
     def _parts(self, turn: Turn, tokens: float = 0.0) -> _Parts:
-        """With the part that has its slot now, of which so much is used."""
+        """With the part that holds its slot now and used these tokens."""
         before = self._before(turn)
         return _Parts(before.seconds + self._monotonic() - turn.since, before.tokens + tokens)
 
@@ -373,7 +372,7 @@ class Slots:
         return self._past_parts.get(turn.rid, _Parts(0.0, 0.0))
 
     def withdraw(self, turn: Turn) -> None:
-        """Give up waiting; a slot that was granted already is given back."""
+        """Give up waiting; a slot that was granted already is released."""
         if self._queue(turn.rank).remove(turn.flow, turn):
             self._paused_turns.discard(turn)
             self._waiting_costs[turn.rank] -= turn.cost
@@ -402,10 +401,10 @@ class Slots:
             turn.set_result(None)
 
     def _preempt(self) -> None:
-        """Ask responses to make way: batch ones for requests of a better class, as many as wait,
-        and those of principals with more than their share for principals with less."""
+        """Preempt responses: batch ones for waiting requests of a better class, and those of
+        principals above their share for principals below it."""
         if self.running != min(self.capacity, self.bound):
-            return  # a slot is free, or none comes free when one of them makes way
+            return  # a slot is free, or a release would free none
         limit = self._below(self._limit)
         better = sum(
             queue.count(None if rank == STARTED else limit)
@@ -422,7 +421,7 @@ class Slots:
     def _preempt_up_to(
         self, most: int, turns: Collection[Turn], which: Callable[[Turn], bool]
     ) -> None:
-        """Ask until `most` slots are coming free. The oldest first: a long answer will hold its
+        """Preempt until `most` slots become free, the oldest first: a long answer will hold its
         slot for longest."""
         for turn in list(turns) if len(self._preempting) < most else ():
             if turn.preempt is not None and not turn.shared and which(turn):
@@ -433,7 +432,7 @@ class Slots:
                     return
 
     def _over_share(self) -> dict[Flow, int]:
-        """How many slots each principal has above its share, without those it was asked for."""
+        """Slots of each principal above its share, without those that are being released."""
         preempting = Counter(turn.flow for turn in self._preempting)
         return {
             flow: more
@@ -442,8 +441,7 @@ class Slots:
         }
 
     def _shortfall(self, *ranks: int) -> int:
-        """How many requests of these ranks wait of principals with less than their share, up to
-        that."""
+        """Waiting requests of these ranks of principals below their share, at most up to it."""
         waiting = Counter[Flow]()
         for rank in ranks:
             waiting.update(self._queue(rank).flows())
@@ -453,7 +451,7 @@ class Slots:
         )
 
     def _may_preempt(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
-        """Whether a turn is one that its principal gives back; counts it in `over`."""
+        """Tells whether a turn may be preempted for its principal's excess; counts it in `over`."""
         now = self._monotonic()
 
         def gives(turn: Turn) -> bool:
@@ -481,7 +479,7 @@ class Slots:
         return min(self._share, self._shares.slots_for(flow, slots, new))
 
     def _next(self) -> Turn | None:
-        """Whose turn it is: in each class first among those below their share, then among all."""
+        """The next turn: in each class first among those below their share, then among all."""
         for rank, eligible in self._lines():
             entry = self._waiting[rank].pop(eligible) if rank in self._waiting else None
             if entry is not None:
@@ -490,8 +488,8 @@ class Slots:
         return None
 
     def _lines(self) -> Iterator[tuple[int, Callable[[Flow], bool] | None]]:
-        """The ranks, and which of their flows, in the order in which they are served now. What had
-        begun goes before a class, but for those of the class that have less than their share."""
+        """The ranks, and which of their flows, in the order in which they are served now. Responses
+        that began elsewhere go before a class, except before its flows below their share."""
         ranks = [rank for rank in self._ranks() if rank != STARTED] or [STARTED]
         for most in dict.fromkeys((self._share, self._limit)):
             for rank in ranks:
@@ -502,7 +500,7 @@ class Slots:
                 yield rank, None if rank == STARTED else self._below(most)
 
     def _below_share(self, flow: Flow) -> bool:
-        """Whether a principal has less than its share."""
+        """Whether a principal is below its share."""
         in_use = self._in_use.get(flow, 0)
         return not in_use or in_use < self._share_of(flow)  # the share is one slot at least
 
@@ -516,7 +514,7 @@ class Slots:
         return ranks
 
     def _account(self, turn: Turn) -> None:
-        """A slot was granted: batch requests that wait get their part of what others take."""
+        """A slot was granted: waiting batch requests get credit for their share of it."""
         if turn.rank == BATCH:
             overtook = any(queue for rank, queue in self._waiting.items() if rank < BATCH)
             turn.shared = overtook
@@ -558,7 +556,7 @@ class HeldSlots:
         self, pool: Slots, turn: Turn, wait: Callable[[Turn], Awaitable[None]]
     ) -> None:
         """Hold the slot of `turn`, a turn of `pool`. `wait` returns when the turn is done, or when
-        the slot is no longer wanted; then the turn is withdrawn."""
+        the slot is not needed any more; then the turn is withdrawn."""
         try:
             await wait(turn)
         except asyncio.CancelledError:
@@ -570,7 +568,7 @@ class HeldSlots:
             pool.withdraw(turn)
 
     def release(self, tokens: float | None = None, *, paused: bool = False) -> None:
-        """Give all slots back. `used`, `paused`: as of `Slots.release`."""
+        """Release all slots. `tokens`, `paused`: as of `Slots.release`."""
         while self._turns:
             pool, turn = self._turns.popitem()
             pool.release(turn, tokens, paused=paused)

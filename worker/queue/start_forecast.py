@@ -1,4 +1,4 @@
-"""How much of what waits will have begun by when (pure)."""
+"""How much of the queued work starts by when (pure)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """Requests that wait begin as slots come free. Both are counted in tokens that they make.
+    """Queued requests start as slots become free. Work is counted in generated tokens.
 
     Attributes:
         times: seconds from now, above 0 and ascending.
-        tokens: begun by then; one number for each time, never falling.
-        rate: tokens per second that begin after the last time; from now on where there is none.
+        tokens: started by then; one number for each time, never falling.
+        rate: tokens per second that start after the last time, or from now on without times.
     """
 
     times: tuple[float, ...] = ()
@@ -22,7 +22,7 @@ class StartForecast:
     rate: float = 0.0
 
     def seconds(self, tokens: float) -> float:
-        """Until so many have begun; infinite where they never do."""
+        """Time until this many have started; infinite if they never do."""
         if tokens <= 0:
             return 0.0
         at = bisect.bisect_left(self.tokens, tokens)

@@ -1,9 +1,9 @@
-"""How long requests wait at this worker: what goes before them over how fast it drains.
+"""How long requests wait at this worker: the work before them, divided by the drain rate.
 
-What goes before a request follows from its class and its place in the queue. Whoever waits is
-expected to ask once more for as much; what else comes meanwhile is not predicted. Interactive
-requests have the whole drain but for the share of batch requests, which have what interactive ones
-leave, and at least their share.
+The work before a request depends on its class and its queue position. Each waiting principal is
+assumed to send the same work once more; other arrivals are not predicted. Interactive requests have
+the whole drain except the share of batch requests. Batch requests have the rest, and at least their
+share.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from worker.queue.start_forecast import StartForecast
 from worker.queue.workload import Workload
 
 MOST: Final = 64  # principals of each class whose waits are published
-MOST_PLACES: Final = 1_000  # requests whose place is published; the others get a bound
-# What a principal will have asked for when a new request of another one begins, over what waits of
-# it now. Under a load that goes on, the estimate with 1 was 0.63 of the true wait, with 2 and more
-# 0.82 (`bench.overload`, medians). Where nothing comes any more, 2 counts at most twice what is
-# ahead.
+MOST_PLACES: Final = 1_000  # requests whose position is published; the others get a bound
+# Factor for the work of a principal that waits, at the time when a new request of another principal
+# starts. Under constant load the estimate with 1 was 0.63 of the true wait, with 2 and more 0.82
+# (`bench.overload`, medians). Without arrivals, 2 counts at most twice the work before it.
 ASKS: Final = 2.0
 LEAST_BATCH_PART: Final = 0.01  # of the engine, for batch requests that have no share
 
@@ -34,14 +33,14 @@ SetAside = Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How fast a worker begins with what waits, in tokens that its engine makes.
+    """How fast a worker starts queued work, in generated tokens.
 
     Attributes:
-        starts: when what waits begins.
-        each: tokens of a request. A place comes free with so many, so its own turn takes them.
-        pausable: interactive requests with so many begin in the place of responses that make way.
-        batch_share: part of the engine that batch requests have at least.
-        left: part of it that interactive requests leave them.
+        forecast: when queued work starts.
+        each: tokens of one request. A slot becomes free after this many.
+        pausable: tokens of interactive requests that start in slots of preempted responses.
+        batch_share: least part of the engine for batch requests.
+        batch_part: part of it that interactive requests leave to batch requests.
     """
 
     forecast: StartForecast
@@ -51,11 +50,11 @@ class Drain:
     batch_part: float = 1.0
 
     def interactive_s(self, ahead: float) -> float:
-        """Seconds until a request begins that has so much before it."""
+        """Seconds until a request starts with this work before it."""
         return self.forecast.seconds(ahead + self.each - self.pausable)
 
     def batch_s(self, ahead: float, interactive: float) -> float:
-        """The same. `ahead`: batch requests. `interactive`: the others."""
+        """Like `interactive_s`. `ahead`: batch work. `interactive`: other work."""
         own = ahead + self.each
         wait_s = self.forecast.seconds((interactive + own) / max(self.batch_part, LEAST_BATCH_PART))
         if not self.batch_share:
@@ -80,8 +79,8 @@ def drain(slots: Slots, work: Workload) -> Drain:
 def new_request_waits(
     slots: Slots, work: Workload, overflows: Sequence[Overflow], waiting: Sequence[float]
 ) -> Waits:
-    """The waits of new requests. `unserved`: what was not taken, by class. `waiting`: the tokens
-    that all of each class will make that waits."""
+    """The waits of new requests. `overflows`: by class. `waiting`: tokens that the queued requests
+    of each class will generate."""
     rates = drain(slots, work)
     (interactive, interactive_by_name), (batch, batch_by_name) = (
         slots.work_before(rank, overflow.aside, work.part, MOST, ASKS)
@@ -119,11 +118,11 @@ def places(
     overflows: Sequence[Overflow],
     most: int = MOST_PLACES,
 ) -> tuple[dict[str, Place], Place | None]:
-    """The places of the first `most` requests, and the place behind which all others stand; None
-    without others.
+    """The positions of the first `most` requests, and a lower bound for all others; None without
+    others.
 
     Args:
-        unserved: what was not taken, by class.
+        overflows: by class.
     """
     rates, by_id = drain(slots, work), dict[str, Place]()
     asides = [overflow.aside for overflow in overflows]

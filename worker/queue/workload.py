@@ -1,9 +1,9 @@
-"""How much work lies ahead of this worker, and how fast it is done (pure).
+"""How much work is queued at this worker, and how fast its engine does it (pure).
 
-Work is counted in tokens that the engine will make. A request says only what it may take: its
-prompt and the bound of its answer (`response_state.asked`). What requests make of that is
-measured here, and so is the rate, which counts only while requests wait: otherwise it says how much
-was asked for, not how much could be done.
+Work is counted in tokens that the engine will generate. A request states only its limit: its prompt
+and the longest answer (`response_state.request_cost`). The used part of the limit is measured here,
+and so is the rate. The rate counts only while requests wait: at other times it is the rate of
+arrivals, not of the engine.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Final, NamedTuple
 from worker.queue.hold_times import HoldTimes
 from worker.queue.start_forecast import StartForecast
 
-# Seconds until an old measurement counts e times less. Long answers end rarely, so what requests
-# make of what they ask needs more of them than the rate needs seconds.
+# Seconds until an old measurement counts e times less. Long answers end rarely, so the used part
+# needs a longer memory than the rate.
 RATE_MEMORY_S: Final = 30.0
 PART_MEMORY_S: Final = 300.0
-BATCH_PART_MEMORY_S: Final = (
-    20.0  # of what interactive requests leave, which changes with their load
-)
-# How far and how finely is looked ahead: as far as the queue reaches and half as far again.
+BATCH_PART_MEMORY_S: Final = 20.0  # changes with the interactive load
+# Range and steps of the forecast: one and a half times the length of the queue.
 AHEAD_S: Final = (8.0, 600.0)
 FURTHER: Final = 1.5
 STEPS: Final = 128
@@ -33,8 +31,8 @@ FORECAST_POINTS: Final = 32
 class Totals(NamedTuple):
     """Since the worker's start.
 
-    `made`: tokens the engine made. `begun` and `asked`: requests begun in the engine, and what they
-    asked for, as `Slots.begun` counts them.
+    `tokens`: generated. `requests` and `cost`: requests started in the engine, and their cost, as
+    `Slots.request_totals` counts them.
     """
 
     tokens: int
@@ -51,12 +49,12 @@ class Workload:
 
     Attributes:
         _last: the totals of the last measurement.
-        _busy_s, _busy_made: seconds in which requests waited, and the tokens made in them.
-        _made, _begun, _asked: what came to the totals.
+        _busy_s, _busy_tokens: seconds in which requests waited, and the tokens generated in them.
+        _tokens, _requests, _cost: sums of the increases of the totals.
         _run_s: seconds of engine slots in use.
-        left: the part of the engine that interactive requests leave to batch requests.
+        batch_part: the part of the engine that interactive requests leave to batch requests.
         _holds: how long slots were held.
-        _starts: when what waits begins, as it was last looked at.
+        _forecast: when queued work starts, as last computed.
     """
 
     _last: Totals = _AT_START
@@ -83,10 +81,10 @@ class Workload:
         """Account for the `seconds` since the last call.
 
         Args:
-            waited: requests waited all the time.
+            had_queue: requests waited all the time.
             running: engine slots in use.
             interactive: the part of the slots in which interactive requests run.
-            holds: for how many seconds each slot was held that came free.
+            holds: for how many seconds each released slot was held.
         """
         tokens = now.tokens - self._last.tokens
         weight = math.exp(-seconds / RATE_MEMORY_S)
@@ -109,12 +107,12 @@ class Workload:
     def update_forecast(
         self, waiting: float, ages: Sequence[float], paused_ages: Sequence[float] = ()
     ) -> StartForecast:
-        """When what waits begins.
+        """When queued work starts.
 
         Args:
-            waiting: tokens that all of it makes.
+            waiting: tokens of the queued work.
             ages: for how many seconds each slot in use has been held.
-            stopped: for how many seconds each response held one that has made way.
+            paused_ages: for how many seconds each paused response has held a slot.
         """
         if not (waiting and self.rate and self.each and self._holds and ages):
             self._forecast = None
@@ -131,7 +129,7 @@ class Workload:
 
     @property
     def forecast(self) -> StartForecast:
-        """When what waits begins, as it was last looked at."""
+        """When queued work starts, as last computed."""
         return self._forecast or StartForecast(rate=self.rate)
 
     @property
@@ -146,7 +144,7 @@ class Workload:
 
     @property
     def starts_per_s(self) -> float:
-        """Requests that start in a second while others wait; 0 while nothing is known."""
+        """Requests that start per second while others wait; 0 while nothing is known."""
         return self.rate / self.each if self.each else 0.0
 
     @property
@@ -156,10 +154,10 @@ class Workload:
 
     @property
     def part(self) -> float:
-        """The part of what is asked for that is made, at most 1; 1 while nothing is known."""
+        """The used part of the cost, at most 1; 1 while nothing is known."""
         return min(1.0, self._tokens / self._cost) if self._cost > 0 and self._tokens > 0 else 1.0
 
     @property
     def each(self) -> float:
-        """Tokens that one request makes; 0 while nothing is known."""
+        """Tokens that one request generates; 0 while nothing is known."""
         return self._tokens / self._requests if self._requests > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Writes `llm.activity`: that responses began and ended, for the feeds of their owners."""
+"""Writes `llm.activity`: starts and ends of responses, for the feeds of their owners."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ActivityWriter:
         self._appends: set[asyncio.Future[log.Appended]] = set()
 
     def write_start(self, request: records.Request) -> None:
-        """This worker begins with a response. Nothing waits for it: a notice that is lost is made
-        up for by the end's."""
+        """This worker begins a response. Nothing waits for the append: the notice of the end makes
+        up for a lost one."""
         notice = activity.start_notice(request)
         if notice is None:
             return
@@ -35,7 +35,7 @@ class ActivityWriter:
         append.add_done_callback(self._done)
 
     async def write_end(self, request: records.Request, state: fold.Fold) -> None:
-        """Write what is due about a response that is DONE."""
+        """Write the notice of a response that is DONE."""
         assert state.ended is not None
         if state.first is not None and state.first.owner != request.owner:
             return  # a forged claim; no reader shows it

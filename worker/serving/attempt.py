@@ -1,4 +1,4 @@
-"""Input and output of one attempt: the engine's steps come in, TOK frames and one END go out.
+"""Input and output of one attempt: the engine's steps become TOK frames and one END.
 
 `worker.text.generation` decides what to write.
 """
@@ -19,12 +19,12 @@ from worker.serving.stall_detector import StallDetector
 from worker.text import flush_scheduler, generation
 
 STALL_CHECK_S = 1.0
-# A check that comes so late says that this process stood still, not that the engine was silent.
+# A check this late shows that this process stood still, not that the engine was silent.
 STOOD_STILL_S = 3 * STALL_CHECK_S
-# Tokens that an answer makes at least before it may be paused (again), so that it gets on. More
-# would keep interactive requests waiting at an engine with few slots and a slow pace.
+# Least tokens of an answer before it may be paused (again), so that it makes progress. More would
+# delay interactive requests at an engine with few slots and a slow pace.
 PAUSABLE_AFTER = 4
-ABORT_S = 5.0  # how long the engine may take to let go of an attempt
+ABORT_S = 5.0  # how long the engine may take to stop an attempt
 
 _PREFILL_SECONDS = telemetry.STAGE_SECONDS.labels(stage="prefill")
 _DECODE_SECONDS = telemetry.STAGE_SECONDS.labels(stage="decode")
@@ -37,7 +37,7 @@ class Stop(enum.Enum):
     OVER = "over"  # the fold says DONE, or another worker owns the response (log rule W6)
     APPEND_FAILED = "append_failed"  # its fencing token writes nothing more (W4)
     DRAIN = "drain"  # the worker leaves
-    PAUSED = "paused"  # it makes way for another response
+    PAUSED = "paused"  # preempted by another response
     STALLED = "stalled"  # the engine was silent for too long
 
 
@@ -47,15 +47,15 @@ class Attempt:
     `interrupt` may be called at any time and any number of times; the first reason counts.
 
     Attributes:
-        generation: what the engine's output becomes.
-        stopped: why the attempt was interrupted; None while it was not.
-        cached_tokens: prompt tokens the engine found in its cache; 0 before it said so.
-        usage: the engine's own count; None if the engine gives none.
+        generation: turns the engine's output into records.
+        stop_reason: why the attempt was interrupted; None while it was not.
+        cached_tokens: prompt tokens in the engine's cache; 0 before the engine reports them.
+        usage: the engine's own count; None if the engine reports none.
         _reader: the task that reads the engine; None outside `run`.
-        _began: when the engine was asked.
+        _began: when the engine was called.
         _last_step: when the engine last made a step.
         _pending_since: when the engine made the first token that waits for a frame; 0 before any.
-        _sent: frames were sent before. The first frame goes out at once.
+        _streaming: a frame was written. The first frame is written at once.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Attempt:
 
     @property
     def useless(self) -> bool:
-        """Nothing it could still write would have an effect, or may be written."""
+        """Whether no further record may be written or would have an effect."""
         return self.stop_reason in (Stop.OVER, Stop.APPEND_FAILED)
 
     @property
@@ -92,7 +92,7 @@ class Attempt:
         return self.stop_reason is Stop.STALLED
 
     def interrupted(self) -> bool:
-        """Whether it was interrupted. May be asked in any thread."""
+        """Whether it was interrupted. May be called in any thread."""
         return self.stop_reason is not None
 
     async def run(
@@ -105,8 +105,8 @@ class Attempt:
         last: bool = False,
     ) -> None:
         """Read the engine until the generation is over or interrupted; writes frames on the way.
-        `progressed` is called once, when it has made PAUSABLE_AFTER tokens. `last`: no attempt that
-        counts is left.
+        `on_progress` is called once, after PAUSABLE_AFTER tokens. `last`: no further attempt that
+        counts remains.
 
         Raises:
             EngineError: the engine failed, or was silent for too long.
@@ -135,7 +135,7 @@ class Attempt:
 
     def _raise_failure(self, reader: asyncio.Task[None]) -> None:
         if not reader.done():
-            raise base.EngineDead("the engine does not stop when told to")
+            raise base.EngineDead("the engine does not stop when cancelled")
         if (
             not reader.cancelled()
             and (error := reader.exception()) is not None
@@ -144,14 +144,14 @@ class Attempt:
             raise error
 
     def interrupt(self, reason: Stop) -> None:
-        """Stop; the engine is told at once."""
+        """Stop the engine at once."""
         if self.stop_reason is None:
             self.stop_reason = reason
             if self._reader is not None:
                 self._reader.cancel()
 
     def begin_with(self, replacement: generation.Generation) -> None:
-        """Write frames of `made` from now on; those that it has already at once."""
+        """Write frames of `replacement` from now on; its pending frames at once."""
         self.generation = replacement
         if replacement.pending:
             self._pending_since = self._monotonic()
@@ -197,7 +197,7 @@ class Attempt:
         stall_detector: StallDetector,
         on_progress: Callable[[], None],
     ) -> None:
-        # Where ids are characters their number says about how many tokens they are.
+        # Where ids are characters, their number estimates the number of tokens.
         per_token = 1 if engine.ids_are_tokens else records.CHARACTERS_PER_TOKEN
         remaining = PAUSABLE_AFTER
 

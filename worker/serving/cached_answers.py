@@ -1,8 +1,7 @@
-"""Answers that are given again: a request whose answer follows from it alone is not generated twice
-(log rule §24).
+"""Cached answers: a request whose answer depends on it alone is not generated twice (log rule §24).
 
-Redis holds the ids, for as long as the pool says. The worker that gives them writes them to the log
-as the response's own, so the log has every answer whole, and Redis may lose any.
+Redis holds the ids for the time that the pool sets. The worker that uses them writes them to the
+log as the response's own, so the log has every answer whole, and Redis may lose any.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from worker.engines import base
 
 
 def answer_maker(request: records.Request, engine: base.Engine) -> str | None:
-    """A digest of what the answer's ids, text and items follow from beside the request. None where
-    the engine does not say."""
+    """A digest of everything except the request that decides the answer's ids, text and items.
+    None where the engine does not know it."""
     engine_inputs = engine.repeatable(request)
     if engine_inputs is None:
         return None
@@ -35,11 +34,10 @@ def answer_maker(request: records.Request, engine: base.Engine) -> str | None:
 
 
 class CachedAnswers:
-    """Looks answers up and keeps them. While Redis is away there are none.
+    """Finds and stores answers. While Redis is away there are none.
 
     Attributes:
-        _keeping: answers on their way to Redis. The set keeps their tasks alive, and `stop` waits
-            for them.
+        _pending: writes to Redis. The set keeps their tasks alive, and `stop` waits for them.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class CachedAnswers:
         pool: str = "",
         ttl_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`ttl_s`: gives for how long an answer may be given again now; 0: none is."""
+        """`ttl_s`: gives for how long an answer may be used again now; 0: none is used."""
         self._answers = answers
         self._pool = pool
         self._ttl_s = ttl_s
@@ -67,7 +65,7 @@ class CachedAnswers:
         if answer is not None and (
             answer.made_by != maker or len(answer.ids) >= request.sampling.max_tokens
         ):
-            answer = None  # another model's, or more than this client wants
+            answer = None  # another model's, or longer than this client allows
         telemetry.CACHED_ANSWERS.labels(outcome="miss" if answer is None else "hit").inc()
         return answer
 
@@ -78,8 +76,8 @@ class CachedAnswers:
         state: fold.Fold,
         draft: history.Draft | None,
     ) -> None:
-        """Keep the answer of a response that this worker has ended, if it may be given again. Only
-        of a response that its client has stored: others have no `draft`. Best effort."""
+        """Store the answer of a response that this worker has ended, if it may be used again. Only
+        responses that their clients store have a `draft`. Best effort."""
         if self._answers is None or not self._ttl_s() or draft is None:
             return
         own_model = (engine.model_rev, engine.tokenizer_digest, engine.parser_name(request))
@@ -110,6 +108,6 @@ class CachedAnswers:
             telemetry.CACHED_ANSWERS.labels(outcome="kept").inc()
 
     async def stop(self) -> None:
-        """Wait for what is on its way; the Redis client bounds each call."""
+        """Wait for pending writes; the Redis client bounds each call."""
         if self._pending:
             await asyncio.wait(self._pending)

@@ -1,4 +1,4 @@
-"""What a claim is for, and the records about it (pure).
+"""The purpose of a claim, and the records about it (pure).
 
 `worker.serving.takeover` decides whether to claim. A `ClaimPlan` says what the claim does: generate
 from a prompt, or end the response at once.
@@ -16,7 +16,7 @@ from worker.serving import takeover
 
 
 class Ending(NamedTuple):
-    """How a response is ended: END's reason and, for a failure, its (code, message)."""
+    """How a response ends: END's reason and, for a failure, its (code, message)."""
 
     reason: str
     error: tuple[str, str] | None = None
@@ -56,8 +56,8 @@ _DEAD_LETTER_REASONS: Final = {
 
 
 class FormerAnswer(NamedTuple):
-    """An answer that is given again: the response that it was made for, its ids, and how many
-    tokens its prompt has."""
+    """An answer that is used again: the response that it was generated for, its ids, and the length
+    of its prompt in tokens."""
 
     rid: str
     ids: Sequence[int]
@@ -73,13 +73,12 @@ class ClaimPlan:
         prompt_ids: ids of the prompt; empty when the response ends before the prompt was encoded.
         inputs: ids of each input, where inputs are to be embedded. The prompt is all of them.
         ending: how to end the response at once; None to generate.
-        last: no further attempt that counts is left.
-        alone: it holds the place of a trial to its end.
-        copied: what the response begins with that is not generated for it (log rule §19). None
-            where it begins with nothing else, or the log has all of it already.
-        given: the former answer that it writes again (log rule §24); None: the engine makes one.
-        continues: it begins a segment, whose prompt is only known behind the barrier (log rule
-            §25).
+        last: no further attempt that counts remains.
+        full_trial: it holds the slot of a trial to its end.
+        copied: ids at the beginning that are not generated for it (log rule §19). None where there
+            are none, or the log has all of them already.
+        former_answer: the answer that it writes again (log rule §24); None: the engine generates.
+        continues: it begins a segment, whose prompt is known only after the barrier (log rule §25).
         hedged: the owner that it replaces lives, and its first token is late.
     """
 
@@ -103,7 +102,7 @@ class ClaimPlan:
 
 
 def immediate_end(decision: takeover.Claim | takeover.Close) -> Ending | None:
-    """How the decision ends the response without an engine; None if it is to be generated."""
+    """How the decision ends the response without an engine; None if it is generated."""
     if isinstance(decision, takeover.Close):
         return MODEL_CHANGED if decision.reason == "model_changed" else ATTEMPTS_EXHAUSTED
     return EXPIRED if decision.expired else None
@@ -138,8 +137,8 @@ def claim_record(
     served_model: str = "",
 ) -> records.Claim:
     """The CLAIM. Only a first one carries the static part of the response object, and `dropped`:
-    how many messages the prompt lacks. `copied`: by `copied_by`. `served`: the model, where it is
-    not the one that was asked for."""
+    how many messages the prompt lacks. `copied`: by `copied_count`. `served_model`: where it is
+    not the requested one."""
     return records.Claim(
         request.rid,
         fencing_token,
@@ -165,7 +164,7 @@ def claim_record(
 def dead_letter(
     request: records.Request, delivery: Delivery, state: fold.Fold
 ) -> records.DeadLetter | None:
-    """The dead letter of a response that is DONE; None if its end makes none. Its attempts are
+    """The dead letter of a response that is DONE; None if its end needs none. Its attempts are
     those that ran."""
     assert state.ended is not None
     reason = _DEAD_LETTER_REASONS.get(state.ended.error) if state.ended.error else None

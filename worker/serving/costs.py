@@ -10,7 +10,7 @@ from tailrace.protocol import fold, records
 from tailrace.settings.shapes import Price
 
 Prices = Callable[[str], Price | None]
-"""Gives what the tokens of a model cost now; None where its pool has no price."""
+"""Gives the price of a model's tokens now; None where its pool has no price."""
 
 
 class Cost(NamedTuple):
@@ -25,8 +25,8 @@ def response_cost(request: records.Request, state: fold.Fold, price: Prices) -> 
     it has no price.
 
     The prompt is that of the first segment, because `usage` counts no other one (log rule §25).
-    The tokens of each segment have the price of its own model. An answer that is given again costs
-    nothing: no engine made it.
+    The tokens of each segment have the price of its own model. A cached answer costs nothing: no
+    engine generated it.
     """
     assert state.ended is not None
     usage = state.ended.usage

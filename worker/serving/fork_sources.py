@@ -1,8 +1,8 @@
-"""What a fork begins with: ids of another response, out of its own request or read out of the log,
-and of a text behind them (log rule §19).
+"""The beginning of a fork: ids of another response, from the fork's request or from the log, and of
+a text after them (log rule §19).
 
-It is the same whenever it is asked for. Accepted ids are never taken back, so the first N of them
-do not change while the source goes on.
+It is the same at every read: accepted ids are never withdrawn, so the first N of them do not change
+while the source continues.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ForkSources:
     async def _source_from_log(
         self, fork: records.Fork, owner: records.Owner
     ) -> records.ForkSource:
-        """The source out of the log. Raises like `beginning`."""
+        """The source from the log. Raises like `beginning`."""
         try:
             source = await self._fold_source(fork, owner)
         except log.HistoryLost:
@@ -85,7 +85,7 @@ class ForkSources:
         return records.ForkSource(revision, tokenizer, list(source.ids))
 
     async def _fold_source(self, fork: records.Fork, owner: records.Owner) -> fold.Fold:
-        """The source's fold, as far as the fork needs it or the log has it."""
+        """The source's fold, up to the ids that the fork needs or to the end of the log."""
         address = ids.parse(fork.rid)
         if address.incarnation != self._identity.tag:
             raise log.HistoryLost(f"{fork.rid} belongs to another log")
@@ -102,7 +102,7 @@ class ForkSources:
                     record = records.token_of(r.key, r.value)
                     if record is not None and record.rid == fork.rid:
                         if _goes_on(record) and 0 < fork.at <= source.next:
-                            return source  # what follows is of another model
+                            return source  # the rest is of another model
                         source.apply(record, r.offset, r.timestamp)
                 there = source.first is not None and source.next >= fork.at
                 if there or source.phase is fold.Phase.DONE:
@@ -116,7 +116,7 @@ def _goes_on(record: records.TokenRecord) -> bool:
 
 
 def without_end(tokens: Sequence[int], stop_ids: Collection[int]) -> list[int]:
-    """Ids without those at their end that end answers: behind them nothing could follow."""
+    """The ids without stop ids at their end: nothing could follow these."""
     count = len(tokens)
     while count and tokens[count - 1] in stop_ids:
         count -= 1

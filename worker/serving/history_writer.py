@@ -1,4 +1,4 @@
-"""Writes `llm.history`: what is kept of a stored response that has ended (log rule §18)."""
+"""Writes `llm.history`: the archive record of a stored response (log rule §18)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from worker.log.tail import Tail
 from worker.log.tail_state import Entry
 
 PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
-# Encoding a larger one would keep the others waiting.
+# Encoding a larger one on the event loop would delay the others.
 LARGE_BYTES: Final = 1 << 20
-# For how long, and for how many, it is remembered that a file was written.
+# For how long, and how many, written files are remembered.
 REMEMBER_S: Final = 3_600.0
 MAX_REMEMBERED: Final = 10_000
 
@@ -29,8 +29,8 @@ class HistoryWriter:
     """Writes the records of one worker.
 
     Attributes:
-        _written: files that this worker wrote, by cache scope and digest, with when (monotonic
-            seconds); oldest first.
+        _recent_files: files that this worker wrote, by cache scope and digest, with the time
+            (monotonic seconds); oldest first.
         _copying: held while a file is copied: one at a time, and each once.
     """
 
@@ -49,7 +49,7 @@ class HistoryWriter:
         self._copying = asyncio.Lock()
 
     async def write(self, request: records.Request, partition: int, entry: Entry) -> None:
-        """Write what is due about a response that is DONE. The caller holds the entry."""
+        """Write the record of a response that is DONE. The caller holds the entry."""
         ended, first = entry.fold.ended, entry.fold.first
         assert ended is not None
         if not history.has_history(request, ended):
@@ -81,7 +81,7 @@ class HistoryWriter:
         return await asyncio.to_thread(lambda: history.parts(draft.to_history(request)))
 
     async def _files(self, request: records.Request) -> None:
-        """Copy the files that the request names, because `llm.files` forgets them."""
+        """Copy the files that the request names, because `llm.files` expires."""
         scope = request.owner.cache_scope
         for part in images.parts(request.messages):
             if "file" not in part:

@@ -1,4 +1,4 @@
-"""What is written about a finished response: usage, audit, dead letters."""
+"""Records about a finished response: usage, audit, dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def latencies(state: fold.Fold, request_ms: int) -> tuple[int | None, float | No
     pace = state.pace
     if not pace.first_ms or state.answer_of:
         return None, None
-    # Two brokers have two clocks, which may disagree by more than this takes.
+    # Two brokers have two clocks, whose difference may exceed this time.
     first_token_ms = pace.first_ms - request_ms if 0 < request_ms <= pace.first_ms else None
     characters = state.first is not None and state.first.tokenizer_digest == segments.CHARACTERS
     inter_token_ms = None if characters else pace.token_ms(state.next)
@@ -34,7 +34,7 @@ def latencies(state: fold.Fold, request_ms: int) -> tuple[int | None, float | No
 
 
 class Metering:
-    """Writes records beside the token log. Each call returns once the broker has the record."""
+    """Writes records outside the token log. Each call returns once the broker has the record."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Metering:
         self._price = price
 
     def cost(self, request: records.Request, state: fold.Fold) -> costs.Cost | None:
-        """What a response that has ended costs, by the prices as they are now; None where they are
-        not known."""
+        """The cost of a response that has ended, by the prices now; None where they are not
+        known."""
         return costs.response_cost(request, state, self._price)
 
     async def record_usage(

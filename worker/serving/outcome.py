@@ -1,4 +1,4 @@
-"""How serving a response ended, and what is written about it."""
+"""How serving a response ended, and the records about it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Outcome(enum.Enum):
 
 
 async def record_done(response: ResponseState, entry: Entry, context: WorkerContext) -> Outcome:
-    """Write what is due about a response that is DONE, then finish its offsets.
+    """Write the records of a response that is DONE, then finish its offsets.
 
     Every worker that finishes the request writes these records, before the offset is finished: the
     worker that wrote END may have died right after it, or lost the partition in between. A crash
     repeats the records and never loses them. They are a function of the log, so copies are equal,
-    and readers count a response once. Only the cost is of the prices too, and the first token's
-    time of what was delivered (log rule §27): of copies that differ in these the first one counts.
+    and readers count a response once. Only the cost depends on the prices too, and the first
+    token's time on the delivery (log rule §27): of copies that differ in these the first counts.
     """
     state, metering = entry.fold, context.metering
     assert state.ended is not None
@@ -40,7 +40,7 @@ async def record_done(response: ResponseState, entry: Entry, context: WorkerCont
         if letter is not None:
             await metering.dead(letter)
         await metering.record_usage(response.request, state, response.request_ms)
-    # Devices that are told of the end find the response in lists.
+    # A device that receives the notice of the end finds the response in lists.
     await context.histories.write(response.request, response.partition, entry)
     await context.activity.write_end(response.request, state)
     response.finish()

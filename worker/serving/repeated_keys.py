@@ -1,8 +1,8 @@
 """Idempotency keys among the requests that this worker has read (pure; log rule §10).
 
-Two gateways can append one key at the same time. The first request in the log stands, and the
-gateway of the other one withdraws it. The worker reads both in one partition, so it knows which one
-that is before the CANCEL is there.
+Two gateways can append one key at the same time. The first request in the log is valid, and the
+gateway of the second one withdraws it. The worker reads both in one partition, so it knows the
+second one before its CANCEL is there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tailrace.protocol import records
 
-# Keys of each partition. Gateways look back as far, so they find what is found here.
+# Keys of each partition. Gateways search the same range, so they find the same requests.
 RECENT: Final = 1_000
 
 
@@ -39,8 +39,8 @@ class RepeatedKeys:
         ] = collections.defaultdict(collections.OrderedDict)
 
     def note(self, at: Place, request: records.Request) -> None:
-        """A request was read. Those of a partition come in their order, and again from an earlier
-        place after a rebalance."""
+        """A request was read. Requests of a partition arrive in order, and again from an earlier
+        offset after a rebalance."""
         if request.idempotency_key is None:
             return
         firsts, key = self._first[at.topic, at.partition], _digest(request)

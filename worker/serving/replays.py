@@ -1,7 +1,7 @@
-"""What former owners wrote is read again before a worker goes on behind it.
+"""Reads what former owners wrote before a worker continues after it.
 
-A parser may take milliseconds for an id, and more the longer the answer is. So long answers are
-read in a thread, a few at a time, and none for ever.
+A parser may need milliseconds for an id, and more for a longer answer. So long answers are read in
+a thread, a few at a time, and with a time limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from worker.engines import base
 from worker.text import generation, visible
 
-AT_ONCE_IDS = 64  # so few are read on the event loop
+AT_ONCE_IDS = 64  # up to this number they are read on the event loop
 THREADS = 2
 LONGEST_S = 60.0
 
@@ -31,8 +31,8 @@ class Replays:
         interrupted: Callable[[], bool],
         copied: Sequence[int] = (),
     ) -> None:
-        """Let `made` go on behind `accepted`, and behind `copied`, which is to be written. Returns
-        early once `interrupted` says so; `made` is of no use then.
+        """Let `target` continue after `accepted`, and after `copied`, which it writes. Returns
+        early once `interrupted` says so; `target` is unusable then.
 
         Raises:
             NotResumable: it takes too long.

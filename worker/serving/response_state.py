@@ -14,16 +14,16 @@ from worker.text.messages import characters
 
 APPEND_WITHIN_MS = 10_000  # for requests without `append_by`; what gateways give an append
 MAX_ENGINE_RETRIES = 3  # attempts that failed in the engine, by this process
-# Times that it makes way for others, at other workers too. Each costs one of `takeover.MAX_CLAIMS`,
-# of which the other half is left for workers that are lost.
+# Preemptions of a response, at other workers too. Each costs one of `takeover.MAX_CLAIMS`, of which
+# the other half remains for lost workers.
 MAX_PAUSES = 8
-MAX_BUSY = 8  # times that the engine took nothing; each costs one claim of `takeover.MAX_CLAIMS`
+MAX_BUSY = 8  # refusals of a busy engine; each costs one claim of `takeover.MAX_CLAIMS`
 CHARACTERS_PER_TOKEN = records.CHARACTERS_PER_TOKEN
 RETRY_S = 0.5  # pause before the second attempt; doubled each time
 
 
 def request_cost(request: records.Request) -> float:
-    """Tokens that a request may take: its prompt, estimated, and its longest answer."""
+    """Tokens that a request may use: its estimated prompt and its longest answer."""
     length = characters(request.messages, request.tools)
     if request.embed is not None:
         length += request.embed.characters
@@ -39,23 +39,23 @@ class ResponseState:
     Attributes:
         deliveries: where its request was read, oldest first; all are finished together.
         held_slots: slots it holds; empty between attempts.
-        held_trial: the place of a trial (`takeover`); empty unless it is in one.
+        held_trial: the slot of a trial (`takeover`); empty unless it is in one.
         wants_slot: it has an engine slot or will want one. False while another worker owns the
             response, and after its END was written.
-        orphaned: model, tokenizer and parser that began it, while it waits for a worker that has
-            these; else None.
-        turn: by which it waits for an engine slot while no worker has claimed it; None otherwise.
+        orphan_model: model, tokenizer and parser that began it, while it waits for a worker that
+            has these; else None.
+        turn: its turn for an engine slot while no worker has claimed it; None otherwise.
         fencing_tokens: every token this process has claimed it with.
         abandoned: those of them that write nothing more.
         prompt_ids: None before the prompt was encoded.
         dropped: how many messages the prompt lacks (log rule §21).
-        inputs: what is to be embedded, as ids; empty for every other request.
-        copied: ids that it begins with (log rule §19), once they were looked for.
+        inputs: ids of the inputs to embed; empty for every other request.
+        copied: ids that it begins with (log rule §19), once they were read.
         engine_failures: attempts that failed in the engine.
-        engine_busy: times that the engine took nothing.
-        paused_until: local time in seconds; it waits as what it is until then, and before all
-            others from then on. 0 if it never made way here.
-        looked_up: when a former answer was last looked for (monotonic).
+        engine_busy: refusals of the busy engine.
+        paused_until: local time in seconds; it waits with its class until then, and before all
+            others from then on. 0 if it was never preempted here.
+        last_lookup: when a former answer was last searched (monotonic).
     """
 
     request: records.Request
@@ -93,7 +93,7 @@ class ResponseState:
 
     @property
     def cost(self) -> float:
-        """See `asked`."""
+        """See `request_cost`."""
         return request_cost(self.request)
 
     @property
@@ -113,13 +113,13 @@ class ResponseState:
 
     @property
     def answer_due_ms(self) -> float:
-        """Broker time by which its gateway has told its client what became of the request."""
+        """Broker time by which its gateway has answered its client about the append."""
         return float(self.request.append_by or self.deliveries[0].timestamp + APPEND_WITHIN_MS)
 
     @property
     def repeats(self) -> str:
-        """The response whose request has the same idempotency key and lies before this one; empty:
-        none is known."""
+        """The response whose request has the same idempotency key and lies before this one; empty
+        if none is known."""
         return self.deliveries[-1].repeats
 
     @property
@@ -158,26 +158,26 @@ class ResponseState:
             delivery.tracker.note_claim(delivery.offset, token_offset)
 
     def finish(self) -> None:
-        """Nothing is left to do: its offsets may be committed."""
+        """It needs no more work: its offsets may be committed."""
         for delivery in self.deliveries:
             delivery.tracker.finish(delivery.offset)
 
     def release_slots(self, tokens: float | None = None, *, paused: bool = False) -> None:
-        """Give back all that an attempt held. `used`, `paused`: as of `Slots.release`."""
+        """Release all slots of an attempt. `tokens`, `paused`: as of `Slots.release`."""
         self.held_trial.release()
         self.held_slots.release(tokens, paused=paused)
 
     def retry_pause_s(self) -> float | None:
         """Count a failure of the engine. Returns the pause before the next attempt, or None when
-        no attempt is left."""
+        no attempt remains."""
         self.engine_failures += 1
         if self.engine_failures > MAX_ENGINE_RETRIES:
             return None
         return float(RETRY_S * 2 ** (self.engine_failures - 1))
 
     def may_wait(self, until_ms: float) -> bool:
-        """Count that the engine took nothing. Returns whether to ask it again at `until_ms`, a
-        broker time."""
+        """Count a refusal of the busy engine. Returns whether to try again at `until_ms`, a broker
+        time."""
         self.engine_busy += 1
         return self.engine_busy <= MAX_BUSY and until_ms <= self.expires_ms
 
@@ -190,9 +190,9 @@ class ResponseState:
         copied: int = 0,
         answer_prompt: int = 0,
     ) -> records.Usage:
-        """Token counts, counted by ids. A claim that only closes has not encoded the prompt, and
-        one that continues another model's text another one; a claim before it has said its length.
-        `copied` ids are input. `given`: length of the prompt of a former answer."""
+        """Token counts by ids. A claim that only closes has not encoded the prompt, and a claim
+        that continues another model's text has encoded another one; an earlier claim has its
+        length. `copied` ids are input. `answer_prompt`: length of the prompt of a former answer."""
         prompt = answer_prompt or state.prompt
         if self.prompt_ids is not None and not state.former:
             prompt = len(self.prompt_ids) + copied

@@ -1,10 +1,10 @@
 """Serving one response, from its request to DONE in the log (log rule W1–W7).
 
-    look at the fold -> wait | claim -> (barrier) -> generate -> END -> look again …
+    read the fold -> wait | claim -> (barrier) -> generate -> END -> read it again …
 
 The loop ends when the fold says DONE. Every way out of a claim leads back to the fold, which alone
-says what is true. A `Serving` lives as long as this worker deals with the response; redeliveries
-of the same request join it.
+says what is true. A `ResponseTask` lives while this worker deals with the response; redeliveries of
+the same request join it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from worker.serving.response_state import ResponseState
 from worker.serving.worker_context import WorkerContext
 
 UNAVAILABLE_S = 0.5
-# Longest wait when only time decides: what is known of the broker's clock may improve in between.
+# Longest wait when only time decides: the estimate of the broker's clock may improve meanwhile.
 RECHECK_S = 2.0
 # A gateway that appended a repeated key withdraws it in milliseconds; this covers a slow one.
 REPEATED_S = 10.0
-# A request that waited for so long may have an answer by now that it did not have before.
+# After this wait a request is searched in the cached answers again.
 ANSWER_S = 1.0
 
 
@@ -45,10 +45,10 @@ class ResponseTask:
     """Serves one response.
 
     Attributes:
-        kept: what its request takes of the worker's memory.
+        footprint: the memory of its request.
         response: the response; its deliveries are finished when serving ends with DONE or LOST.
-        _claim: the claim that is being carried out; None between claims.
-        _entry: what the tail knows of the response; None outside `run`.
+        _claim: the running claim; None between claims.
+        _entry: the tail's entry of the response; None outside `run`.
         _since: when this worker began to deal with it (monotonic).
     """
 
@@ -67,22 +67,22 @@ class ResponseTask:
         self.response.deliveries.append(delivery)
 
     def interrupt(self, reason: Stop) -> None:
-        """Stop a running attempt. A response that waits looks at the fold again."""
+        """Stop a running attempt. A waiting response reads the fold again."""
         if self._claim is not None:
             self._claim.interrupt(reason)
         elif self._entry is not None:
             self._entry.wake()
 
     async def run(self) -> Outcome:
-        """Serve until the response is DONE, lost, or no longer this worker's to serve.
+        """Serve until the response is DONE, lost, or another worker's to serve.
 
         Raises:
             LogChanged: the log under this worker is another one.
-            LogUnavailable: it cannot be said whether the response belongs to another log.
+            LogUnavailable: it is unknown whether the response belongs to another log.
         """
         response = self.response
         if ids.parse(response.rid).incarnation != self._context.identity.tag:
-            # If this worker's own log is gone, the request is for workers that know the new one.
+            # If this worker's own log was replaced, workers of the new log serve the request.
             await self._context.identity.check()
             return record_lost(response, "another log")
         parent = telemetry.trace_context(response.deliveries[0].headers)
@@ -120,7 +120,7 @@ class ResponseTask:
             except log.HistoryLost:
                 if context.leaving or not response.assigned:
                     return Outcome.LEFT
-                await self._end_lost(entry)  # then it is known
+                await self._end_lost(entry)  # then its entry is complete
                 continue
             self._on_change(entry)
             own = response.fencing_tokens
@@ -155,8 +155,8 @@ class ResponseTask:
                 return Outcome.LEFT
 
     async def _end_lost(self, entry: Entry) -> None:
-        """Wait for the owner of a response whose beginning the log has lost, if one writes, then
-        end it (log rule R5). A takeover cannot: nobody knows what was accepted."""
+        """End a response whose beginning the log has lost, after its owner has stopped writing (log
+        rule R5). A takeover is impossible: the accepted tokens are unknown."""
         response, context = self.response, self._context
         response.release_slots(tokens=0)
         response.wants_slot = False
@@ -183,7 +183,7 @@ class ResponseTask:
         now_ms = self._context.broker_now_ms()
         withheld_ms = self._repeated_ms()
         if now_ms > self.response.answer_due_ms:
-            # An answer that was due while the log was away may have been "unknown".
+            # A gateway's answer that was due while the log was away may have been "unknown".
             withheld_ms = max(withheld_ms, self._context.settling_ms())
         return takeover.decide(
             state,
@@ -194,17 +194,17 @@ class ResponseTask:
         )
 
     def _repeated_ms(self) -> float:
-        """How long its gateway may still take to withdraw it, because an earlier request with its
-        idempotency key stands."""
+        """How long its gateway may still need to withdraw it, because an earlier request with its
+        idempotency key is valid."""
         response, context = self.response, self._context
         if not response.repeats or context.tail.withdrawn(response.partition, response.repeats):
             return 0.0
         return max(0.0, (REPEATED_S - (context.monotonic() - self._since)) * 1000)
 
     async def _hedge(self, entry: Entry) -> ClaimPlan | None:
-        """Try to be faster than the owner (log rule §26): the claim by which the response goes on
-        here, once this worker's engine has made a first token and the log still has none. None
-        where it stays the owner's."""
+        """Try to be faster than the owner (log rule §26). Returns the claim by which the response
+        continues here, once this worker's engine has a first token and the log still has none.
+        None where the owner keeps it."""
         response, context = self.response, self._context
         if not warming.may(context, response, entry.fold):
             return None
@@ -231,7 +231,7 @@ class ResponseTask:
         return ClaimPlan(entry.fold.owner, response.prompt_ids, hedged=True)
 
     def _on_change(self, entry: Entry) -> None:
-        """Ownership or phase changed: tell the trackers and the running claim."""
+        """Ownership or phase changed: update the trackers and the running claim."""
         if entry.first >= 0:
             self.response.note_first_record(entry.first)
         if self._claim is not None:
@@ -240,13 +240,13 @@ class ResponseTask:
     async def _plan(
         self, decision: takeover.Claim | takeover.Close, entry: Entry
     ) -> ClaimPlan | None:
-        """What the claim is for; None when the fold must be looked at again first."""
+        """The plan of the next claim; None when the fold must be read again first."""
         ending = claim_plan.immediate_end(decision)
         if ending is not None:
             return ClaimPlan(decision.prev, ending=ending)
         assert isinstance(decision, takeover.Claim)
         response, context = self.response, self._context
-        # It needs no slot, and is written also where all are taken.
+        # It needs no slot, and is written also where all slots are in use.
         if decision.prev is None and (given := await self._former_answer(entry.fold)) is not None:
             return ClaimPlan(None, response.prompt_ids or (), former_answer=given)
         paused = context.monotonic() < response.paused_until
@@ -259,8 +259,8 @@ class ResponseTask:
         for holder, pool in needs:
             if pool not in holder:
                 await self._acquire_slot(holder, pool, rank, entry, decision.prev)
-                return None  # waiting takes time in which everything may change
-        # Only now, so that one principal's long prompts keep no other one waiting.
+                return None  # everything may have changed during the wait
+        # Only now, so that one principal's long prompts do not delay another one.
         try:
             await self._encode(entry.fold, continues=decision.continues)
         except base.Refused as error:
@@ -308,15 +308,15 @@ class ResponseTask:
             try:
                 await self._encode(state)  # a parser reads the prompt too
             except base.EngineError:
-                return None  # the usual way says what is wrong
+                return None  # generating reports the error
         prompt = response.prompt_ids
         if response.dropped or (prompt is not None and len(prompt) != answer.prompt_tokens):
             return None
         return claim_plan.FormerAnswer(answer.rid, answer.ids, answer.prompt_tokens)
 
     async def _encode(self, state: fold.Fold, *, continues: bool = False) -> None:
-        """Encode the prompt once, and look up what a fork begins with if it is to be written. What
-        follows another model's text has another prompt, which is encoded behind the barrier.
+        """Encode the prompt once, and read the beginning of a fork if it must be written. A
+        continuation of another model's text has another prompt, which is encoded after the barrier.
 
         Raises:
             EngineError: the prompt cannot be served, or the engine failed.
@@ -356,10 +356,10 @@ class ResponseTask:
         entry: Entry,
         prev: str | None,
     ) -> None:
-        """Wait for a slot in which to replace `prev`, or until the response is over, another worker
-        has claimed it, or this worker leaves. A stolen response does not wait, unless it had
-        begun: its reader waits in the middle of the text. A paused one waits with its class, until
-        its pause is over."""
+        """Wait for a slot to replace `prev`, or until the response is over, another worker has
+        claimed it, or this worker leaves. A stolen response does not wait unless it has begun: its
+        reader waits in the middle of the text. A paused one waits with its class until its pause is
+        over."""
 
         async def wait(turn: slots.Turn) -> None:
             while (
@@ -395,7 +395,7 @@ class ResponseTask:
             response.turn = None
 
     def _expired(self, state: fold.Fold) -> bool:
-        """Whether it may no longer be started. Then it is ended, and needs no slot for that."""
+        """Whether it is too late to start it. Then it is ended, which needs no slot."""
         return state.owner is None and self._context.broker_now_ms() > self.response.expires_ms
 
     async def _run_claim(self, plan: ClaimPlan, entry: Entry) -> None:
@@ -408,13 +408,13 @@ class ResponseTask:
 
 
 def _lacks_beginning(state: fold.Fold) -> bool:
-    """Whether the log has not all yet of what a fork begins with. If it has, that counts, whatever
-    became of the source."""
+    """Whether the log lacks a part of a fork's beginning. A whole beginning counts, whatever
+    happened to the source."""
     return state.next == 0 or state.next < state.copied
 
 
 def _note_hedged(response: ResponseState, state: fold.Fold) -> None:
-    """Count what became of a response whose first token was late elsewhere."""
+    """Count the outcome of a response whose first token was late elsewhere."""
     if any(own in response.fencing_tokens for own, _ in state.claims):
         outcome = "won"
     else:
@@ -425,7 +425,7 @@ def _note_hedged(response: ResponseState, state: fold.Fold) -> None:
 
 
 def _note_stolen(response: ResponseState, state: fold.Fold) -> None:
-    """Count what became of a request that this worker stole."""
+    """Count the outcome of a request that this worker stole."""
     if any(own in response.fencing_tokens for own, _ in state.claims):
         outcome = "claimed"
     else:

@@ -43,7 +43,7 @@ class RunningResponses:
 
     @property
     def footprints(self) -> list[Footprint]:
-        """What the requests that have or want an engine slot take of this worker's memory."""
+        """The memory of requests that have or want an engine slot."""
         return [each.footprint for each, _ in self._running.values() if each.response.wants_slot]
 
     def serves(self, rid: str) -> bool:
@@ -105,7 +105,7 @@ class RunningResponses:
     async def hand_over(self, after_s: float) -> None:
         """Stop the responses that have not ended after `after_s`, at a token boundary, with a
         YIELD each. Call it after the group was left: then other workers have the requests, and take
-        over what is yielded without waiting for a rebalance."""
+        the yielded responses over without waiting for a rebalance."""
         await self.wait(after_s)
         for each, _ in list(self._running.values()):
             each.interrupt(Stop.DRAIN)
@@ -129,8 +129,8 @@ class RunningResponses:
                 except log.LogUnavailable:
                     await asyncio.sleep(RETRY_S)
                 except Exception as error:
-                    # A defect of this program. It disturbs no other response; the offset stays
-                    # unfinished, and the response is tried again ever more rarely.
+                    # A defect of this program. It affects no other response. The offset stays
+                    # unfinished, and the response is tried again at growing intervals.
                     telemetry.log(telemetry.Action.TASK_FAILED, response=rid, exc_info=error)
                     if self._context.leaving:
                         return

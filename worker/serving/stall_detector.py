@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-# Different responses that were given up in a row, without a sign of life between them. One response
-# may be at fault itself; so many are not.
+# Different responses that stalled in a row, without a sign of life between them. One response may
+# be the cause itself; this number is not.
 HUNG_RESPONSES = 2
-# One response may be silent so many times longer while the engine speaks for others: it waits in
-# the engine's queue, which is no stall.
+# While the engine answers others, one response may be silent for this multiple of the limit: it
+# waits in the engine's queue, which is not a stall.
 QUEUED_FACTOR = 10
 
 
@@ -14,10 +14,10 @@ class StallDetector:
     """Signs of life of the engine as a whole.
 
     Attributes:
-        last_sign: when the engine last said something; 0 before.
-        _tokens: tokens the engine made since the start.
+        last_sign: when the engine last made output; 0 before.
+        _tokens: tokens that the engine made since the start.
         _stall_s: silence of the whole engine that counts as a stall.
-        _given_up: responses whose attempts were given up since the last sign of life.
+        _stalled_ids: responses whose attempts stalled since the last sign of life.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -48,8 +48,8 @@ class StallDetector:
         """Record that an attempt at `rid` stalled. Returns whether the engine itself hangs.
 
         The engine hangs when several responses stalled in a row. It also hangs when a last attempt
-        stalls while the whole engine is silent: the request has seen two workers die, and the
-        requests behind it must not spend their last attempts on an engine that it hung.
+        stalls while the whole engine is silent: two workers died with this request, and the next
+        requests must not spend their last attempts on an engine that it stopped.
         """
         self._stalled_ids.add(rid)
         silent = now - self.last_sign > self._stall_s

@@ -9,23 +9,23 @@
     LIVE, owner silent for longer than grace    -> Claim(prev=owner)
     LIVE, attempts used up                      -> Close(prev=owner): closing CLAIM, END(failed),
                                                    one dead letter
-    LIVE, tokens of another model               -> HandOver; where no worker goes on, Close; where
-                                                   its pool was asked to, Claim(continues)
+    LIVE, tokens of another model               -> HandOver; without a worker of that model, Close;
+                                                   where its pool may continue, Claim(continues)
     LIVE, otherwise                             -> Wait
 
-A request that kills its worker takes every other response on that worker down with it. Three rules
-keep these from failing with it:
+A request that kills its worker also stops every other response on that worker. Three rules keep
+these responses from failing with it:
 
-- From the second lost worker on, only one that was lost before the response had made PROGRESS
-  tokens there counts. A request that kills workers dies again where it died before; a response that
-  got ahead of that place is no suspect.
+- From the second lost worker on, a loss counts only if the response had fewer than PROGRESS tokens
+  there. A request that kills workers dies at the same place each time; a response that got past it
+  is not suspect.
 - The last attempt that counts is a trial: of all trials of a worker, one at a time is short of
   PROGRESS. So a death in a trial costs the attempt of one suspect, and trials end after a prefill
   and PROGRESS tokens, not after an answer.
-- Attempt number MAX_BEGUN is the last in any case, and its trial lasts to its end. That is for a
-  request that kills its workers at another place each time.
+- Attempt number MAX_TOTAL_ATTEMPTS is the last in any case, and its trial lasts to its end. It
+  bounds a request that kills its workers at another place each time.
 
-A wrong choice costs compute, never correctness: the fold decides who owns the response.
+A wrong decision costs compute, never correctness: the fold decides who owns the response.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ from tailrace.protocol import fold, segments
 
 MAX_ATTEMPTS = 3
 MAX_TOTAL_ATTEMPTS = 6  # attempts, those included that do not count because of their progress
-# Tokens by which an attempt shows that it is past the place where the former one died. More than a
-# response makes during the longest linger: those are generated, lost and generated again.
+# Tokens after which an attempt has passed the place where the former one died. More than a response
+# generates during the longest linger: those are lost and generated again.
 PROGRESS = 16
 MAX_CLAIMS = 16  # of any kind, counted or not
 GRACE_MS = 2_000
-# The grace of an owner that has made no token yet: a long prompt takes its time, and the worker
-# lives, by its heartbeat (it drains, or it stole the request). Bounded, because a heartbeat does
-# not say that the log is reached.
+# The grace of an owner without a token: a long prompt needs time, and the worker is alive by its
+# heartbeat (it drains, or it stole the request). Bounded, because a heartbeat does not prove that
+# the worker reaches the log.
 PREFILL_GRACE_MS = 30_000
-# The grace of an owner of another pool that has made no token yet: it may well be reading a long
-# prompt, and two pools that took it away from each other would use its attempts up. Heartbeats end
-# it earlier.
+# The grace of an owner of another pool without a token: it may be reading a long prompt, and two
+# pools that took the response from each other would use up its attempts. Heartbeats end it earlier.
 STRANGER_GRACE_MS = 30_000
 # How long a response of another model, tokenizer or parser waits for a worker that has these.
 MODEL_GRACE_MS = 60_000
-# The same while one lives that has this model and tokenizer, or its own worker in another pool: it
-# may be full. Bounded, because a heartbeat does not say that it can continue this response.
+# The same while a worker with this model and tokenizer is alive, or its own worker in another pool:
+# it may be full. Bounded, because a heartbeat does not prove that it can continue this response.
 HANDOVER_GRACE_MS = 300_000
 
 
@@ -66,7 +65,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another worker owns it, or it may be withdrawn. Look again after `ms`, or when the log
+    """Another worker owns it, or it may be withdrawn. Decide again after `ms`, or when the log
     changes."""
 
     ms: float
@@ -74,8 +73,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Its owner is gone, and its tokens are of another model, tokenizer or parser than this
-    worker's. Offer it to the workers that have these (log rule P10). Look again after `ms`."""
+    """Its owner is lost, and its tokens are of another model, tokenizer or parser than this
+    worker's. Offer it to the workers that have these (log rule P10). Decide again after `ms`."""
 
     ms: float
 
@@ -83,7 +82,7 @@ class HandOver:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: no
-    further attempt that counts is left, so it is a trial. `alone`: the trial lasts to its end.
+    further attempt that counts remains, so it is a trial. `full_trial`: it lasts to its end.
     `continues`: the tokens are of another model, and their text is continued (log rule §25)."""
 
     prev: str | None
@@ -109,10 +108,10 @@ Decision = Finished | Wait | HandOver | Claim | Close
 class Self:
     """This process, the model it serves, and the parser it has for this response. `abandoned` are
     its fencing tokens that write no more. `living` are the other processes of the pool that may
-    write, by their heartbeats. `topic`: where this process has the request from. `strangers`:
-    processes of other pools that may have it and lived a moment ago, by their heartbeats; None: not
-    known. `models`: model revisions and tokenizers of the pool's other ready processes.
-    `continues`: its pool was asked to continue another model's text, and this process can."""
+    write, by their heartbeats. `topic`: where this process read the request. `strangers`: live
+    processes of other pools that may have it, by their heartbeats; None if they are not known.
+    `models`: model revisions and tokenizers of the pool's other ready processes. `continues`: its
+    pool was asked to continue another model's text, and this process can."""
 
     worker: str
     model_rev: str
@@ -131,7 +130,7 @@ class Self:
         return self.model_rev, self.tokenizer_digest, self.parser
 
     def same_model(self, state: fold.Fold) -> bool:
-        """Whether the tokens of the present segment are of its model; where there are none, too."""
+        """Whether the tokens of the present segment, if any, are of this model."""
         return not state.next or state.model == self.model
 
     def grace_ms(self, state: fold.Fold) -> float:
@@ -147,14 +146,14 @@ class Self:
 
 
 class Attempts(NamedTuple):
-    """`counted` by log rule §10; `begun` with those as well whose workers were lost in progress."""
+    """`counted` by log rule §10; `total` also counts workers that were lost after progress."""
 
     counted: int
     total: int
 
     def after(self, lost: bool, progress: int) -> Attempts:
         """With one claim more. `lost`: the claim replaces a lost worker, under which the response
-        had `made` tokens."""
+        had `progress` tokens."""
         counts = lost and (self.counted <= 1 or progress < PROGRESS)
         return Attempts(self.counted + counts, self.total + lost)
 
@@ -162,8 +161,8 @@ class Attempts(NamedTuple):
 def attempts(state: fold.Fold, claims: int | None = None) -> Attempts:
     """The attempts in the first `claims` claims; in all claims if it is None.
 
-    A claim begins no attempt if it replaced an owner that had yielded, or one of the same process,
-    or one that lived and was late (log rule §26).
+    A claim is not an attempt if it replaced an owner that had yielded, one of the same process, or
+    a live one that was late (log rule §26).
     """
     among = list(zip(state.claims, state.starts, strict=True))[:claims]
     total = Attempts(len(among[:1]), len(among[:1]))
@@ -210,13 +209,13 @@ def decide(
         or len(state.claims) >= MAX_CLAIMS
     ):
         return Close(prev, "attempts_exhausted", attempts_before.counted)
-    # Ids of another tokenizer or parser mean other text, and another model would continue words
-    # that it would not have chosen.
+    # Ids of another tokenizer or parser mean other text, and another model would not have generated
+    # these words.
     last, alone = attempts_after.counted == max_attempts, attempts_after.total == MAX_TOTAL_ATTEMPTS
     if not me.same_model(state):
         if me.continues and not me.parser and segments.state_allows(state):
             return Claim(prev, last=last, full_trial=alone, continues=True)
-        # Heartbeats do not tell the parser, so no worker is known to have another one.
+        # Heartbeats do not name the parser, so no worker is known to have another one.
         other = state.model[:2] != (me.model_rev, me.tokenizer_digest)
         lives = other and (
             state.model[:2] in me.models or prev_worker in (me.strangers or ())  # it is paused
@@ -232,8 +231,8 @@ def may_hedge(state: fold.Fold, me: Self) -> bool:
     """Whether this worker may race for the first token (log rule §26): another process owns the
     response by its first claim, from the same pool and with the same model, and has no token.
 
-    The claim is no attempt, so it is the second one or none: a request that kills its workers gets
-    one worker more by it, and no response is hedged twice.
+    The claim is not an attempt, so it may only be the second one: a request that kills its workers
+    gets one more worker by it, and no response is hedged twice.
     """
     return (
         state.phase is fold.Phase.LIVE
@@ -249,8 +248,8 @@ def may_hedge(state: fold.Fold, me: Self) -> bool:
 def may_steal(
     state: fold.Fold, decision: Decision, own: Collection[str], *, handed_over: bool = False
 ) -> bool:
-    """Whether a worker that stole the request goes on (log rule P10): while no worker has begun the
-    response, or behind a claim of its own; where it was handed over, behind any owner that it may
+    """Whether a worker that stole the request continues (log rule P10): while no worker has begun
+    the response, or after its own claim; where it was handed over, after any owner that it may
     replace. `own` are its fencing tokens."""
     if state.owner is None:
         return isinstance(decision, Claim) and not decision.expired

@@ -1,4 +1,4 @@
-"""The prompt of a request, without older messages where it is too long for the model (log rule
+"""The prompt of a request, without its oldest messages if it is too long for the model (log rule
 §21)."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ async def encode(engine: base.Engine, request: records.Request, prior_drop: int 
 
     Args:
         request: with its files.
-        said: how many the first claim leaves out; None if there is no claim yet.
+        prior_drop: how many the first claim leaves out; None before the first claim.
 
     Raises:
-        Refused: it is too long also without all that may be left out, or cannot be served.
+        Refused: it is too long even without all messages that may be left out, or cannot be served.
     """
     if not request.truncate:
         return Prompt(await engine.encode(request))
@@ -38,11 +38,11 @@ async def encode(engine: base.Engine, request: records.Request, prior_drop: int 
         return Prompt(await engine.encode(without_dropped(request, prior_drop)), prior_drop)
     answer_tokens = min(request.sampling.max_tokens, engine.max_model_len // ANSWER_SHARE)
     counts: Sequence[int] = truncation.counts(request.messages)
-    # The last one that was found to fit. Fewer messages never make a longer prompt.
+    # The longest prompt that fits so far. Fewer messages never make a longer prompt.
     best = await _fit(engine, request, 0, answer_tokens)
     if best is not None:
         return best
-    least = await engine.encode(without_dropped(request, counts[-1]))  # says how long it is still
+    least = await engine.encode(without_dropped(request, counts[-1]))  # the error states its length
     best = Prompt(least, counts[-1])
     low, high = 0, len(counts) - 1
     while high - low > 1:
@@ -56,7 +56,7 @@ async def encode(engine: base.Engine, request: records.Request, prior_drop: int 
 
 
 def without_dropped(request: records.Request, dropped: int) -> records.Request:
-    """The request as the engine is asked: without what is left out."""
+    """The request for the engine, without the dropped messages."""
     if not dropped:
         return request
     return msgspec.structs.replace(request, messages=truncation.prompt(request, dropped))
@@ -65,7 +65,7 @@ def without_dropped(request: records.Request, dropped: int) -> records.Request:
 async def _fit(
     engine: base.Engine, request: records.Request, dropped: int, answer_tokens: int
 ) -> Prompt | None:
-    """The prompt if it leaves room for `wanted` tokens, else None."""
+    """The prompt if it leaves room for `answer_tokens`, else None."""
     try:
         ids = await engine.encode(without_dropped(request, dropped))
     except base.Refused as error:

@@ -1,4 +1,4 @@
-"""What all responses served by one worker share."""
+"""The parts that all responses of one worker share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from worker.serving import (
 from worker.serving.response_state import ResponseState
 from worker.text import flush_scheduler
 
-# A gateway connects again and appends a CANCEL within about a second.
+# A gateway reconnects and appends a CANCEL within about a second.
 SETTLE_S = 3.0
 
 
@@ -51,24 +51,24 @@ class WorkerContext:
         identity: checks that the log is still the one this worker started on.
         clock: bound on the broker's time.
         engine_slots: slots of the engine.
-        trials: the one place for a trial (see `takeover`).
+        trials: the one slot for a trial (see `takeover`).
         replays: reads again what former owners wrote.
-        ranges: reads files out of the log.
-        forks: reads what forks begin with.
-        answers: former answers that may be given again.
-        held: which beginnings of conversations the engine holds.
-        reading: held while a request's files are read.
+        ranges: reads files from the log.
+        forks: reads the beginnings of forks.
+        answers: cached answers.
+        prefixes: the beginnings of conversations that the engine holds.
+        file_lock: held while a request's files are read.
         scheduler: decides when frames are written.
         stall_detector: signs of life of the engine.
         draining: no new claims; set once, when the worker drains.
         living: gives the processes of the pool that run responses, by their heartbeats.
-        strangers: gives the processes of related pools that lived a moment ago, by their
-            heartbeats; None while these are not known.
+        strangers: gives the live processes of related pools, by their heartbeats; None while these
+            are not known.
         others: gives the models (revision, tokenizer) of the pool's other ready processes, by their
             heartbeats.
-        steady_s: for how long the broker has answered since it last did not.
-        pause_s: how long a batch response makes way for interactive ones at most; 0: never.
-        not_offered: fields that the engine does not take, by its trials (`field_trials`).
+        steady_s: for how long the broker has answered without a failure.
+        pause_s: longest pause of a preempted response; 0: none is preempted.
+        not_offered: fields that the engine does not accept, by its trials (`field_trials`).
         monotonic: local time in seconds.
     """
 
@@ -118,7 +118,7 @@ class WorkerContext:
         if not images.has_files(request.messages):
             return request
         try:
-            # One after another: while a file is read it is held several times.
+            # One after another: a file is in memory several times while it is read.
             async with self.file_lock:
                 reader = functools.partial(files.read, self.ranges)
                 messages = await files.with_files(reader, request.messages)
@@ -133,8 +133,8 @@ class WorkerContext:
         return self.clock.now_ms(self.monotonic())
 
     def settling_ms(self) -> float:
-        """What is left of the time in which gateways write what they could not while the broker was
-        away."""
+        """The rest of the time in which gateways append what they could not append while the broker
+        was away."""
         return max(0.0, (SETTLE_S - self.steady_s()) * 1000)
 
     def claimant(self, response: ResponseState) -> takeover.Self:
@@ -158,6 +158,6 @@ class WorkerContext:
         return response.continues and able and segments.request_allows(response.request)
 
     def served_model(self, request: records.Request) -> str:
-        """What its claims say of the model: nothing where it is the one that was asked for."""
+        """The model that its claims name; empty where it is the requested one."""
         other = request.model in self.stands_in_for and request.model not in self.models
         return self.model if other else ""

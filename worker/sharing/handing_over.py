@@ -19,8 +19,8 @@ from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 from worker.sharing import offer_channel
 
-# For so long a response is not taken again. An offer that is stale already may be read for longer;
-# then the fold says that there is nothing to do.
+# For this time a response is not accepted again. A stale offer may be read for longer; then the
+# fold says that there is nothing to do.
 RECENT_S: Final = 1.0
 MAX_ORPHANS: Final = 256
 
@@ -29,7 +29,7 @@ At = tuple[int, int, int]
 
 
 class Orphan(msgspec.Struct, frozen=True, array_like=True):
-    """A response that had begun and has no owner any more.
+    """A response that has begun and lost its owner.
 
     Attributes:
         rank: of its priority class.
@@ -60,11 +60,11 @@ def digest(model_rev: str, tokenizer_digest: str) -> str:
 
 
 class HandingOver:
-    """Both sides of it, for one worker.
+    """Offers responses and accepts offers, for one worker.
 
     Attributes:
-        _tried: where the requests of responses lie that were taken lately, with when they may be
-            taken again (monotonic seconds).
+        _recent: where the requests of recently accepted responses lie, with the time from which
+            they may be accepted again (monotonic seconds).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HandingOver:
         name: str,
         engine_ok: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`well`: whether the engine serves what it is given."""
+        """`engine_ok`: whether the engine serves requests."""
         self._offers = offer_channel.OfferChannel(store, pool, name)
         self._context = context
         self._responses = responses
@@ -88,7 +88,7 @@ class HandingOver:
         self._recent: dict[At, float] = {}
 
     async def run(self) -> None:
-        """Offer and take until cancelled."""
+        """Offer and accept until cancelled."""
         await offer_channel.rounds(self.step, "handing over")
 
     async def step(self) -> None:
@@ -117,8 +117,8 @@ class HandingOver:
         return Orphan(delivery.rank, delivery.partition, delivery.offset, digest(*model[:2]))
 
     def _room(self) -> int:
-        """How many more responses may be taken: as many as the engine runs at once. Those without a
-        slot wait for one before all requests that had not begun."""
+        """How many more responses may be accepted: as many as the engine runs at once. Those
+        without a slot wait for one before all requests that have not begun."""
         if self._context.leaving or not self._engine_ok():
             return 0
         return self._context.engine_slots.bound - self._responses.handed_over_count

@@ -1,4 +1,4 @@
-"""Takes responses whose first token is late at another worker of the pool, while this one is idle
+"""Serves responses whose first token is late at another worker of the pool, while this one is idle
 (log rule §26; docs/design/hedging.md). Best effort: Redis may be away."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVERY_S: Final = 0.1
 
 
 class Hedging:
-    """Takes what gateways offer, for one worker."""
+    """Accepts offers of gateways, for one worker."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Hedging:
         enabled: Callable[[], bool],
         engine_ok: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`wanted`: whether the pool hedges. `well`: whether the engine serves what it is given."""
+        """`enabled`: whether the pool hedges. `engine_ok`: whether the engine serves requests."""
         self._store = store
         self._responses = responses
         self._consumer = consumer
@@ -40,7 +40,7 @@ class Hedging:
         self._engine_ok = engine_ok
 
     async def run(self) -> None:
-        """Take until cancelled."""
+        """Accept until cancelled."""
         await offer_channel.rounds(self.step, "hedging", EVERY_S)
 
     async def step(self) -> None:
@@ -57,7 +57,7 @@ class Hedging:
                 return
             if late.partition in self._consumer.partitions or self._responses.serves(rid):
                 continue
-            # Whoever takes the offer back has it: one worker is enough.
+            # The worker that withdraws the offer serves it: one is enough.
             if await self._store.withdraw(self._pool, rid):
                 at = [late.offset]
                 await self._foreign.serve(topic, late.partition, at, self._room, hedged=True)

@@ -22,7 +22,7 @@ class OfferChannel(Generic[T]):
     """Offers of one kind. Every call raises StoreUnavailable.
 
     Attributes:
-        _told: Redis has an offer of this worker, as far as is known.
+        _has_offer: Redis may have an offer of this worker.
     """
 
     def __init__(self, store: Offers[T], pool: str, name: str) -> None:
@@ -32,7 +32,7 @@ class OfferChannel(Generic[T]):
         self._has_offer = False
 
     async def publish(self, offer: T | None) -> None:
-        """Offer this, in place of what was offered before. None: nothing more."""
+        """Replace the former offer by this one; None withdraws it."""
         if offer is not None:
             self._has_offer = True
             await self._store.publish(self._pool, self._name, offer)
@@ -41,7 +41,7 @@ class OfferChannel(Generic[T]):
             self._has_offer = False
 
     async def from_others(self) -> dict[str, T]:
-        """What the other workers offer, by their names."""
+        """The offers of the other workers, by their names."""
         offers = await self._store.all_of(self._pool)
         offers.pop(self._name, None)
         return offers
@@ -50,7 +50,7 @@ class OfferChannel(Generic[T]):
 async def rounds(
     step: Callable[[], Awaitable[None]], part: str, every_s: float | None = None
 ) -> None:
-    """Call `step` again and again until cancelled. What one round could not do, the next one does.
+    """Call `step` repeatedly until cancelled. The next round repeats what one could not do.
 
     Args:
         part: names it in the log line of an error.

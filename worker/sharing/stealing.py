@@ -1,4 +1,4 @@
-"""Offers what waits here to idle workers of the pool, and takes what others offer while this one is
+"""Offers waiting requests to idle workers of the pool, and serves offered ones while this one is
 idle (log rule P10; docs/design/turns.md, Stealing). Best effort: Redis may be away."""
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from worker.serving.running_responses import RunningResponses
 from worker.serving.worker_context import WorkerContext
 from worker.sharing import offer_channel
 
-# For so long a place is not taken again: longer than an offer that is stale already may be read.
+# For this time a place is not accepted again: longer than a stale offer may be read.
 RECENT_S: Final = 5.0
 
 
 class Stealing:
-    """Both sides of it, for one worker.
+    """Offers requests and steals offered ones, for one worker.
 
     Attributes:
         like: digest of what this worker serves (`offer_selection.Offer`).
-        _tried: places that were taken lately, with when they may be taken again.
+        _recent: places that were accepted, with the time from which they may be accepted again.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Stealing:
         engine_ok: Callable[[], bool] = lambda: True,
         below: Callable[[int], int] = random.randrange,
     ) -> None:
-        """`well`: whether the engine serves what it is given. `below` gives a random number below
-        its argument."""
+        """`engine_ok`: whether the engine serves requests. `below` gives a random number below its
+        argument."""
         self._offers = offer_channel.OfferChannel(store, pool, name)
         self._context = context
         self._responses = responses
@@ -66,7 +66,7 @@ class Stealing:
         self._recent: dict[At, float] = {}
 
     async def run(self) -> None:
-        """Offer and take until cancelled."""
+        """Offer and steal until cancelled."""
         await offer_channel.rounds(self.step, "stealing")
 
     async def step(self) -> None:
@@ -79,7 +79,7 @@ class Stealing:
         if self._free():
             await self._steal()
 
-    # ---- what waits here -------------------------------------------------------------------------
+    # ---- offers ----------------------------------------------------------------------------------
 
     async def _offer(self) -> None:
         slots, work = self._context.engine_slots, self._workload
@@ -97,10 +97,10 @@ class Stealing:
         )
         await self._offers.publish(Offer(self.like, length, pace, places) if places else None)
 
-    # ---- what waits elsewhere --------------------------------------------------------------------
+    # ---- stealing --------------------------------------------------------------------------------
 
     def _free(self) -> int:
-        """How many requests of others this worker could begin with at once."""
+        """How many requests of others this worker could start at once."""
         return self._foreign.room if self._engine_ok() else 0
 
     async def _steal(self) -> None:
@@ -128,7 +128,7 @@ class Stealing:
 
 
 def _like(context: WorkerContext) -> str:
-    """Digest of what a worker serves: its models, and what its engine makes of a request."""
+    """Digest of what a worker serves: its models, and what decides its engine's answers."""
     engine = context.engine
     parts = (
         *sorted(context.models | context.stands_in_for),

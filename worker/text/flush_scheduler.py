@@ -2,11 +2,10 @@
 
 A round trip to the broker costs far more than a record. So responses that stream at the same time
 share one, and so do the tokens of a response that streams faster than a person reads. Frames go out
-at once when the last ones went out longer ago than the linger.
+at once when the last flush was longer ago than the linger.
 
-The linger follows the measured round trips. Where the broker or the cores are busy, round trips
-take longer, and frames are gathered for longer. An engine slower than the linger is never delayed
-by it.
+The linger follows the measured round trips. If the broker or the cores are busy, round trips take
+longer, and frames are gathered for longer. The linger never delays an engine that is slower.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class FlushScheduler:
     """Calls the scheduled callbacks together, at most once per linger.
 
     Attributes:
-        _scheduled: callbacks of the next flush, in order of scheduling.
-        _due: whether that flush has a timer.
+        _callbacks: of the next flush, in order of scheduling.
+        _has_timer: whether that flush has a timer.
         _last_flush: when the last flush was.
         _round_trip_s: duration of recent appends, smoothed.
     """

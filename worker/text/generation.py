@@ -1,4 +1,4 @@
-"""One attempt at one response (pure): what the engine yields becomes TOK frames and one END.
+"""One attempt at one response (pure): the engine's output becomes TOK frames and one END.
 
     RUNNING --ids--> RUNNING
     RUNNING --engine finishes, stop string, max_tokens--> FINISHED(reason)
@@ -6,9 +6,9 @@
 
 Ids become text here and not in the engine, because a takeover must continue inside a character and
 inside a stop string. Text that is withheld at the end goes into END.text_tail. An attempt that
-takes over makes text of all accepted ids again and emits what of it the log does not have. So a
-reader sees the same text as without the takeover. How ids become text and marks:
-`worker.text.visible`.
+takes over makes text of all accepted ids again and emits the part that the log does not have. So a
+reader sees the same text as without the takeover. `worker.text.visible` turns ids into text and
+marks.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Detokenizer = visible.Detokenizer
 
 
 class BadOutput(Exception):
-    """The engine did not give what was asked for."""
+    """The engine's output lacks what was requested."""
 
 
 class Phase(enum.Enum):
-    """Where an attempt stands."""
+    """The state of an attempt."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -51,7 +51,7 @@ class Generation:
     Attributes:
         phase: see the table above.
         reason: END's reason; empty until FINISHED.
-        inherited: number of ids of former owners.
+        prior_total: number of ids of former owners.
         total: number of ids of the response so far, those of former owners included.
         _visible: text and marks that are in no frame yet.
         _next: seq of the next frame.
@@ -60,8 +60,8 @@ class Generation:
         _lp: their log probabilities, if the client asked for them.
         _lp_characters: length of the tokens in `_lp`.
         _vectors: of the inputs that were embedded so far. Only END holds them.
-        _closed: frames that were cut because they were full.
-        _tail: text and marks left for END; empty until FINISHED.
+        _full_frames: frames that were cut because they were full.
+        _tail: text and marks for END; empty until FINISHED.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Generation:
 
     @property
     def pending(self) -> bool:
-        """Whether a frame waits to be taken."""
+        """Whether a frame is ready."""
         return bool(self._ids or self._full_frames)
 
     @property
@@ -115,8 +115,8 @@ class Generation:
     def resume(
         self, accepted: visible.Accepted, should_continue: visible.ShouldContinue = lambda: True
     ) -> None:
-        """Go on behind what the log has. Nothing was pushed before. May take seconds if there are
-        thousands of ids. When `go_on` says no, this object is of no use any more.
+        """Continue after what the log has. Nothing was pushed before. May take seconds for
+        thousands of ids. When `should_continue` returns False, this object is unusable.
 
         Raises:
             Diverged, ParserFailed: the response cannot be continued.
@@ -135,10 +135,10 @@ class Generation:
         self, ids: Sequence[int], should_continue: visible.ShouldContinue = lambda: True
     ) -> None:
         """Ids that the engine did not generate, before it generates any: frames of their own,
-        without log probabilities. When `go_on` says no, this object is of no use any more.
+        without log probabilities. When `should_continue` returns False, this object is unusable.
 
         Raises:
-            ParserFailed: what came before stays.
+            ParserFailed: earlier output stays.
         """
         for token in ids:
             if self.phase is not Phase.RUNNING or not should_continue():
@@ -155,11 +155,11 @@ class Generation:
         logprobs: Sequence[records.Lp] = (),
         vectors: Sequence[bytes] = (),
     ) -> None:
-        """The engine's next ids or vectors, with log probabilities if they were asked for, and why
-        it stopped if it did. No effect once the attempt is over.
+        """The engine's next ids or vectors, with log probabilities if they were requested, and the
+        reason if it stopped. No effect once the attempt is over.
 
         Raises:
-            ParserFailed: what came before stays.
+            ParserFailed: earlier output stays.
             BadOutput: log probabilities or vectors are missing, or a vector has no direction.
         """
         self._vectors.extend(vectors)
@@ -215,7 +215,7 @@ class Generation:
         )
 
     def close(self, reason: str) -> None:
-        """End it now (failed, expired, warm-up); what was generated stays."""
+        """End it now (failed, expired, warm-up); earlier output stays."""
         if self.phase is not Phase.RUNNING:
             return
         try:

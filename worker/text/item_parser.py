@@ -1,7 +1,7 @@
-"""What an engine's parser makes of the ids of one response: pieces of items (pure).
+"""The output of an engine's parser for the ids of one response: pieces of items (pure).
 
-A parser is the engine's, because the model's tokenizer and the form of its calls decide what the
-ids mean. What becomes of the pieces in the log is `worker.text.generation`'s (log rule §16).
+The engine provides the parser, because the model's tokenizer and the form of its calls decide what
+the ids mean. `worker.text.generation` writes the pieces to the log (log rule §16).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Piece(NamedTuple):
 
 
 class ItemParser(Protocol):
-    """Makes pieces of the ids of one response. A function of the ids alone, and of how they come:
-    it is fed one id at a time, always, also with the ids of former owners."""
+    """Turns the ids of one response into pieces. A function of the ids alone: it always gets one id
+    at a time, also the ids of former owners."""
 
     def push(self, token: int) -> Sequence[Piece]:
-        """What this id completes, in order; possibly nothing."""
+        """The pieces that this id completes, in order; possibly none."""
 
     def finish(self) -> Sequence[Piece]:
-        """The response ended: what is still held, such as half a character or text that was taken
-        for the beginning of a call."""
+        """The response ended: the pieces still held, such as half a character or text that looked
+        like the beginning of a call."""

@@ -24,7 +24,7 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as any server of Chat Completions takes them: texts, images of a user, calls of
+    """Messages as any server of Chat Completions accepts them: texts, images of a user, calls of
     functions and their outputs. A custom tool is a function of one text, `input`; reasoning is left
     out."""
     chat_messages: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def _function_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def characters(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> int:
-    """Length of all that a request says to the model, for estimates."""
+    """Length of all texts of a request for the model, for estimates."""
     total = sum(len(text) for tool in tools for text in _texts(tool))
     for message in messages:
         total += len(text_of(message.get("content"))) + len(message.get("reasoning_content", ""))

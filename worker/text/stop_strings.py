@@ -12,8 +12,8 @@ class StopStrings:
     longest counts. So the answer does not depend on how the text was cut.
 
     Attributes:
-        found: a stop string was completed.
-        _held: text that may be the beginning of a stop string; empty once `found`.
+        complete: a stop string was found.
+        _buffer: text that may be the beginning of a stop string; empty once `complete`.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ class StopStrings:
         self.complete = False
 
     def push(self, text: str) -> str:
-        """Text that is no part of a stop string. Text from a found stop string on is dropped."""
+        """Text outside stop strings. Text from a complete stop string on is dropped."""
         if not self._stops:
             return text
         buffer = self._buffer

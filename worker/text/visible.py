@@ -1,7 +1,7 @@
 """What readers see of the ids of a response: text, and marks in it (pure; log rule §16).
 
-V is all visible text of a response, M all its marks. Both are functions of the ids. What is written
-to the log is taken away, so a `Visible` holds what the log does not have yet.
+V is all visible text of a response, M all its marks. Both are functions of the ids. Text and marks
+are consumed when they are written, so a `Visible` holds what the log does not have yet.
 
 Text that may become part of a stop string is withheld. Stop strings are looked for within one
 message; reasoning and calls have none.
@@ -21,20 +21,20 @@ from worker.text.stop_strings import StopStrings
 Marks = tuple[records.Mark, ...]
 
 ShouldContinue = Callable[[], bool]
-"""Whether to go on; asked now and then by what may take long."""
+"""Whether to continue; called from time to time by long operations."""
 
 
 class ParserFailed(Exception):
-    """The parser cannot read what the model wrote, and no other attempt could."""
+    """The parser cannot read the model's output, and no other attempt could."""
 
 
 class Diverged(Exception):
-    """The log holds other text or marks than the accepted ids make here."""
+    """The log holds other text or marks than the accepted ids produce here."""
 
 
 class Accepted(NamedTuple):
-    """What the log has of a response that is taken over; see `fold.Fold`. Where another model had
-    begun it, only of the present segment (log rule §25), which has `before` ids before it."""
+    """What the log has of a response that is taken over; see `fold.Fold`. Where another model began
+    it, only the present segment (log rule §25), which has `before` ids before it."""
 
     ids: Sequence[int] = ()
     text_length: int = 0
@@ -66,14 +66,14 @@ class Detokenizer(Protocol):
         """Text that these ids complete, possibly empty."""
 
     def flush(self) -> str:
-        """Text that is still held; an incomplete character becomes U+FFFD."""
+        """The text still held; an incomplete character becomes U+FFFD."""
 
 
 class Visible(Protocol):
     """See the module's docstring.
 
     Attributes:
-        over: the response is complete; nothing that follows would be visible.
+        over: the response is complete; later ids would not be visible.
         reasoning: number of ids that belong to reasoning items and were not copied.
     """
 
@@ -88,18 +88,18 @@ class Visible(Protocol):
         """
 
     def finish(self) -> None:
-        """There are no more ids: what was withheld is visible.
+        """There are no more ids: withheld text becomes visible.
 
         Raises:
-            ParserFailed: a second call says what can be said without the parser.
+            ParserFailed: a second call returns what needs no parser.
         """
 
     def consume(self, first: int) -> tuple[str, Marks]:
         """Text and marks of the next record, whose first id is number `first`."""
 
     def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
-        """Read the ids that the log has. What it has of their text and marks is not taken again.
-        When `go_on` says no, this object is of no use any more.
+        """Read the ids that the log has. Their text and marks in the log are not returned again.
+        When `should_continue` returns False, this object is unusable.
 
         Raises:
             Diverged, ParserFailed: the response cannot be continued.
@@ -107,7 +107,7 @@ class Visible(Protocol):
 
 
 class Nothing:
-    """Readers see no more than the log has."""
+    """Readers see only what the log has."""
 
     over = False
 
@@ -131,7 +131,7 @@ class PlainText:
     """All ids are one text without marks.
 
     Attributes:
-        _text: what was not taken yet.
+        _text: not consumed yet.
     """
 
     reasoning = 0
@@ -156,8 +156,8 @@ class PlainText:
         return text, ()
 
     def resume(self, accepted: Accepted, should_continue: ShouldContinue) -> None:
-        """What former owners emitted holds no part of a stop string, so the search for stop strings
-        starts behind it."""
+        """The text of former owners contains no part of a stop string, so the search starts after
+        it."""
         text = self._detokenizer.push(accepted.ids)
         self._text = self._stops.push(text[accepted.text_length :])
         self.over = self._stops.complete
@@ -167,14 +167,14 @@ class Items:
     """Ids are items, by the engine's parser.
 
     Attributes:
-        _text: of V, what was not taken yet.
-        _marks: of M, what was not taken yet. `at` counts from the beginning of `_text`, `ids` from
-            that of the response.
+        _text: the part of V that was not consumed yet.
+        _marks: the part of M that was not consumed yet. `at` counts from the beginning of `_text`,
+            `ids` from that of the response.
         _open: the kind of the open item; None before the first one.
-        _begun: V or M is not empty.
+        _nonempty: V or M is not empty.
         _calls: number of calls so far.
-        _read: number of ids so far.
-        _failed: the parser is not asked any more.
+        _position: number of ids so far.
+        _failed: the parser is not used any more.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ class Items:
         max_calls: int | None = None,
         copied: int = 0,
     ) -> None:
-        """`max_calls`: the response ends where a call more would begin. `copied`: so many ids at
-        the beginning were not generated, and do not count as reasoning."""
+        """`max_calls`: the response ends where a further call would begin. `copied`: number of ids
+        at the beginning that were not generated and do not count as reasoning."""
         self.over = False
         self.reasoning = 0
         self._rid = rid

@@ -1,14 +1,14 @@
-"""Tries, before a worker joins its pool, what its engine takes: each field and format of the API.
+"""Tries each field and format of the API at the engine, before the worker joins its pool.
 
-An engine's version and a pool's `engine_args` decide which sampling fields and formats it takes.
-One that refuses a field would say so after the request was accepted. One whose process ends with a
-field would take one worker after another with it, again with every such request. So a worker runs a
-small request of each row of `engine_fields.TABLE`, starts the engine again where it ended, and does
-not offer what was refused or fatal.
+An engine's version and a pool's `engine_args` decide which sampling fields and formats it accepts.
+An engine that refuses a field would do so after the request was accepted. A field that ends the
+engine's process would stop one worker after another, with every such request. So a worker runs a
+small request for each row of `engine_fields.TABLE`, restarts the engine where it ended, and does
+not offer fields that were refused or fatal.
 
-Refusals and ends count when they came twice: an engine may end for another reason. If it ends with
-a plain request, it has not started. What could not be tried within the deadline is offered: then it
-is as if there had been no trial.
+Refusals and ends count when they happened twice: an engine may end for another reason. If it ends
+with a plain request, it has not started. A field that could not be tried within the deadline is
+offered, as without trials.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tailrace.protocol import engine_fields, records
 from worker.engines import base
 from worker.trials.trial_results import TrialResults, Verdict
 
-ENDS: Final = 2  # so many ends, or refusals, make a verdict
+ENDS: Final = 2  # ends, or refusals, that make a verdict
 DEADLINE_S: Final = 60.0  # for all trials of a start, without the time in which engines load
 # For one trial. The first use of some fields compiles code, which takes seconds on a CPU.
 TRIAL_S: Final = 30.0
 MAX_RESTARTS: Final = 6  # of the engine, within one start
-LOCK_S: Final = 300.0  # how long another worker is waited for, which may start its engine twice
+LOCK_S: Final = 300.0  # longest wait for another worker, which may start its engine twice
 REMOTE_AT_ONCE: Final = 4  # trials of an engine at a URL: it is not this worker's to end
 
 
 class Outcome(enum.Enum):
-    """What became of one trial."""
+    """The outcome of one trial."""
 
     TAKEN = enum.auto()
     REFUSED = enum.auto()
@@ -46,8 +46,8 @@ class FieldTrials:
     """The trials of one start.
 
     Attributes:
-        results: what is known.
-        untried: names of fields without a verdict, after `run`.
+        results: the verdicts so far.
+        undecided: names of fields without a verdict, after `run`.
         _until: no trial begins after this time.
         _restarts: how often the engine was started again.
     """
@@ -69,7 +69,7 @@ class FieldTrials:
         self._restarts = 0
 
     async def run(self) -> None:
-        """Try what has no verdict.
+        """Try the fields without a verdict.
 
         Raises:
             base.EngineDead: the engine ended with a plain request, or did not start again.
@@ -83,7 +83,7 @@ class FieldTrials:
 
     @property
     def not_offered(self) -> dict[str, Verdict]:
-        """The fields that the engine does not take, by name."""
+        """The fields that the engine does not accept, by name."""
         verdicts = self.results.verdicts
         names = [row.name for row in engine_fields.TABLE]
         return {
@@ -101,7 +101,7 @@ class FieldTrials:
 
     async def _try_all(self, rows: Sequence[engine_fields.EngineField]) -> None:
         if await self._attempt(engine_fields.trial()) is not Outcome.TAKEN:
-            return  # it says nothing of fields
+            return  # the cause is not a field
         at_once = REMOTE_AT_ONCE if isinstance(self._engine, base.Remote) else 1
         for at in range(0, len(rows), at_once):
             if self._clock() >= self._until or self._restarts >= MAX_RESTARTS:
@@ -109,7 +109,7 @@ class FieldTrials:
             await asyncio.gather(*map(self._try, rows[at : at + at_once]))
 
     async def _try(self, row: engine_fields.EngineField) -> None:
-        """Try a field until there is a verdict, or it is clear that there will be none."""
+        """Try a field until there is a verdict, or it is clear that none is possible."""
         refusals, name = 0, row.name
         while self.results.ends.get(name, 0) < ENDS:
             self.results.begin(name)
@@ -152,8 +152,8 @@ class FieldTrials:
             if engine.dead.is_set():
                 raise base.EngineDead("the engine ended in a trial") from error
             if isinstance(error, base.Busy):
-                self._until = self._clock()  # it has enough to do without trials
-            # A server at a URL that does not answer says nothing of the field.
+                self._until = self._clock()  # it is busy enough without trials
+            # A server at a URL that does not answer proves nothing about the field.
             passing = isinstance(error, TimeoutError | base.Busy) or (
                 isinstance(engine, base.Remote) and type(error) is not base.Refused
             )

@@ -1,8 +1,8 @@
-"""What trials of an engine's fields have shown, in one file for each engine (`field_trials`).
+"""Results of the trials of an engine's fields, in one file for each engine (`field_trials`).
 
-A file is a cache: without it, or with one that cannot be read, the fields are tried again. A lock
-beside it keeps two workers from trying the same at once. Its file name is a digest of what the
-engine says decides the results, so that another version, model, argument or machine has another.
+A file is a cache: without it, or if it is unreadable, the fields are tried again. A lock file keeps
+two workers from the same trials at once. The file's name is a digest of what decides the results,
+so that another version, model, argument or machine has another file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCK_POLL_S: Final = 0.1
 
 
 class Verdict(enum.Enum):
-    """What became of the trials of a field."""
+    """The outcome of the trials of a field."""
 
     TAKEN = "taken"
     REFUSED = "refused"  # the engine said so
@@ -44,11 +44,11 @@ class TrialResults:
         verdicts: by the names of fields (`engine_fields.TABLE`).
         ends: how often the engine, or this worker's process, ended in a trial of a field that has
             no verdict.
-        _path: None: they are kept in memory only.
+        _path: None if they are in memory only.
     """
 
     def __init__(self, folder: Path | None, key: str) -> None:
-        """`key`: what decides the results; empty: they are not kept."""
+        """`key`: what decides the results; empty if they are not stored."""
         digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         self._path = folder / f"{digest}.json" if folder is not None and key else None
         self.verdicts: dict[str, Verdict] = {}
@@ -56,7 +56,7 @@ class TrialResults:
         self.read()
 
     def read(self) -> None:
-        """Read what the file has. One that cannot be read says nothing."""
+        """Read the file; an unreadable one counts as empty."""
         if self._path is None:
             return
         stored = _Stored()
@@ -65,8 +65,8 @@ class TrialResults:
         self.verdicts, self.ends = stored.verdicts, stored.ends
 
     def begin(self, name: str) -> int:
-        """Count a trial as one that ends the engine, until it is known that it did not: this
-        process may end with it. Returns the number of ends with this one."""
+        """Count a trial as an end of the engine until `end` is called: this process may end with
+        it. Returns the number of ends including this one."""
         self.ends[name] = self.ends.get(name, 0) + 1
         self._write()
         return self.ends[name]
@@ -83,8 +83,8 @@ class TrialResults:
 
     @contextlib.asynccontextmanager
     async def lock(self, wait_s: float) -> AsyncIterator[None]:
-        """Hold the lock, and have what others found meanwhile. After `wait_s` seconds without it:
-        two workers may then try the same."""
+        """Hold the lock, and read the results of others. After `wait_s` seconds continue without
+        it: two workers may then run the same trials."""
         lock = self._open_lock()
         try:
             if lock is not None:
@@ -117,7 +117,7 @@ class TrialResults:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """A cache that cannot be written is no reason not to serve."""
+        """Continue without a cache that cannot be written."""
         self._path = None
         telemetry.log(telemetry.Action.TASK_FAILED, part="results of trials", exc_info=error)
 
