@@ -92,7 +92,7 @@ class Push:
             ],
             exception_handlers=error_mapping.HANDLERS,
         )
-        app.router.redirect_slashes = False  # a redirect would go to whatever `Host` says
+        app.router.redirect_slashes = False  # a redirect would use the address in `Host`
         return middleware.OuterMiddleware(self.queries.in_front_of(app), self._config.origins)
 
     async def health(self, _request: Request) -> Response:
@@ -105,7 +105,7 @@ class Push:
         return JSONResponse(state, 200 if state["ready"] else 503)
 
     async def readiness(self) -> dict[str, Any]:
-        """The JSON of `/ready`. Without Redis push is ready: streams go on, only browser tickets
+        """The JSON of `/ready`. Push is ready without Redis: streams continue, only browser tickets
         fail."""
         return {
             "ready": self.delivery.answered and self.revocations.ready and not self.draining.begun,

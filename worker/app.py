@@ -1,4 +1,4 @@
-"""The worker's composition root: what it is made of, in which order it starts, how it leaves."""
+"""The worker's composition root: its parts, the order of its start, and its end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from worker.trials.trial_results import TrialResults
 SHUTDOWN_S = 10.0
 
 
-# Of a pool: what an engine has from its start on.
+# Members of a pool that an engine reads at its start.
 ENGINE_MEMBERS: Final = (
     *("models", "max_model_len", "engine", "source", "engine_args", "adapters"),
     *("max_num_seqs", "cache"),
@@ -81,9 +81,9 @@ class App:
         status: for `/ready` and the heartbeat.
         pools: as they are now.
         writer: the one producer of this process.
-        _leaving: set when the worker must go.
-        _began: when the worker was made (monotonic).
-        _refused: the engine does not take the pool's `engine_args`.
+        _leaving: set when the worker must end.
+        _began: when the worker was created (monotonic).
+        _arguments_refused: the engine does not accept the pool's `engine_args`.
         _engine_started: set once its start, with the trials of its fields, has succeeded or failed.
         _context, _responses, _consumer: None until the engine is ready.
     """
@@ -129,13 +129,13 @@ class App:
             telemetry.log(telemetry.Action.RESTART_NEEDED, pool=name, members=members)
 
     def _price(self, model: str) -> settings.Price | None:
-        """The price of a model, as it is now. It may be one of another pool, which answered a
+        """The price of a model, as it is now. It may belong to another pool, which answered a
         request of this one."""
         match = self.pools.catalog.find(model)
         return match[0].price if match is not None else None
 
     def _answers_live_s(self) -> float:
-        """For how long the pool's answers may be given again, as it is now; 0: they are not."""
+        """For how long the pool's answers may be used again, as it is now; 0: never."""
         pool = self.pools.catalog.pool(self._settings.pool)
         cache = pool.cached_answers if pool is not None else None
         return cache.ttl_s if cache is not None else 0.0
@@ -145,7 +145,7 @@ class App:
         self._leaving.set()
 
     async def run(self) -> int:
-        """Serve until told to leave. Returns the process's exit code.
+        """Serve until `leave`. Returns the process's exit code.
 
         Raises:
             settings.Misconfigured: the admin address is taken.
@@ -204,7 +204,7 @@ class App:
         await self._engine.dead.wait()
 
     async def _serve(self, tasks: asyncio.TaskGroup, background: list[asyncio.Task[Any]]) -> None:
-        """Load the engine, then take requests until the drain stops it."""
+        """Load the engine, then read requests until the drain stops it."""
         not_offered = await self._start_engine()
         self._engine_started.set()
         if not_offered is None:
@@ -262,8 +262,8 @@ class App:
         await consumer.run()
 
     async def _start_engine(self) -> frozenset[str] | None:
-        """Load the engine and try its fields. Returns those that it does not take; None where it
-        did not start."""
+        """Load the engine and try its fields. Returns those that it does not accept; None if it did
+        not start."""
         loading = time.monotonic()
         self.status.detail = "loading the engine"
         telemetry.log(
@@ -291,7 +291,7 @@ class App:
         return not_offered
 
     async def _try_fields(self) -> frozenset[str]:
-        """The fields that the engine does not take. Raises EngineDead."""
+        """The fields that the engine does not accept. Raises EngineDead."""
         key = self._engine.trial_key()
         if key is None:
             return frozenset()
@@ -317,7 +317,7 @@ class App:
             self.status.detail = reason
 
         layout = await log.wait_for_layout(self._connections.layout, waiting)
-        # A record for a topic that is missing would fail all others that are on their way.
+        # A record for a missing topic would fail all others in flight.
         await retry_until(
             lambda: self._connections.offsets.partitions(topics.HISTORY),
             on=log.LogUnavailable,
@@ -436,8 +436,8 @@ class App:
     # ---- leaving ---------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Leave the group, so that other workers take the requests from now on; finish what runs
-        and fits; yield the rest. Each step has its own deadline."""
+        """Leave the group, so that other workers get the requests; finish running responses within
+        the deadline; yield the rest. Each step has its own deadline."""
         if not self.status.failed:
             self.status.change(State.DRAINING, "leaving")
         telemetry.log(
@@ -448,7 +448,7 @@ class App:
         self._context.draining = True
         drain_s = 0.0 if self.status.failed else self._settings.drain_s
         end = time.monotonic() + drain_s
-        self._heartbeat.publish_now()  # gateways place nothing here any more
+        self._heartbeat.publish_now()  # gateways place no more requests here
         await self._consumer.leave()
         await self._responses.hand_over(max(0.0, end - time.monotonic()))
 

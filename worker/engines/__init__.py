@@ -1,11 +1,11 @@
-"""Engines: what generates tokens. One file for each engine, one interface (`base`).
+"""Engines generate tokens. One file for each engine, one interface (`base`).
 
 In: a request, the prompt's ids and the ids accepted so far (`base.GenerationInput`). Out: steps of
 new ids (`base.Step`). An engine knows nothing of the log or of clients.
 
     scripted    no model; for tests and load
-    openai      any OpenAI-compatible server over HTTP, with openai_body and openai_answers (what is
-                asked and answered), openai_items (its ids), openai_canary (what it offers),
+    openai      any OpenAI-compatible server over HTTP, with openai_body and openai_answers
+                (request and response), openai_items (its ids), openai_canary (its abilities),
                 openai_credentials and openai_pace
     vllm        vLLM in this process, with vllm_public and vllm_internals (two ways to read its
                 output), vllm_cpu, detokenizer and pdeathsig

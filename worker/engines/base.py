@@ -1,11 +1,11 @@
-"""What a worker asks of an engine, and how an engine fails.
+"""The interface of an engine, and its errors.
 
 An engine gets one `GenerationInput` and calls back with `Step`s. Its errors form this tree; the
 right column is what the worker does:
 
     EngineError
       Transient         this attempt failed, another may succeed     claim again after a pause
-        Busy            it takes nothing now, and has begun nothing  the same, and no attempt failed
+        Busy            it accepts nothing now and began nothing     the same, and no attempt failed
       Refused           this request can never succeed here          append END(failed)
         NotResumable    it cannot continue accepted tokens           append END(failed)
       EngineDead        the engine is gone                           stop, exit, be restarted
@@ -36,7 +36,7 @@ MAX_VECTOR_BYTES: Final = 720_000  # of one response; base64 makes a third more 
 
 
 class EngineError(Exception):
-    """An engine could not do what it was asked."""
+    """An engine could not serve a request."""
 
 
 class Transient(EngineError):
@@ -44,11 +44,11 @@ class Transient(EngineError):
 
 
 class Busy(Transient):
-    """The engine takes nothing now and has begun nothing.
+    """The engine accepts nothing now and has begun nothing.
 
     Attributes:
-        pause_s: after which to ask again.
-        code, message: what the client is told when no time or no attempt is left.
+        pause_s: time before the next attempt.
+        code, message: the client's error when no time or no attempt remains.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ArgumentRefused(EngineDead):
 
 
 class Verdict(enum.Enum):
-    """What a failed attempt means."""
+    """What to do about a failed attempt."""
 
     RETRY = "retry"  # claim again after a pause, a bounded number of times
     FAIL = "fail"  # end this response as failed
@@ -128,10 +128,10 @@ class GenerationInput:
         fencing_token: of the claim that this attempt runs under.
         prompt_ids: the prompt, as `Engine.encode` returned it.
         output_so_far: accepted ids of former attempts; the engine continues after them.
-        copied: so many of them were not generated for this response (log rule §19).
+        copied: number of them that were not generated for this response (log rule §19).
         rank: of the priority class: 0 is served first.
         max_tokens: tokens that may still be generated.
-        inputs: what is to be embedded, as ids; empty where something is to be generated.
+        inputs: ids of the inputs to embed; empty for a generation.
         load: gives a request with the files that it names.
     """
 
@@ -146,7 +146,7 @@ class GenerationInput:
     rank: int = 0
 
     async def with_files(self) -> records.Request:
-        """The request with its files, which may take megabytes: not to be kept.
+        """The request with its files, which may take megabytes: do not store it.
 
         Raises:
             Refused: a file is gone.
@@ -171,7 +171,7 @@ class Step:
         cached_tokens: prompt tokens read from the prefix cache; None if the engine does not say.
         usage: only from engines that count tokens themselves, on the last step.
         logprobs: one for each of `ids` if the request asks for log probabilities, else none.
-        vectors: of the next inputs that are to be embedded (`records.End.vectors`), possibly none.
+        vectors: of the next inputs (`records.End.vectors`), possibly none.
     """
 
     ids: Sequence[int]
@@ -183,7 +183,7 @@ class Step:
 
 
 OnStep = Callable[[Step], bool]
-"""Handles one step and returns whether more are wanted.
+"""Handles one step and returns whether to continue.
 
 The engine calls it where it reads its own output, without a task in between: one wake-up per token
 and response would cost more than handling the step.
@@ -191,7 +191,7 @@ and response would cost more than handling the step.
 
 
 async def call_with_each(steps: AsyncGenerator[Step, None], on_step: OnStep) -> None:
-    """Call `on_step` with each step until it wants no more. For engines that are generators."""
+    """Call `on_step` with each step until it returns False. For engines that are generators."""
     async with contextlib.aclosing(steps):
         async for step in steps:
             if not on_step(step):
@@ -209,14 +209,14 @@ class Engine(Protocol):
             with the same values takes a response over.
         max_model_len: tokens that prompt and answer may have together; 0 where only the engine's
             server knows.
-        counting_digest: equal to a `tailrace.prompts.counter.Counter`'s where that counts as this
-            engine does; empty where it cannot be told.
+        counting_digest: equal to that of a `tailrace.prompts.counter.Counter` that counts as this
+            engine does; empty where it is not known.
         stop_ids: ids that end a response.
-        features: what it can do beyond plain text; known once it has started.
-        parsers: names of what reads answers as items, for operators; known once it has started.
+        features: abilities beyond plain text; known once it has started.
+        parsers: names of its parsers of answers, for operators; known once it has started.
         dead: set once the engine has ended and cannot come back.
-        cached_blocks: what its prefix cache holds; None where it does not say. Known once it has
-            started.
+        cached_blocks: contents of its prefix cache; None where it does not report them. Known once
+            it has started.
     """
 
     capacity: int
@@ -250,7 +250,7 @@ class Engine(Protocol):
         """
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
-        """The inputs that are to be embedded as ids. Only with the feature `embeddings`.
+        """The ids of the inputs to embed. Only with the feature `embeddings`.
 
         Raises:
             Refused: one cannot be served; the message names it.
@@ -267,28 +267,30 @@ class Engine(Protocol):
             EngineError: the attempt failed.
         """
 
-    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
-        """A new incremental detokenizer. `behind`: ids of the prompt whose text the answer goes on
-        from; without them it is a text of its own."""
+    def detokenizer(self, prefix_ids: Sequence[int] = ()) -> generation.Detokenizer:
+        """A new incremental detokenizer. `prefix_ids`: ids of the prompt whose text the answer
+        continues; without them the answer is a text of its own."""
 
     async def token_ids(self, text: str) -> list[int]:
         """The ids of a text as a part of an answer. Only with the feature `forks`."""
 
     def repeatable(self, request: records.Request) -> str | None:
-        """What a greedy answer follows from beside the request and the model's digests, as text;
-        None where it may be another one the next time, or the engine cannot tell."""
+        """Everything except the request and the model's digests that decides a greedy answer, as
+        text. None where the next answer may differ, or the engine does not know."""
 
     def trial_key(self) -> str | None:
-        """What decides which fields it takes (`worker.trials.field_trials`), as text: its version,
-        model, arguments and machine. Empty: nobody here knows, so that results are not kept. None:
-        it takes all that its features say, and nothing is tried. Only once it has started."""
+        """Everything that decides which fields it accepts (`worker.trials.field_trials`), as text:
+        its version, model, arguments and machine. Empty: not known, so results are not stored.
+        None: it accepts all fields of its features, and no trial runs. Only once it has
+        started."""
 
     def prefix_scope(self, request: records.Request) -> Sequence[str]:
-        """What a prompt's blocks have beside their tokens (`worker.prefixes.cached_blocks`)."""
+        """The identity of a prompt's blocks besides their tokens (see
+        `worker.prefixes.cached_blocks`)."""
 
     def parser_name(self, request: records.Request) -> str:
-        """What `CLAIM.parser` says: names of parsers and the version of what runs them, equal where
-        the same ids make the same items. Empty where the answer is plain text, which needs a
+        """The value of `CLAIM.parser`: names of parsers and the version of what runs them, equal
+        where the same ids make the same items. Empty where the answer is plain text, which needs a
         `detokenizer` only."""
 
     async def item_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> ItemParser:
@@ -297,7 +299,7 @@ class Engine(Protocol):
 
 
 class PlainText:
-    """The part of an engine that makes plain text of every answer."""
+    """The part of an engine whose answers are plain text."""
 
     features: frozenset[Feature] = frozenset()
     parsers: tuple[str, ...] = ()
@@ -331,8 +333,8 @@ class Remote(PlainText):
     """The part of an engine whose server runs elsewhere.
 
     Attributes:
-        trouble: what an operator must know of the server; empty when there is nothing.
-        on_bound: is told how many responses may run at once from now on.
+        trouble: the server's problem that an operator must know; empty without one.
+        on_limit: called with the number of responses that may run at once from now on.
     """
 
     trouble = ""
@@ -376,7 +378,7 @@ def check_input(index: int, tokens: int, max_model_len: int) -> None:
 
 
 def check_vectors(count: int, dimensions: int) -> None:
-    """Check that so many vectors fit into an END, which is one record.
+    """Check that the vectors fit into an END, which is one record.
 
     Raises:
         Refused: they do not.
@@ -394,8 +396,8 @@ def check_vectors(count: int, dimensions: int) -> None:
 def lacking(
     request: records.Request, features: Collection[str], not_offered: Collection[str] = ()
 ) -> Refused | None:
-    """What keeps an engine with these features from serving the request; None if nothing does.
-    `not_offered`: fields that it does not take (`engine_fields.TABLE`). The message names one.
+    """Why an engine with these features cannot serve the request; None if it can.
+    `not_offered`: fields that it does not accept (`engine_fields.TABLE`). The message names one.
     """
     if request.embed is None and not generates_text(features):
         return Refused("unsupported_value", f"The model `{request.model}` generates no text.")

@@ -12,22 +12,22 @@ class Detokenizer:
     """The library's `DecodeStream`, and the ids that it withholds at the end.
 
     Attributes:
-        _stream: the library's decoder; a new one after ids that are no text.
+        _stream: the library's decoder; a new one after ids that are not text.
         _context: the last ids whose text was returned.
-        _held: ids whose text was not returned yet; empty at the end of a character.
+        _withheld_ids: ids whose text was not returned yet; empty at the end of a character.
     """
 
     def __init__(
-        self, tokenizer: Any, *, skip_special_tokens: bool = True, behind: Sequence[int] = ()
+        self, tokenizer: Any, *, skip_special_tokens: bool = True, prefix_ids: Sequence[int] = ()
     ) -> None:
-        """`behind`: ids whose text is continued. Some tokenizers leave out the space at the
+        """`prefix_ids`: ids whose text is continued. Some tokenizers omit the space at the
         beginning of a text."""
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._stream = _new_stream(self._skip)
         self._context: list[int] = []
         self._withheld_ids: list[int] = []
-        self.push(behind[-_CONTEXT_IDS:])
+        self.push(prefix_ids[-_CONTEXT_IDS:])
         self._withheld_ids.clear()
 
     def push(self, ids: Sequence[int]) -> str:
@@ -49,7 +49,7 @@ class Detokenizer:
         except Exception as error:  # the library raises plain Exception
             if "Invalid prefix" not in str(error):
                 raise
-            # vLLM does the same: a new decoder starts after the sequence that is no text.
+            # vLLM does the same: a new decoder starts after the sequence that is not text.
             self._stream = _new_stream(self._skip)
             text = self._stream.step(self._tokenizer, token)
         self._withheld_ids.append(token)

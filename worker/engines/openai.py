@@ -3,11 +3,11 @@
 Such a server sends text, not token ids. The ids of its responses are the Unicode code points of the
 text (`openai_items`), and the server counts and bounds tokens itself.
 
-A takeover continues the accepted text where the server offers that (`openai_canary`): the text is
+A takeover continues the accepted text where the server supports that (`openai_canary`): the text is
 the last message, left open. Otherwise a takeover with tokens in the log ends the response as
-`not_resumable`; one without starts again. So do answers that cannot be continued by text alone:
-those with calls or reasoning so far, and those under a format or with a call that must come, whose
-grammar would begin anew.
+`not_resumable`, and one without tokens starts again. The same applies to answers that text alone
+cannot continue: those with calls or reasoning so far, and those with a format or a required call,
+whose grammar would begin anew.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def create(s: settings.WorkerSettings) -> OpenAI:
 
 
 def credentials_for(s: settings.WorkerSettings) -> openai_credentials.Credentials | None:
-    """What the settings name; None for a server that asks for nothing."""
+    """The credentials of the settings; None for a server without authentication."""
     if s.engine_token_url:
         assert s.engine_client_secret_file is not None
         return openai_credentials.ClientCredentials(
@@ -92,10 +92,10 @@ class OpenAI(base.Remote):
 
     Attributes:
         _client: connections to the server. Closed by `shutdown`.
-        _pace: how many responses the server gets at once.
-        _running: requests that the server works on.
+        _pace: the limit of responses at once.
+        _running: requests that the server is running.
         _continuation: how the server continues text; known once it has started.
-        _counts: the server counts tokens of a text when asked (`/tokenize`), as vLLM does.
+        _counts: the server counts the tokens of a text (`/tokenize`), as vLLM does.
     """
 
     ids_are_tokens = False
@@ -115,7 +115,7 @@ class OpenAI(base.Remote):
         self.capacity = capacity
         self.model_rev = model
         self.dead = asyncio.Event()
-        # Whether its model reads images only the server knows; it says so when asked.
+        # Only the server knows whether its model reads images; it refuses them otherwise.
         self.features: frozenset[Feature] = frozenset({"images"})
         self._model = model
         self._continuation_setting = continuation
@@ -134,8 +134,8 @@ class OpenAI(base.Remote):
     # ---- start and end ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Wait until the server answers, with the credential that it has to take: it may still be
-        loading its model, and a key may be on its way. Then find out what it can do."""
+        """Wait until the server answers and accepts the credential: it may still be loading its
+        model, and a key may not be mounted yet. Then find out its abilities."""
 
         def on_failure(error: Exception) -> None:
             self._report_trouble(str(error) or type(error).__name__)
@@ -151,7 +151,7 @@ class OpenAI(base.Remote):
         self.trouble = ""
 
     async def _find_out(self) -> None:
-        """What the server can do. A server that asks to wait is asked again later."""
+        """Find out the server's abilities. Retried later if the server asks to wait."""
         self._continuation = await self._continuation_offered()
         features: set[Feature] = {"images"}
         if self._continuation.offered:
@@ -172,7 +172,7 @@ class OpenAI(base.Remote):
         """See `openai_canary.Ask`.
 
         Raises:
-            Transient, TransportError: it cannot be asked now.
+            Transient, TransportError: no answer now.
         """
         body = {"model": self._model, **question}
         try:
@@ -204,7 +204,7 @@ class OpenAI(base.Remote):
     # ---- generation ------------------------------------------------------------------------------
 
     async def encode(self, request: records.Request) -> list[int]:
-        """Nothing: the server renders and counts. Its usage comes with the last step."""
+        """Empty: the server renders and counts. Its usage arrives with the last step."""
         return []
 
     def trial_key(self) -> str | None:
@@ -213,7 +213,7 @@ class OpenAI(base.Remote):
     async def generate(self, job: base.GenerationInput, on_step: base.OnStep) -> None:
         await base.call_with_each(self._stream(job), on_step)
 
-    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
+    def detokenizer(self, prefix_ids: Sequence[int] = ()) -> generation.Detokenizer:
         return Detokenizer()
 
     def parser_name(self, request: records.Request) -> str:
@@ -233,8 +233,8 @@ class OpenAI(base.Remote):
             request = job.request
             prefix = text_of(request.messages[-1]["content"]) if request.continue_final else ""
             text = prefix + text
-            # A space belongs to the token of the next word: text that ends with one is odd to a
-            # model. So it is left out, and the model says it again.
+            # A space belongs to the token of the next word, so text that ends with one is unusual
+            # for a model. It is left out, and the model generates it again.
             prompt_text = text.rstrip(" " if self._continuation.keeps_space else None)
             token_count = await self._tokens(prompt_text[len(prefix) :])
             so_far = openai_answers.Prefix(token_count, text[len(prompt_text) :])
@@ -243,15 +243,13 @@ class OpenAI(base.Remote):
             body = openai_body.body(
                 request, self._model, max(1, remaining), prompt_text, so_far.tokens
             )
-            if (
-                self._counts
-            ):  # it is vLLM, whose shared prefix cache would tell tenants by its speed
+            if self._counts:  # vLLM: the speed of a shared prefix cache would reveal other prompts
                 body["cache_salt"] = request.owner.cache_scope
             async with aclosing(self._answer(body, so_far, job)) as answer:
                 async for step in answer:
                     if remaining > 0:
                         yield step
-                    elif step.finish:  # of the one token only the count of the prompt is wanted
+                    elif step.finish:  # one token was generated only for the prompt's count
                         assert step.usage is not None
                         usage = replace(step.usage, output_tokens=so_far.tokens)
                         yield base.Step((), "length", step.cached_tokens, usage)
@@ -278,7 +276,7 @@ class OpenAI(base.Remote):
                     content = await answer.aread()
                     error = openai_answers.failure(answer.status_code, answer.headers, content)
                     if so_far.tokens and type(error) is base.Refused:
-                        raise base.NotResumable from error  # it took what the client asked before
+                        raise base.NotResumable from error  # it accepted the same request before
                     raise error
                 self.trouble = ""
                 self._pace.note_answer()
@@ -312,7 +310,7 @@ class OpenAI(base.Remote):
         return count or -(-len(text.encode()) // BYTES_PER_TOKEN)
 
     async def _server_count(self, text: str) -> int | None:
-        """The server's count; None if it does not count. vLLM has `/tokenize` beside `/v1`."""
+        """The server's count; None if it does not count. vLLM's `/tokenize` is outside `/v1`."""
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         answer = await self._client.post("../tokenize", json=body)
         count = (_object(answer) or {}).get("count") if answer.status_code == 200 else None
@@ -321,7 +319,7 @@ class OpenAI(base.Remote):
     # ---- the server's state ----------------------------------------------------------------------
 
     def _back_off(self, error: base.Busy) -> None:
-        """Ask the server nothing for a while. Sets the pause of what it refused."""
+        """Send nothing for a while. Sets the pause of the refused request."""
         now = time.monotonic()
         requested_s: float | None = error.pause_s
         rate_limit = False
@@ -348,7 +346,7 @@ class OpenAI(base.Remote):
 
 
 def _has_items(request: records.Request) -> bool:
-    """Whether readers of its answer know items: other requests may be of version 1."""
+    """Whether readers of its answer support items: other requests may be of version 1."""
     return bool(request.tools or request.format is not None or request.reasoning)
 
 

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible server answers: a status that says why not, or a stream of chunks."""
+"""Responses of an OpenAI-compatible server: an error status, or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LINE_BYTES: Final = 4 << 20
 MAX_MESSAGE_CHARS: Final = 1000
 _RETRIABLE: Final = frozenset({408, 409, 425})
 _WRONG_REQUEST: Final = frozenset({400, 413, 415, 422})
-# Codes of the API that say what is wrong with a request (`gateway.answers.failures`).
+# Codes of the API for an invalid request (`gateway.answers.failures`).
 _CODES: Final = frozenset(
     {
         "context_length_exceeded",
@@ -29,8 +29,8 @@ _CODES: Final = frozenset(
 
 
 class Misconfigured(base.Refused):
-    """The server refuses what its operator has set, not what the client asks. `told`: what the
-    operator must know."""
+    """The server refuses the operator's configuration, not the client's request. `trouble`: the
+    problem that the operator must know."""
 
     def __init__(self, code: str, message: str, trouble: str) -> None:
         super().__init__(code, message)
@@ -38,8 +38,8 @@ class Misconfigured(base.Refused):
 
 
 class Overloaded(base.Busy):
-    """The server has too much to do or is not there. `asked_s`: the pause that it asks for, None
-    for none. `limited`: it says that it gets too many requests."""
+    """The server is overloaded or unreachable. `requested_s`: the pause that it requests, None for
+    none. `rate_limit`: it reports too many requests."""
 
     def __init__(
         self, why: str, requested_s: float | None = None, *, rate_limit: bool = False
@@ -54,11 +54,12 @@ class Overloaded(base.Busy):
 
 
 class Prefix(NamedTuple):
-    """What an answer has already.
+    """The part of an answer that exists already.
 
     Attributes:
         tokens: number of them, as the server counts.
-        space: white space at the end of the text that the server was not sent. It comes again.
+        space: white space at the end of the text that the server did not get. It generates it
+            again.
     """
 
     tokens: int = 0
@@ -71,8 +72,8 @@ def failure(status: int, headers: Mapping[str, str], content: bytes) -> base.Eng
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The pause that an answer asks for, in s; None if it asks for none, or it cannot be read.
-    `retry-after-ms` is of OpenAI's servers; `retry-after` is seconds or an HTTP date."""
+    """The pause that a response requests, in s; None if it requests none or is unreadable. OpenAI's
+    servers use `retry-after-ms`; `retry-after` is seconds or an HTTP date."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             pause_s = float(headers[name]) * unit
@@ -82,7 +83,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     until = _time(headers.get("retry-after", ""))
     if until is None:
         return None
-    # By the server's own clock, if it tells the time.
+    # By the server's own clock, if it sends the time.
     now = _time(headers.get("date", "")) or datetime.now(UTC)
     pause_s = (until - now).total_seconds()
     return pause_s if pause_s > 0 else None
@@ -99,7 +100,7 @@ def _time(text: str) -> datetime | None:
 def _failure(status: int, error: dict[str, Any], pause_s: float | None) -> base.EngineError:
     code, message = error.get("code"), error.get("message")
     if status in (401, 403):
-        # The server's own words may hold a part of the key.
+        # The server's text may contain a part of the key.
         trouble = f"the server refuses the credential ({status})"
         text = "The model's server refuses the credential of this deployment."
         return Misconfigured("engine_unauthorized", text, trouble)
@@ -116,7 +117,7 @@ def _failure(status: int, error: dict[str, Any], pause_s: float | None) -> base.
         return base.Refused(str(code), text[:MAX_MESSAGE_CHARS])
     if status in _RETRIABLE or status >= 500:
         return base.Transient(f"the server answered {status}")
-    # Such as 404: the model's name or the URL is wrong.
+    # For example 404: the model's name or the URL is wrong.
     text = f"The model's server does not serve this model ({status})."
     return Misconfigured("engine_misconfigured", text, f"the server answered {status}")
 
@@ -136,7 +137,7 @@ def _error_in(content: bytes) -> dict[str, Any]:
 async def steps(
     content: AsyncIterator[bytes], so_far: Prefix, *, items: bool
 ) -> AsyncIterator[base.Step]:
-    """Chunks to steps. The last step waits for the usage, which comes after the finish reason.
+    """Chunks to steps. The last step waits for the usage, which follows the finish reason.
 
     A chunk without text, or a comment, is a step without ids: a sign of life. `items`: the answer
     may be more than one message.
@@ -207,10 +208,10 @@ async def _lines(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _chunk(line: bytes) -> dict[str, Any] | None:
-    """The object in a line; None if it holds none, empty at the end of the stream.
+    """The object in a line; None without one, empty at the end of the stream.
 
     Raises:
-        EngineError: it is no object, or says that the server failed.
+        EngineError: it is not an object, or reports a failure of the server.
     """
     if not line.startswith(b"data:"):
         return None
@@ -229,7 +230,7 @@ def _chunk(line: bytes) -> dict[str, Any] | None:
 
 
 def _in_stream(error: dict[str, Any]) -> base.EngineError:
-    """The error for one that comes in mid-stream; vLLM's tells a status as its code."""
+    """The error for one in mid-stream; vLLM's has a status as its code."""
     status = error.get("code")
     if isinstance(status, int) and 400 <= status < 600 and status not in (429, 503):
         return _failure(status, error, None)

@@ -1,6 +1,6 @@
-"""What an OpenAI-compatible server is asked: the body of a streamed chat completion.
+"""The request to an OpenAI-compatible server: the body of a streamed chat completion.
 
-Members that only some servers know are sent only where the client asked for them.
+Members that only some servers know are sent only where the client set them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tailrace.protocol import records
 from worker.engines import base
 from worker.text.messages import chat
 
-# Of vLLM, as a part of one message; understood by servers that offer it (`openai_canary`).
+# vLLM's members to continue one message; used with servers that support it (`openai_canary`).
 CONTINUED: Final = {"continue_final_message": True, "add_generation_prompt": False}
 
 
@@ -26,12 +26,12 @@ def body(
 
     Args:
         max_tokens: tokens that may still be generated.
-        begun: text that is continued: of the last message where the request says so, and behind it
-            what the answer has already.
-        made: tokens of what the answer has.
+        text_so_far: the text to continue: the last message where the request sets that, then the
+            answer so far.
+        tokens_so_far: tokens of the answer so far.
 
     Raises:
-        Refused: the server takes no such format.
+        Refused: the server has no such format.
     """
     s = request.sampling
     messages = request.messages[:-1] if request.continue_final else request.messages
@@ -48,10 +48,10 @@ def body(
         "presence_penalty": s.presence_penalty or None,
         "frequency_penalty": s.frequency_penalty or None,
         "stop": list(s.stop) or None,
-        # The same seed for the rest would draw what it drew for the beginning.
+        # The same seed would repeat the draws of the beginning.
         "seed": None if s.seed is None else s.seed + tokens_so_far,
         "logit_bias": s.logit_bias or None,
-        # vLLM's own, and of most servers beside it.
+        # vLLM's own, and of most other servers.
         "top_k": s.top_k or None,
         "min_p": s.min_p or None,
         "repetition_penalty": s.repetition_penalty if s.repetition_penalty != 1 else None,

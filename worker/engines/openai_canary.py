@@ -1,7 +1,7 @@
-"""What an OpenAI-compatible server can do, found out by asking it.
+"""Abilities of an OpenAI-compatible server, found by test requests.
 
-A server that ignores members it does not know must not be taken for one that honours them. So no
-answer counts because it is 200:
+A server that ignores unknown members must not pass for one that honours them. So status 200 alone
+proves nothing:
 
     continuation   by the tokens of prompts, which the server counts. Of a last assistant message,
                    the prompt with `continue_final_message` has to be shorter than without (there
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from worker.engines import openai_body
 
 Ask = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
-"""Asks for a chat completion that is not streamed. None: the server refuses the request (4xx)."""
+"""Requests a chat completion without streaming. None: the server refuses the request (4xx)."""
 
 WORD: Final = "zyzzyva"
 TOOL: Final = "ring_bell"
@@ -65,7 +65,7 @@ NO_CONTINUATION: Final = Continuation(offered=False)
 
 
 async def continuation(ask: Ask) -> Continuation:
-    """How the server continues text. Six questions of one token at most; two to a server that does
+    """How the server continues text. At most six requests of one token; two to a server that does
     not."""
 
     async def prompt_tokens(text: str, **more: Any) -> int:
@@ -81,7 +81,7 @@ async def continuation(ask: Ask) -> Continuation:
     closed_length = await prompt_tokens(_PREFIX, add_generation_prompt=False)
     if not 0 < await prompt_tokens("") < open_length < closed_length:
         return NO_CONTINUATION
-    # Counts that are not the same again say nothing: some servers leave out what they have cached.
+    # Counts that differ on repetition prove nothing: some servers omit cached tokens.
     if await prompt_tokens(_PREFIX, **openai_body.CONTINUED) != open_length:
         return NO_CONTINUATION
     spaced_length = await prompt_tokens(f"{_PREFIX}\n\n", **openai_body.CONTINUED)
@@ -89,7 +89,7 @@ async def continuation(ask: Ask) -> Continuation:
 
 
 async def formats(ask: Ask) -> bool:
-    """Whether the server makes answers of a JSON schema."""
+    """Whether the server obeys a JSON schema."""
     schema = {"name": "word", "schema": _SCHEMA, "strict": True}
     message = await _message(
         ask, "Say hello.", response_format={"type": "json_schema", "json_schema": schema}
@@ -101,8 +101,7 @@ async def formats(ask: Ask) -> bool:
 
 
 async def tools(ask: Ask) -> bool:
-    """Whether the server makes calls of functions: one that the model must call, and one that it
-    may call."""
+    """Whether the server supports function calls: a required one and an optional one."""
     must = {"type": "function", "function": {"name": TOOL}}
     message = await _message(ask, "Ring the bell.", tools=[_TOOL], tool_choice=must)
     try:
@@ -110,13 +109,13 @@ async def tools(ask: Ask) -> bool:
             return False
     except (KeyError, IndexError, TypeError):
         return False
-    # vLLM refuses this one where it was started without a parser of calls.
+    # vLLM refuses this one if it was started without a parser of calls.
     may = await _message(ask, "Hello.", tools=[_TOOL], tool_choice="auto", max_tokens=1)
     return bool(may)
 
 
 async def _message(ask: Ask, text: str, **more: Any) -> dict[str, Any]:
-    """The message of the answer; empty if there is none."""
+    """The message of the response; empty without one."""
     question = [{"role": "user", "content": text}]
     members = {"messages": question, "max_tokens": _MOST_TOKENS, "temperature": 0}
     answer = await ask(members | more)

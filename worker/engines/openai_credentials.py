@@ -1,10 +1,10 @@
-"""What a server is asked with: a key, a key in a file, or an access token that is got with OAuth2
-client credentials (RFC 6749, 4.4).
+"""The credential for a server: a key, a key in a file, or an access token of OAuth2 client
+credentials (RFC 6749, 4.4).
 
     a key in a file     read at every request, so that a rotated one is used at once
-    an access token     got at the first request, renewed before it expires
+    an access token     fetched at the first request, renewed before it expires
 
-A 401 makes either look for another credential, once. No credential is part of an error's text.
+After a 401 both try another credential once. No error text contains a credential.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from worker.engines import base
 FETCH_S: Final = 10.0
 RENEW_BEFORE: Final = 0.1  # part of a token's lifetime
 RENEW_BEFORE_MAX_S: Final = 60.0
-FRESH_S: Final = 5.0  # a token so young that is refused is not worth another one
+FRESH_S: Final = 5.0  # a refused token that is younger is not replaced
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 30.0
 UNREADABLE_PAUSE_S: Final = 2.0
-# What a header takes; also keeps line breaks out.
+# Characters that a header may have; excludes line breaks.
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]{1,16384}")
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 
@@ -39,17 +39,17 @@ class Credentials(Protocol):
     """Where the credential comes from."""
 
     async def current(self) -> str:
-        """The credential to ask with.
+        """The credential to send.
 
         Raises:
-            Busy: there is none now.
+            Busy: none is available now.
         """
 
     async def instead_of(self, refused: str) -> str | None:
-        """Another credential than the one that the server refused; None if there is none.
+        """A credential other than the refused one; None without one.
 
         Raises:
-            Busy: there is none now.
+            Busy: none is available now.
         """
 
 
@@ -70,7 +70,7 @@ class KeyFile:
     """A key in a file.
 
     Attributes:
-        _last: the key that was read last; empty before. Used while the file cannot be read, because
+        _last: the last key that was read; empty before. Used while the file is unreadable, because
             a rotation may replace it in several steps.
     """
 
@@ -113,12 +113,12 @@ class _Token:
 
 
 class ClientCredentials:
-    """Access tokens of a client. One request at a time asks for one; the others wait for it.
+    """Access tokens of a client. One request at a time fetches one; the others wait for it.
 
     Attributes:
-        _token: the token that was fetched last; None before.
+        _token: the last fetched token; None before.
         _failures: fetches that failed in a row.
-        _not_before: when the token endpoint may be asked again.
+        _not_before: when the token endpoint may be called again.
     """
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
@@ -165,7 +165,7 @@ class ClientCredentials:
         """A new token.
 
         Raises:
-            Busy: the token endpoint gives none now.
+            Busy: the token endpoint issues none now.
         """
         now = self._clock()
         if now < self._not_before:
@@ -183,7 +183,7 @@ class ClientCredentials:
         return token
 
     async def _request_token(self) -> httpx.Response:
-        """The endpoint's answer.
+        """The endpoint's response.
 
         Raises:
             ValueError: there is none.
@@ -205,7 +205,7 @@ class ClientCredentials:
 
 
 class Bearer(httpx.Auth):
-    """Sends the credential, and asks again once with another one if the server refuses it."""
+    """Sends the credential, and retries once with another one if the server refuses it."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -228,7 +228,7 @@ def secret_in(path: Path) -> str:
     """The one secret in a file, without white space around it.
 
     Raises:
-        ValueError: it cannot be read or holds something else. The text shows nothing of it.
+        ValueError: it is unreadable or has other content. The text shows nothing of it.
     """
     try:
         secret = path.read_text(encoding="ascii").strip()
@@ -244,7 +244,7 @@ def secret_in(path: Path) -> str:
 def _token(answer: httpx.Response, asked_at: float) -> _Token:
     """
     Raises:
-        ValueError: the answer holds none. The text shows nothing of it but the error's code.
+        ValueError: the answer has no token. Its text shows only the error's code.
     """
     try:
         members: Any = answer.json()

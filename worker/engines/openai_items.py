@@ -1,8 +1,7 @@
-"""The ids of an OpenAI-compatible server's answers, and what reads them as items (pure).
+"""The ids of an OpenAI-compatible server's answers, and the parser of their items (pure).
 
-Such a server sends text, so ids are the Unicode code points of what it sends. Answers of requests
-with tools, a format or a word about reasoning may be several items. There, ids above all code
-points say where one begins:
+Such a server sends text, so ids are its Unicode code points. Answers to requests with tools, a
+format or reasoning may be several items. There, ids above all code points mark where one begins:
 
     MESSAGE     a message begins
     REASONING   reasoning begins
@@ -31,8 +30,8 @@ class BadCall(ValueError):
 
 
 def code_points(text: str) -> list[int]:
-    """The text's code points. U+FFFD replaces half of a surrogate pair: that is no character and
-    cannot be encoded."""
+    """The text's code points. U+FFFD replaces half of a surrogate pair, which is not a character
+    and cannot be encoded."""
     return [0xFFFD if 0xD800 <= ord(c) <= 0xDFFF else ord(c) for c in text]
 
 
@@ -44,7 +43,7 @@ def text_of(ids: Sequence[int]) -> str | None:
 
 
 def text_in(delta: dict[str, Any], *names: str) -> str:
-    """The first member of these that is a text, or an empty one."""
+    """The first of these members that is a text, or an empty text."""
     return next((v for v in map(delta.get, names) if isinstance(v, str) and v), "")
 
 

@@ -1,9 +1,8 @@
-"""How many responses a server is given at once, and when it is asked again (pure). Times are
-monotonic seconds.
+"""The limit of simultaneous responses at a server, and its pauses (pure). Times are monotonic
+seconds.
 
-A refusal for too many requests (429) halves the number. Each answer after it adds to it, one in
-each round of answers. A server that is not there (503, no connection) is not asked for a while; the
-number stays.
+A refusal for too many requests (429) halves the limit. Later answers raise it by one per round of
+answers. An unreachable server (503, no connection) gets no requests for a while; the limit stays.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from typing import Final
 
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 30.0
-MAX_CLOSED_S: Final = 60.0  # a server that asks for hours is asked again by then
+MAX_CLOSED_S: Final = 60.0  # longest pause, also if a server requests hours
 
 
 class Pace:
     """State of one server.
 
     Attributes:
-        allowed: responses that it may run at once.
-        _failures: refusals in a row, those of one moment counted once.
-        _closed_until: it is not asked before.
+        limit: responses that it may run at once.
+        _failures: refusals in a row; simultaneous ones count once.
+        _closed_until: it gets no request before.
     """
 
     def __init__(self, most: int) -> None:
@@ -31,20 +30,20 @@ class Pace:
         self._closed_until = 0.0
 
     def limit_now(self, now: float) -> int:
-        """Responses that it may run at once now; 0 while it is not asked."""
+        """Responses that it may run at once now; 0 during a pause."""
         return 0 if now < self._closed_until else int(self.limit)
 
     def closed_s(self, now: float) -> float:
-        """For how long it is not asked."""
+        """The remaining pause."""
         return max(0.0, self._closed_until - now)
 
     def note_refusal(
         self, now: float, *, requested_s: float | None, draw: float, running: int = 0
     ) -> float:
-        """The server takes nothing now. Returns the pause of the response that asked.
+        """The server refused. Returns the pause of the refused response.
 
         Args:
-            asked_s: the pause that the server asks for; None: it asks for none.
+            requested_s: the pause that the server requests; None if it requests none.
             draw: a random number from 0 to 1.
             running: responses that it runs, if it refused for its load; else 0.
         """
@@ -60,6 +59,6 @@ class Pace:
         return pause_s
 
     def note_answer(self) -> None:
-        """The server took a request."""
+        """The server accepted a request."""
         self._failures = 0
         self.limit = min(float(self._most), self.limit + 1 / self.limit)

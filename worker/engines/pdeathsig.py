@@ -4,8 +4,8 @@
 Without help they would outlive a service that is killed. Each process asks the kernel for SIGKILL
 at its parent's death (PR_SET_PDEATHSIG):
 
-- as its first action, by the command line that it is spawned with (`guard`). Later is too late: an
-  engine whose service died while both were starting waits five minutes for it;
+- as its first action, in the command line that spawns it (`guard`). Otherwise an engine whose
+  service died while both were starting waits five minutes for it;
 - as a plugin of vLLM (entry-point group `vllm.general_plugins`), for engine processes that were
   forked or that another program spawned.
 

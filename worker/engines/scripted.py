@@ -4,8 +4,8 @@ Each token depends on everything before it, so a reader can prove that no two ge
 mixed. Token i is a hash of the prompt, of all ids before it and of i (greedy). With
 `script_sampling` it is a hash of the claim's fencing token too.
 
-A text that is continued goes on as the greedy answer does that begins with it; `script_tokens` are
-those of that answer. If none does, it is a part of the prompt like any other.
+A text to continue gets the rest of the greedy answer that begins with it; `script_tokens` counts
+the whole answer. If no answer begins with it, it is a part of the prompt like any other.
 
 Lines of the last user message make it call tools, reason, and answer in a format, where the request
 has them (`worker.engines.scripted_answers`). `TAILRACE_SCRIPT_…` make a worker another revision,
@@ -73,7 +73,7 @@ _SYLLABLES: Final = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 
 
 def token(prompt: str, h: str, index: int, previous: int | None, nonce: str = "") -> int:
-    """Id number `index` behind ids whose rolling hash is `h`; `prompt` is the prompt's digest."""
+    """Id number `index` after ids whose rolling hash is `h`; `prompt` is the prompt's digest."""
     digest = hashlib.blake2b(f"{prompt}|{h}|{index}|{nonce}".encode(), digest_size=8).digest()
     payload = int.from_bytes(digest[:4], "big") & _PAYLOAD
     if previous is not None and previous >> 28 == HALF:
@@ -122,7 +122,7 @@ class Detokenizer:
 
 
 def _prompt_digest(messages: list[dict[str, Any]]) -> str:
-    """Digest of a prompt. An image counts by its name: its bytes are in the record or beside it."""
+    """Digest of a prompt. An image counts by its name: its bytes are in the record or in a file."""
     if images.any_in(messages):
         messages = [{**m, "content": _name_images(m.get("content"))} for m in messages]
     return records.prompt_digest(messages)
@@ -159,7 +159,7 @@ def expected_text(messages: list[dict[str, Any]], n: int) -> str:
 
 
 def readable_text(messages: list[dict[str, Any]]) -> str:
-    """The default answer. It tells the digests of the images that it was shown."""
+    """The default answer. It contains the digests of the prompt's images."""
     question = _question(messages).strip()
     quote = question if len(question) <= 40 else f"{question[:39]}…"
     digests = ", ".join(part["sha256"][:8] for part in images.parts(messages))
@@ -201,8 +201,8 @@ def readable(messages: list[dict[str, Any]]) -> list[int]:
 
 
 def echo(messages: list[dict[str, Any]], total: int | None) -> Iterator[int]:
-    """The last user message, three bytes to a token; with `total`, so many tokens of it, begun
-    again at its end."""
+    """The last user message, three bytes to a token; with `total`, repeated up to this number of
+    tokens."""
     ids = text_ids(_question(messages))
     return iter(ids) if total is None else itertools.islice(itertools.cycle(ids), total)
 
@@ -218,7 +218,7 @@ def answer(request: records.Request, before: Sequence[int] = (), nonce: str = ""
     """The ids of the answer that follow `before`: greedy, or with `nonce` sampled.
 
     Raises:
-        base.Refused: the request asks for what this engine cannot write.
+        base.Refused: this engine cannot write the requested answer.
     """
     cues = base.metadata(request)
     total = None
@@ -254,8 +254,8 @@ def _last_text(request: records.Request) -> str:
 
 
 def _greedy_prefix(request: records.Request, total: int) -> list[int] | None:
-    """The ids of the text that is continued, if the greedy answer to what comes before it begins
-    with them; None if it does not."""
+    """The ids of the text to continue, if the greedy answer to the messages before it begins with
+    them; None if it does not."""
     text, text_so_far = _last_text(request), ""
     detokenizer, prefix = Detokenizer(), list[int]()
     for each in itertools.islice(tokens(request.messages[:-1]), total):
@@ -269,7 +269,7 @@ def _greedy_prefix(request: records.Request, total: int) -> list[int] | None:
 def _fill(
     slots: Iterable[tuple[int, bytes]], prompt: str, before: Sequence[int], nonce: str
 ) -> Iterator[int]:
-    """Ids for the slots behind `before`."""
+    """Ids for the slots after `before`."""
     h, previous = fold.roll(fold.H0, before), before[-1] if before else None
     rest = itertools.islice(slots, len(before), None)
     for index, (kind, raw) in enumerate(rest, len(before)):
@@ -295,7 +295,7 @@ def _slots(runs: Iterable[scripted_answers.Run]) -> Iterator[tuple[int, bytes]]:
 
 
 def _pairs(text: str) -> Iterator[bytes]:
-    """Its bytes by one or two; a character that is no ASCII shares no id with another one."""
+    """Its bytes by one or two; a character outside ASCII shares no id with another one."""
     for characters in _PAIR.findall(text):
         raw = characters.encode(errors="replace")
         yield raw[:2]
@@ -304,8 +304,8 @@ def _pairs(text: str) -> Iterator[bytes]:
 
 
 def logprobs(ids: Sequence[int], top: int) -> list[records.Lp]:
-    """Log probabilities of ids: made up, a function of each id alone. `top`: so many likely tokens,
-    of which it is the first. A marker's token is empty."""
+    """Log probabilities of ids: invented, a function of each id alone. `top`: number of likely
+    tokens, of which the id is the first. A marker's token is empty."""
     entries = []
     for each in ids:
         kind, payload = each >> 28, each & _PAYLOAD
@@ -349,7 +349,7 @@ class Scripted:
 
     Attributes:
         running: attempts inside the engine.
-        begun: attempts so far.
+        attempts: so far.
         first_token_s: how much later the first token comes.
         prefill_s: how long it computes a thousand tokens of prompts, one prompt after another.
         fail_every: every n-th attempt fails for good; 0: none.
@@ -384,7 +384,7 @@ class Scripted:
         self._computing = asyncio.Lock()
 
     def hold(self, tokens: int) -> None:
-        """Have a prefix cache of so many tokens; 0: none."""
+        """Have a prefix cache of this many tokens; 0: none."""
         self._cache = scripted_cache.PrefixCache(tokens) if tokens else None
         self.cached_blocks = self._cache.blocks if self._cache is not None else None
 
@@ -445,7 +445,7 @@ class Scripted:
             self.running -= 1
 
     def _check_fields(self, request: records.Request) -> None:
-        """Refuse, or end, as it was told to."""
+        """Refuse or end, as the settings say."""
         names = {row.name for row in engine_fields.rows_for(request)}
         if refusals := names & self.refuses:
             raise base.Refused("invalid_prompt", f"scripted refusal of {min(refusals)}")
@@ -482,7 +482,7 @@ class Scripted:
         finally:
             self.running -= 1
 
-    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
+    def detokenizer(self, prefix_ids: Sequence[int] = ()) -> generation.Detokenizer:
         return Detokenizer()  # of any place, the bytes are those of the ids
 
     async def token_ids(self, text: str) -> list[int]:

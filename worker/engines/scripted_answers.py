@@ -1,4 +1,4 @@
-"""What the scripted engine answers a request with tools, reasoning or a format (pure).
+"""Answers of the scripted engine to requests with tools, reasoning or a format (pure).
 
 The lines of the last user message are commands; other lines are not:
 
@@ -9,15 +9,15 @@ The lines of the last user message are commands; other lines are not:
                        the line as its input, or with what a JSON string in it says
     then               what follows is for the next answer, when the outputs of the calls are there
 
-WORDS and JSON may be a number: so many tokens, each of which depends on all before it. Of arguments
-and formats they stand in the strings of a value that is made for the schema; so do three for each
-string where nothing is given. In detail:
+WORDS and JSON may be a number of tokens, each of which depends on all before it. In arguments and
+formats these tokens stand in the strings of a value for the schema; without a number each string
+has three. In detail:
 
 - Without a command the answer is as to a plain request; after outputs of tools it quotes them.
 - `tool_choice` is obeyed: calls that it does not allow are left out, and one that it requires is
   made. So are `parallel_tool_calls` and `max_tool_calls`.
-- A format is obeyed: a message is a value for it, whatever was to be said.
-- Arguments that are no JSON are made for the schema, as a grammar would have it.
+- A format is obeyed: a message is a value for it, whatever the command.
+- Arguments that are not JSON are replaced by a value for the schema, as a grammar would do.
 - The grammar of a custom tool is obeyed if it is a regular expression and no input is given.
 """
 
@@ -31,7 +31,7 @@ from tailrace.prompts.chat_template import text_of
 from tailrace.protocol import records
 from worker.engines import scripted_markers, scripted_values
 
-Run = str | int  # text as it is, or so many tokens that depend on all before them
+Run = str | int  # text, or a number of tokens that depend on all before them
 
 WORDS: Final = 3  # for each free string
 MAX_QUOTE: Final = 2_000  # characters of an output of a tool
@@ -40,7 +40,7 @@ _THOUGHT: Final = "I was asked something, and I answer in order."
 
 
 class Impossible(Exception):
-    """The request asks for what the engine cannot write; the text is for the client."""
+    """The engine cannot write the requested answer; the text is for the client."""
 
 
 class Command(NamedTuple):
@@ -94,7 +94,7 @@ class _Answer:
         return runs
 
     def _commands(self) -> list[Command]:
-        """What is to be done, as the request allows it."""
+        """The commands that the request allows."""
         requested = self._requested_commands()
         if not requested and self._outputs():
             requested = [Command("quote", "")]
@@ -218,7 +218,7 @@ def _value(schema: dict[str, Any], text: str) -> list[Run]:
 
 
 def _fill(parts: list[scripted_values.Part], words: int | None) -> list[Run]:
-    """With so many words, shared by the free strings; the first ones get what is over."""
+    """With `words` words, shared by the free strings; the first ones get the remainder."""
     free = sum(part is None for part in parts)
     runs: list[Run] = []
     remaining = free * WORDS if words is None else words

@@ -1,7 +1,7 @@
 """The scripted engine's prefix cache: blocks of prompts; the one used longest ago goes (pure).
 
-As in vLLM, a block can be used only with all before it, and the blocks of a prompt that are not
-held are computed and held from then on. What an answer says is held once it is part of a prompt.
+As in vLLM, a block can be used only with all before it, and missing blocks of a prompt are computed
+and held from then on. The tokens of an answer are held once they are part of a prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BLOCK: Final = 16
 
 
 class PrefixCache:
-    """At most so many blocks.
+    """The blocks of at most `tokens` tokens.
 
     Attributes:
         blocks: what it holds, as an engine's events say it.

@@ -24,7 +24,7 @@ def encode(embed: records.Embed, max_model_len: int) -> list[list[int]]:
     """The ids of each input.
 
     Raises:
-        base.Refused: one is too long or has none, or there are not so many dimensions.
+        base.Refused: one is too long or empty, or `dimensions` is too high.
     """
     if embed.dimensions is not None and not 1 <= embed.dimensions <= DIMENSIONS:
         raise base.Refused("invalid_value", f"'dimensions' must be from 1 to {DIMENSIONS}.")

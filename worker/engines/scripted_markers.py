@@ -1,4 +1,4 @@
-"""How the scripted engine's text says where items begin, and the parser that reads it (pure).
+"""Markers of items in the scripted engine's text, and the parser that reads them (pure).
 
     ⟦think⟧          reasoning begins
     ⟦call NAME⟧      a function call begins; its arguments follow
@@ -6,7 +6,7 @@
     ⟦end⟧            it ends; what follows is a message
 
 Anything else in these brackets is text. A marker is several ids, and the parser, like those of real
-models, knows one only if it gets them one by one.
+models, recognises one only if it gets the ids one by one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_marker(text: str) -> bool:
 
 
 def harmless(text: str) -> str:
-    """Text that holds no marker and no beginning of one: what a client sent must not become one."""
+    """Text without markers or beginnings of one: a client's text must not become one."""
     return _MARKER.sub(lambda found: f"[{found[0][1:-1]}]", _LONELY.sub("[", text))
 
 
@@ -48,7 +48,7 @@ class Parser:
 
     Attributes:
         _open: the kind of the item that text belongs to.
-        _held: a marker that has begun, or what was taken for one.
+        _buffer: the beginning of a marker, or text that looks like one.
     """
 
     def __init__(self, detokenizer: Detokenizer) -> None:
@@ -60,7 +60,7 @@ class Parser:
         return self._parse(self._detokenizer.push((token,)))
 
     def finish(self) -> Sequence[Piece]:
-        """Text that is still held, also that of a marker which never ended."""
+        """The text still held, also that of a marker without an end."""
         rest, self._buffer = self._buffer, ""
         return self._text(rest + self._detokenizer.flush())
 

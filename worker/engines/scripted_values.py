@@ -1,7 +1,7 @@
 """A value for a JSON schema, as the scripted engine writes it (pure).
 
-Made for every schema that `gateway.parsing.schemas` lets pass: a small value of the shape that the
-schema wants, with its members in the order in which they are declared.
+It exists for every schema that `gateway.parsing.schemas` admits: a small valid value, with its
+members in the order in which they are declared.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Impossible(Exception):
 
 
 class _TooDeep(Exception):
-    """No value of so few levels."""
+    """No value with this number of levels exists."""
 
 
 def parts(schema: Any) -> list[Part]:
-    """A value of the schema, as JSON text in pieces. It has what need not be there too, if that is
-    not much deeper.
+    """A value of the schema, as JSON text in pieces. It has optional members too, if these are not
+    much deeper.
 
     Raises:
         Impossible: no value was found within the bounds.
@@ -67,7 +67,7 @@ class _Maker:
     """Makes values of one schema's parts.
 
     Attributes:
-        _looks: how many schemas it may still look at.
+        _looks: how many schemas it may still visit.
     """
 
     def __init__(self, root: Any) -> None:
@@ -75,7 +75,7 @@ class _Maker:
         self._looks = MAX_LOOKS
 
     def value(self, schema: Any, levels: int) -> list[Part]:
-        """A value of at most so many levels."""
+        """A value of at most `levels` levels."""
         self._looks -= 1
         if not self._looks:
             raise Impossible

@@ -1,6 +1,6 @@
 """The vLLM engine: `AsyncLLM` in the worker's process, token ids in and out.
 
-Batching, scheduling and the prefix cache are vLLM's. What it does not do for a continued response:
+Batching, scheduling and the prefix cache are vLLM's. A continued response needs more:
 
 - Detokenizing and stop strings: `worker.text.generation` does both, because vLLM starts them
   afresh.
@@ -9,7 +9,7 @@ Batching, scheduling and the prefix cache are vLLM's. What it does not do for a 
 - Randomness: the seed is increased by the number of accepted tokens. Without that the same draws
   would repeat.
 
-What is private in vLLM is in `vllm_internals`. Where the installed version does not fit it, or with
+`vllm_internals` uses private parts of vLLM. Where the installed version differs, or with
 TAILRACE_VLLM_PUBLIC_API=1, the engine uses `vllm_public`.
 """
 
@@ -65,7 +65,7 @@ ENVIRONMENT: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the default model
     "TOKENIZERS_PARALLELISM": "false",
 }
-# What makes tokens and numbers of a prompt, beside the tokenizer: of the model and of images.
+# Files that decide the tokens and inputs of a prompt, besides the tokenizer.
 CONFIGURATIONS: Final = ("config.json", "preprocessor_config.json", "processor_config.json")
 NO_PREFIX_CACHE: Final = {"enable_prefix_caching": False}
 WATCH_S: Final = 0.5
@@ -93,27 +93,27 @@ class VLLM:
     """The engine; see the module's docstring.
 
     Attributes:
-        internals: whether `vllm_internals` is used. Decided by `start`.
+        internals: whether `vllm_internals` is used. Set by `start`.
         template, item_parsers: of the model (`vllm_template`, `vllm_parsers`). None until started,
             and where it makes embeddings.
         _adapters: vLLM's requests for the adapters, by name. Empty until started.
-        _by_class: vLLM prefers requests by their class. Decided by `start`.
+        _by_class: vLLM prefers requests by their class. Set by `start`.
         _llm: AsyncLLM. None until started and after `shutdown`.
         _tokenizer: the model's tokenizer, of transformers. None until started.
         _fast: the Rust tokenizer inside `_tokenizer`. None until started.
         _bytes: of the tokens, for log probabilities. None until a request asks for them.
-        _embeds: the model makes embeddings and no text. Decided by `start`.
+        _embeds: the model makes embeddings and no text. Set by `start`.
         _names: of the model's parsers. None until started, and where it makes embeddings.
         _parent: the thread that started the engine processes. It lives as long as they do (see
             `pdeathsig`). None until started.
         _release: set to end `_parent`.
         _encoder: one thread, because two threads must not use the Rust tokenizer at once.
         _pictures: one thread that decodes and processes images, so that other prompts do not wait
-            for it. It alone uses the tokenizer of vLLM's renderer, if the model reads images;
+            for it. Only it uses the tokenizer of vLLM's renderer, if the model reads images;
             `_tokenizer` is a copy then.
         _watcher: the task that sets `dead`. None until started.
-        _events: what vLLM says of its KV cache; None where it says nothing.
-        _reading: the task that reads it. None until started.
+        _events: vLLM's events of its KV cache; None without them.
+        _reading: the task that reads them. None until started.
     """
 
     ids_are_tokens = True
@@ -136,7 +136,7 @@ class VLLM:
         of weights and arithmetic where there is no GPU, by default `native_dtype`.
         `tool_parser`, `reasoning_parser`: names of vLLM, `AUTO` or `NONE`. `engine_args`: further
         arguments for vLLM. `adapters`: LoRA adapters, name -> folder or hub name. `prefix_cache`:
-        keep the beginnings of prompts."""
+        cache the beginnings of prompts."""
         self.capacity = capacity
         self.model_rev = ""
         self.tokenizer_digest = ""
@@ -174,7 +174,7 @@ class VLLM:
 
     @property
     def config(self) -> Any:
-        """vLLM's configuration, with what vLLM chose by itself. Only while the engine runs."""
+        """vLLM's configuration, with vLLM's own choices. Only while the engine runs."""
         return self._llm.vllm_config
 
     async def start(self) -> None:
@@ -224,7 +224,7 @@ class VLLM:
         return ids
 
     async def encode_inputs(self, request: records.Request) -> list[list[int]]:
-        # By the tokenizer's own call: its file may say that texts are cut, which nobody asked for.
+        # By the tokenizer's own call: its file may enable truncation, which no request asked for.
         return await self._in_encoder(
             vllm_embeddings.encode, request, self._tokenizer.encode, self._llm.model_config
         )
@@ -277,11 +277,11 @@ class VLLM:
                 raise base.NotResumable from error
             raise
 
-    def detokenizer(self, behind: Sequence[int] = ()) -> generation.Detokenizer:
-        return detokenizer.Detokenizer(self._fast, behind=behind)
+    def detokenizer(self, prefix_ids: Sequence[int] = ()) -> generation.Detokenizer:
+        return detokenizer.Detokenizer(self._fast, prefix_ids=prefix_ids)
 
     def repeatable(self, request: records.Request) -> str | None:
-        # Without this digest it is not known whether the template asks for the time.
+        # Without this digest the template may depend on the time.
         if not self.counting_digest:
             return None
         return f"{self.counting_digest} {self._cpu_dtype} {sorted(self._engine_args.items())!r}"
@@ -296,7 +296,7 @@ class VLLM:
     async def item_parser(
         self, request: records.Request, prompt_ids: Sequence[int]
     ) -> base.ItemParser:
-        # Its grammar is made for it too: 40 ms for 300 KiB of tools.
+        # It also compiles its grammar: 40 ms for 300 KiB of tools.
         return await self._in_encoder(self._new_parser, request, prompt_ids)
 
     def _new_parser(self, request: records.Request, prompt_ids: Sequence[int]) -> base.ItemParser:
@@ -312,14 +312,14 @@ class VLLM:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     async def _with_images(self, request: records.Request) -> dict[str, Any]:
-        """vLLM's input without accepted ids. It is made again for every attempt."""
+        """vLLM's input without accepted ids. Every attempt needs a new one."""
         ids = await self._in_encoder(self.template.render, request)
         return await asyncio.get_running_loop().run_in_executor(
             self._pictures, vllm_images.prompt, self._llm.renderer, ids, request
         )
 
     def _raw_ids(self, request: records.Request) -> list[int]:
-        """The ids of a prompt that is a text, with what the tokenizer puts before any text."""
+        """The ids of a prompt that is a text, with the tokenizer's prefix of any text."""
         return list(self._fast.encode(chat_template.raw_text(request)).ids)
 
     async def _run(
@@ -348,7 +348,7 @@ class VLLM:
         import torch
         import vllm
 
-        # They choose implementations. One may hold a key, so only a digest of them is kept.
+        # They select implementations. One may contain a key, so only a digest of them is stored.
         variables = {n: v for n, v in os.environ.items() if n.startswith("VLLM_")}
         parts = (
             *(vllm.__version__, torch.__version__, self.internals, self.parsers),
@@ -361,7 +361,7 @@ class VLLM:
     # ---- starting --------------------------------------------------------------------------------
 
     def _renew(self) -> None:
-        """Make anew what `shutdown` has ended, where this is not the first start."""
+        """Create again what `shutdown` has ended, unless this is the first start."""
         if not self._release.is_set():
             return
         self._release, self._watcher, self._reading = threading.Event(), None, None
@@ -407,7 +407,7 @@ class VLLM:
         )
         # The model in the scheduler's process is one process.
         in_one = self.internals and not vllm_cpu.PARALLEL.intersection(self._engine_args)
-        own: dict[str, Any] = {  # with a prefix cache, unless the model can have none
+        own: dict[str, Any] = {  # with a prefix cache, unless the model does not support one
             "model": self._model,
             "max_model_len": self.max_model_len,
             "max_num_seqs": self.capacity,
@@ -475,7 +475,8 @@ class VLLM:
         )
 
     async def _warm_up(self) -> None:
-        """The first request of a process pays for lazy initialisation, so it is not a client's."""
+        """Run the first request, which pays for lazy initialisation, before any client's
+        request."""
         if self._embeds:
             self.features = await vllm_embeddings.warm_up(self._llm)
             return
@@ -524,7 +525,7 @@ class VLLM:
         )
 
     async def _continues_a_grammar(self) -> bool:
-        """The canary: whether the plugin `vllm_grammar` is there and does what it should."""
+        """The canary: whether the plugin `vllm_grammar` is loaded and works."""
         whole = self._text_ids(vllm_grammar.CANARY)
         ids = whole[: len(whole) // 2]
         sampling = vllm_request.canary(len(ids))

@@ -16,12 +16,12 @@ def arguments(
     adapters: Mapping[str, str], engine_args: Mapping[str, Any], *, on_cpu: bool
 ) -> dict[str, Any]:
     """Arguments of the engine: requests for different adapters run together. The pool's own
-    `engine_args`, `given`, win.
+    `engine_args` win.
 
     Raises:
-        base.ArgumentRefused: `max_loras` leaves no slot empty on a CPU. There vLLM's kernels take
+        base.ArgumentRefused: `max_loras` leaves no slot empty on a CPU. There vLLM's kernels use
             the last slot for a request without an adapter (`vllm/lora/ops/torch_ops`: index -1), so
-            the model itself would answer with the adapter in it.
+            the plain model would answer with the adapter of that slot.
     """
     if not adapters:
         return {}
@@ -35,8 +35,8 @@ def arguments(
 
 
 async def load(llm: Any, adapters: Mapping[str, str]) -> dict[str, Any]:
-    """vLLM's `LoRARequest` of each adapter, by its name, after the engine has loaded it once: what
-    it cannot load ends the worker's start and not a request.
+    """vLLM's `LoRARequest` of each adapter, by name, after the engine has loaded it once: an
+    adapter that it cannot load fails the worker's start and not a request.
 
     Args:
         adapters: name -> folder or hub name.
@@ -70,7 +70,7 @@ def revision(model_rev: str, adapters: Mapping[str, str], of: Callable[[str], st
 
 
 def _number(name: str) -> int:
-    """What vLLM knows an adapter by: above 0, and another one for each name."""
+    """vLLM's number of an adapter: above 0 and distinct for each name."""
     return 1 + int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest())
 
 

@@ -1,7 +1,7 @@
-"""The pool's engine arguments: handed to vLLM as they are, or refused by name.
+"""The pool's engine arguments: passed to vLLM unchanged, or refused by name.
 
-An argument is refused where the installed vLLM does not know it, where its configuration cannot be
-made with it, and where vLLM put another value in its place.
+An argument is refused if the installed vLLM does not know it, if the configuration cannot be built
+with it, and if vLLM replaced its value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from worker.engines import base
 
-# What the worker says itself, and where a pool says it instead.
+# Arguments that the worker sets itself, and where a pool sets them instead.
 OWN: Final[Mapping[str, str]] = {
     "model": "the pool's `source` says it",
     "max_model_len": "the pool's `max_model_len` says it",
@@ -24,7 +24,7 @@ OWN: Final[Mapping[str, str]] = {
     "mm_processor_cache_gb": "it would keep images of prompts that are never asked for",
     "skip_tokenizer_init": "Tailrace needs the tokenizer",
 }
-_MAX_TEXT: Final = 180  # characters of what vLLM said
+_MAX_TEXT: Final = 180  # characters of vLLM's message
 
 
 def check_names(engine_args: Iterable[str], known_names: Iterable[str], version: str) -> None:
@@ -46,12 +46,11 @@ def check_names(engine_args: Iterable[str], known_names: Iterable[str], version:
 def configure(
     build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str, Any], version: str
 ) -> Any:
-    """vLLM's configuration with the given arguments, as `build` makes it.
+    """vLLM's configuration with these arguments, made by `build`.
 
     Raises:
-        base.ArgumentRefused: vLLM does not make it with one of the arguments, which is named, or
-            changed it.
-        Exception: as `build` raises it, where no argument is the cause.
+        base.ArgumentRefused: vLLM refused or changed one of the arguments, which is named.
+        Exception: from `build`, where no argument is the cause.
     """
     try:
         config = build(engine_args)
@@ -75,7 +74,7 @@ def configure(
 def _culprits(
     build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str, Any]
 ) -> list[str]:
-    """The arguments without which it can be made: each alone, or else all together."""
+    """The arguments without which it can be built: each alone, or else all together."""
     alone = [
         name
         for name in engine_args
@@ -95,7 +94,7 @@ def _builds(build: Callable[[Mapping[str, Any]], Any], engine_args: Mapping[str,
 
 
 def _values(config: Any, name: str, kind: type) -> list[Any]:
-    """What the parts of the configuration have under an argument's name, where that is plain."""
+    """The values under an argument's name in the parts of the configuration, if it is scalar."""
     if kind not in (bool, int, float, str):
         return []
     parts = [getattr(config, field.name) for field in dataclasses.fields(config)]

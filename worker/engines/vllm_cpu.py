@@ -22,9 +22,8 @@ PARALLEL: Final = frozenset(
 def native_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The data type of weights and arithmetic that fits this machine's processors.
 
-    One without instructions for bfloat16 emulates them: prompts and batches then take two to three
-    times as long as in float32.
-    """
+    A processor without instructions for bfloat16 emulates them: prompts and batches then take two
+    to three times as long as in float32."""
     return "bfloat16" if "bf16" in cpuinfo.read_text() else "float32"
 
 
@@ -52,5 +51,5 @@ def arguments(*, internals: bool, dtype: str) -> dict[str, Any]:
 
 def cores(config: Any, *, internals: bool) -> contextlib.AbstractContextManager[None]:
     """Enter it to start the engine: its process then computes on the cores that vLLM intends for
-    the model. Without `internals` vLLM arranges the cores of the process that it starts itself."""
+    the model. Without `internals` vLLM sets the cores of the process that it starts itself."""
     return vllm_internals.core_binding(config) if internals else contextlib.nullcontext()

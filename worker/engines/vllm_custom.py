@@ -1,9 +1,9 @@
 r"""Grammars of custom tools, written inside of a JSON string.
 
 A model calls a custom tool like a function of one text: `{"input": "…"}`. The text obeys the
-client's grammar, and in the call it is JSON: a quotation mark is `\"`. So the grammar has to be
-one of escaped text. xgrammar makes its own notation (EBNF) of Lark and of regular expressions, and
-there only literals and character classes have to be rewritten.
+client's grammar, and in the call it is JSON: a quotation mark is `\"`. So the grammar must describe
+escaped text. xgrammar converts Lark and regular expressions to its own notation (EBNF), and there
+only literals and character classes must be rewritten.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def in_json(ebnf: str) -> str:
     """The same grammar of JSON-escaped text. Its first rule is called `text` instead of `root`.
 
     Raises:
-        ValueError: nothing of a character class can stand in JSON.
+        ValueError: no character of a class is possible in JSON.
     """
     return "".join(map(_rewritten, _TOKEN.findall(ebnf)))
 

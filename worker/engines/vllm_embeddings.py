@@ -1,7 +1,7 @@
 """Embeddings of vLLM's pooling models.
 
-Which models these are, vLLM says by the model's files (its runner `auto`). One attempt is up to
-some dozens of inputs, each a request of its own to vLLM, which batches them with all others.
+vLLM recognises these models by their files (its runner `auto`). One attempt has up to some dozens
+of inputs, each a separate request to vLLM, which batches them with all others.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def pools(model_config: Any) -> bool:
 
 
 async def warm_up(llm: Any) -> frozenset[Feature]:
-    """Embed something. Returns what the model can do.
+    """Embed a test input. Returns the model's abilities.
 
     Raises:
-        EngineDead: no embeddings.
+        EngineDead: the model makes no embeddings.
     """
     if "embed" not in await llm.get_supported_tasks():
         raise base.EngineDead("the model makes no embeddings (a classifier or a reranker?)")
@@ -49,7 +49,7 @@ def encode(
     lower = (model_config.encoder_config or {}).get("do_lower_case", False)
     longest, options = model_config.max_model_len, {}
     if request.embed.truncate:
-        # By the tokenizer, because a marker may have to stand behind the last token.
+        # By the tokenizer, because a marker may be required after the last token.
         options = {"truncation": True, "max_length": longest}
     inputs = []
     for index, each in enumerate(request.embed.inputs, request.embed.first):
@@ -79,7 +79,7 @@ def _check_dimensions(dimensions: int | None, model_config: Any) -> None:
 
 async def run(llm: Any, job: base.GenerationInput, on_step: base.OnStep) -> None:
     """Embed all inputs. `on_step` gets the vectors in the inputs' order, each as soon as those
-    before it are there."""
+    before it are complete."""
     assert job.request.embed is not None
     dimensions, scope = job.request.embed.dimensions, job.request.owner.cache_scope
     tasks = [
@@ -103,7 +103,7 @@ async def _vector(
     from vllm import PoolingParams
 
     params = PoolingParams(task="embed", dimensions=dimensions)
-    # The timing of a shared prefix cache would tell one tenant what another asked.
+    # The timing of a shared prefix cache would reveal one tenant's prompts to another.
     prompt = {"type": "token", "prompt_token_ids": list(ids), "cache_salt": scope}
     async with contextlib.aclosing(llm.encode(prompt, params, key)) as outputs:
         async for out in outputs:  # closing the generator aborts the request
@@ -116,7 +116,7 @@ def to_bytes(data: Any) -> bytes:
     """A vector (a tensor of one dimension) as the log holds it.
 
     Raises:
-        Transient: it is none, or is not finite (float16 overflows), which JSON has no number for.
+        Transient: it is not a vector, or not finite (float16 overflows): JSON has no such number.
     """
     if data.ndim != 1:
         raise base.Transient("vLLM made no vector")

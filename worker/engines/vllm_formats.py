@@ -1,4 +1,4 @@
-"""What an answer must look like, as vLLM takes it."""
+"""The required format of an answer, in vLLM's form."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any, Final
 from worker.engines import base
 
 BACKEND: Final = {
-    # By name: left to itself vLLM takes the one that its first structured request needs, for all
-    # later ones. Two workers could then hold different grammars for one response.
+    # By name: by default vLLM uses the backend of its first structured request for all later ones.
+    # Two workers could then have different grammars for one response.
     "backend": "xgrammar",
     # A model may write newlines between two members until the limit of tokens.
     "disable_any_whitespace": True,
 }
 
-# A character of a text of bounded length as xgrammar writes it: also control characters, with which
-# an answer is no JSON. And as it must be.
+# A character of a text of bounded length in xgrammar: it includes control characters, which are not
+# valid in JSON. And the correct form.
 _LOOSE: Final = r"[^\"\\\r\n]"
 _CHARACTER: Final = r"[^\"\\\0-\x1f]"
 
 
 def repair(schema: Any, **more: Any) -> str | None:
-    """The grammar of a JSON schema in which bounded texts hold no control characters; None where
-    xgrammar's own has none that could. `more`: of `xgrammar.Grammar.from_json_schema`."""
+    """The grammar of a JSON schema in which bounded texts have no control characters; None if
+    xgrammar's own is correct. `more`: of `xgrammar.Grammar.from_json_schema`."""
     import xgrammar
 
     try:
         grammar = str(xgrammar.Grammar.from_json_schema(schema, **more))
     except RuntimeError:
-        return None  # vLLM refuses it, and says why
+        return None  # vLLM refuses it with a reason
     return grammar.replace(_LOOSE, _CHARACTER) if _LOOSE in grammar else None
 
 

@@ -1,14 +1,15 @@
-"""A grammar goes on where the accepted tokens left it: our plugin in vLLM, and how to ask it.
+"""Continues a grammar after the accepted tokens: our plugin in vLLM, and its parameter.
 
-vLLM begins a request's grammar anew. For a continued answer that means two objects in one text,
-without any error. The accepted ids are the tail of the prompt that the engine gets, so only their
-number has to travel: `arguments` puts it into the sampling parameters, and the plugin (`register`,
-entry-point group `vllm.general_plugins`: vLLM loads it in each of its processes) lets the new
-grammar accept them before the request may run. Ids that do not fit end the request as an error.
+vLLM begins a request's grammar anew. A continued answer would then be two objects in one text,
+without any error. The accepted ids are the tail of the engine's prompt, so only their number must
+be
+passed: `arguments` puts it into the sampling parameters, and the plugin (`register`, entry-point
+group `vllm.general_plugins`: vLLM loads it in each of its processes) lets the new grammar accept
+them before the request may run. Ids that do not fit end the request with an error.
 
-The method that the plugin wraps is private. Where it changed, or where the plugin was not loaded,
-nothing would fail by itself. So a worker asks a `canary` before it says that formats can be
-continued: a request whose accepted part leaves one continuation.
+The method that the plugin wraps is private. If it changed, or if the plugin was not loaded, nothing
+would fail. So a worker runs a `canary` before it reports that formats can be continued: a request
+whose accepted part allows one continuation only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-KEY: Final = "tailrace_under_grammar"  # so many of the prompt's last ids were made under it
+KEY: Final = "tailrace_under_grammar"  # number of the prompt's last ids that were made under it
 CANARY: Final = "canary:0123456789"
 _MODULE: Final = "vllm.v1.structured_output"
 
@@ -28,11 +29,11 @@ def arguments(count: int) -> dict[str, Any] | None:
 
 
 def register() -> None:
-    """Wrap vLLM's making of a grammar. Called once or more in every process of vLLM."""
+    """Wrap vLLM's creation of a grammar. Called once or more in every process of vLLM."""
     manager = getattr(importlib.import_module(_MODULE), "StructuredOutputManager", None)
     create = getattr(manager, "_create_grammar", None)
     if create is None or getattr(create, "tailrace", False):
-        return  # where there is none, the canary will say so
+        return  # without it the canary fails
 
     def create_grammar(self: Any, request: Any) -> Any:
         # In vLLM's compile thread, before the request may be scheduled.

@@ -1,8 +1,8 @@
-"""A prompt that shows images, as vLLM takes it.
+"""A prompt with images, in vLLM's form.
 
-The chat template puts a marker where an image is. vLLM's processor of the model puts the image's
-tokens there and makes of the pixels what the model reads. So the prompt's ids have the images in
-them already, and accepted ids of former attempts follow as in any prompt.
+The chat template puts a marker where an image is. vLLM's processor of the model replaces it by the
+image's tokens and converts the pixels to the model's input. So the prompt's ids include the images,
+and accepted ids of former attempts follow as in any prompt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worker.engines import base
 MAX_IMAGES: Final = 16  # of one prompt; as the gateway allows
 
 # Arguments of the engine. vLLM's cache of processed images is in two processes. A prompt that is
-# encoded and then never asked for would leave an entry in one of them only.
+# encoded and never run would leave an entry in one of them only.
 ARGUMENTS: Final[Mapping[str, Any]] = {
     "limit_mm_per_prompt": {"image": MAX_IMAGES, "video": 0, "audio": 0},
     "mm_processor_cache_gb": 0,
@@ -33,22 +33,22 @@ def reads_images(model_config: Any) -> bool:
 
 
 def prompt(renderer: Any, ids: Sequence[int], request: records.Request) -> dict[str, Any]:
-    """vLLM's input for a request whose messages show images. Takes time; call it in a thread.
+    """vLLM's input for a request with images. Takes time; call it in a thread.
 
     Args:
         renderer: vLLM's. Nothing else may use it meanwhile.
         ids: of the rendered messages, with one marker for each image.
 
     Raises:
-        Refused: an image cannot be decoded, or the model does not take it.
+        Refused: an image cannot be decoded, or the model does not accept it.
     """
     parts = list(images.parts(request.messages))
     scope = request.owner.cache_scope
     raw_input = {
         "prompt_token_ids": list(ids),
         "multi_modal_data": {"image": [decode(part) for part in parts]},
-        # vLLM keeps what the model made of an image under this name. Its timing, and that of the
-        # prefix cache, would tell one tenant what another asked.
+        # vLLM caches the model's encoding of an image under this name. Its timing, and that of the
+        # prefix cache, would reveal one tenant's prompts to another.
         "multi_modal_uuids": {"image": [_name(scope, part["sha256"]) for part in parts]},
         "cache_salt": scope,
     }
@@ -63,7 +63,7 @@ def prompt(renderer: Any, ids: Sequence[int], request: records.Request) -> dict[
 
 
 def _check_places(engine_input: Mapping[str, Any], config: Any) -> None:
-    """Check that images are only where the messages show them. vLLM puts them at the first markers,
+    """Check that images are only where the messages have them. vLLM puts them at the first markers,
     and a text may contain one.
 
     Raises:
@@ -83,7 +83,7 @@ def decode(part: Mapping[str, Any]) -> Any:
     """The picture (of PIL) that an image part shows: the first one, where it has several.
 
     Raises:
-        Refused: the part has no file, or the file is no image of the size that its header said.
+        Refused: the part has no file, or the file is not an image of the size in its header.
     """
     from PIL import Image
 

@@ -1,13 +1,13 @@
 """The only module that uses private parts of vLLM, and the check that they are as expected.
 
-Three things rest on them:
+It provides three things:
 
 - `run` reads a request's output where vLLM's output loop makes it (`OutputHook`). The public way,
   `vllm_public.run`, costs an object, an event and a wake-up per token.
 - `one_process_executor` and `core_binding` run the model in the scheduler's process on a machine
   without a GPU. By itself vLLM gives the model a process of its own there. The two then wait for
   each other by spinning, which takes a core.
-- `reasoning_is_over` and `begin_behind_reasoning` tell a parser's place, and have no public way.
+- `reasoning_is_over` and `skip_reasoning` read and set a parser's place. There is no public way.
 
 `PARTS` lists what the first two use, and `private_parts.changes` compares it with the installed
 vLLM. A difference turns both off (`allowed`), so that there are two arrangements and not four.
@@ -91,12 +91,12 @@ def usable(version: str, changes: Sequence[str], *, public_api: bool) -> bool:
 
 
 def reasoning_is_over(parser: Any) -> bool:
-    """Whether what the parser reads next is behind the reasoning."""
+    """Whether the parser's next input is after the reasoning."""
     return bool(parser._stream_state.reasoning_ended)
 
 
-def begin_behind_reasoning(parser: Any) -> None:
-    """Let a parser that has read nothing take all for text and calls."""
+def skip_reasoning(parser: Any) -> None:
+    """Make a parser that has read nothing treat all input as text and calls."""
     parser._stream_state.reasoning_ended = True
     parser._stream_state.prompt_reasoning_checked = True
 

@@ -1,14 +1,13 @@
 """The items of one response, by a parser of vLLM.
 
-vLLM's `Parser` is fed one id a call and says what it adds to the reasoning, to the text and to the
-calls. It is trusted with that, but not with text that it does not understand: what it would lose
-comes out as text of a message.
+vLLM's `Parser` gets one id per call and returns the additions to the reasoning, the text and the
+calls. Text that it does not understand and would lose becomes text of a message.
 
     whitespace around calls and reasoning      begins no item of its own
-    text behind a call (hermes drops it)       a message: the parser begins anew behind each call
-    a call that is none (no JSON, no name)     a message, with its marks
+    text after a call (hermes drops it)        a message: the parser begins anew after each call
+    an invalid call (no JSON, no name)         a message, with its marks
     arguments before the name (hermes spoils)  the call is read as a whole when it is complete
-    what is held at the end                    a message
+    text still held at the end                 a message
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from worker.engines import vllm_internals
 from worker.text import generation
 from worker.text.item_parser import Piece
 
-# Parsers with a state machine may look at all arguments for each delta. So from here on in a call
-# they get ids in blocks, each a share of what the call has. They read blocks like single ids.
+# Parsers with a state machine may scan all arguments for each delta. So after this many ids of a
+# call they get ids in blocks, each a share of the call so far. They read blocks like single ids.
 _SINGLE_IDS: Final = 256
 _BLOCKS: Final = 64
 
 
 @dataclass(frozen=True)
 class Kit:
-    """What one response is parsed with.
+    """The parser of one response and its parameters.
 
     Attributes:
-        new_parser: makes vLLM's parser; with True it begins behind the reasoning.
+        new_parser: makes vLLM's parser; with True it begins after the reasoning.
         request: vLLM's request, adjusted by the parser.
         prompt_ids: of the response.
-        stop_ids: ids that end the response; they are no text.
+        stop_ids: ids that end the response; they are not text.
         customs: names of custom tools.
         marks: what begins and ends a call, if the parser reads the text between as one call.
         in_blocks: a parser that reads several ids at once like single ones.
@@ -60,14 +59,15 @@ class Items:
     """The item parser of one response.
 
     Attributes:
-        _reasoned: the reasoning is over.
-        _raw: text behind the reasoning since the parser began.
-        _said: as much of it came out as message text.
+        _reasoning_over: the reasoning is over.
+        _raw: text after the reasoning since the parser began.
+        _content: the part of it that was returned as message text.
         _call: index of the open call in the parser's numbers; None without one.
-        _spoiled: the open call came in an order that the parser spoils; nothing of it is out.
+        _out_of_order: the open call has an order that the parser cannot read; nothing of it was
+            returned.
         _arguments: characters of the open call's arguments.
         _space: whitespace that begins an item only if text follows, and the item's kind.
-        _block, _block_text: ids that the parser has not seen yet, and their text.
+        _block, _block_text: ids that the parser has not read yet, and their text.
     """
 
     def __init__(self, kit: Kit) -> None:
@@ -204,7 +204,7 @@ class Items:
         return -1 < arguments < name
 
     def _close_call(self, before: int, ids: list[int]) -> list[Piece]:
-        """Begin anew behind a call that is complete."""
+        """Begin anew after a complete call."""
         assert self._kit.marks is not None
         begin, end = self._kit.marks
         start = self._raw.find(begin)
@@ -213,12 +213,12 @@ class Items:
         at = self._raw.find(end, max(start + len(begin), before - len(end)))
         if at < 0:
             return []
-        behind = at + len(end)
+        end_at = at + len(end)
         pieces: list[Piece] = []
         if not self._has_name or self._out_of_order:
-            pieces += self._whole(self._raw[start:behind], self._raw[start + len(begin) : at])
+            pieces += self._whole(self._raw[start:end_at], self._raw[start + len(begin) : at])
         pieces += self._end_call()
-        rest = self._raw[behind:]
+        rest = self._raw[end_at:]
         self._parser = self._kit.new_parser(True)
         self._begin()
         self._open = ""
@@ -241,7 +241,7 @@ class Items:
         return pieces
 
     def _rest(self) -> list[Piece]:
-        """What the parser still holds at the end."""
+        """The text that the parser still holds at the end."""
         if self._failed:
             return []
         if self._has_name and not self._out_of_order:
@@ -273,7 +273,7 @@ class Items:
 
 
 class CustomInput:
-    """The text of a custom call out of its arguments, `{"input": "…"}`, as they come. Arguments of
+    """The text of a custom call from its arguments, `{"input": "…"}`, incrementally. Arguments of
     another form are the text themselves."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class CustomInput:
         """Text that `more` completes."""
         self._buffer += more
         if self._inside is None:
-            start = _skip(self._buffer, ("{", f'"{chat_template.CUSTOM_INPUT}"', ":", '"'))
+            start = _skip_tokens(self._buffer, ("{", f'"{chat_template.CUSTOM_INPUT}"', ":", '"'))
             if start is None:
                 return ""
             self._inside = start >= 0
@@ -295,7 +295,7 @@ class CustomInput:
         return self._unescape()
 
     def finish(self) -> str:
-        """Text that is still held."""
+        """The text still held."""
         text, self._buffer = self._buffer, ""
         return text if self._inside is None else ""
 
@@ -304,7 +304,7 @@ class CustomInput:
         at, buffer = 0, self._buffer
         while at < len(buffer):
             if buffer[at] == '"':
-                self._buffer = '"'  # closed: what follows is no text
+                self._buffer = '"'  # closed: the rest is not text
                 return "".join(out)
             length = 1
             if buffer[at] == "\\":
@@ -318,8 +318,8 @@ class CustomInput:
 
 
 def _escape_length(text: str, at: int) -> int:
-    """Characters of the escape at `at`; 0 if that cannot be said yet. Two halves of one character
-    are one."""
+    """Characters of the escape at `at`; 0 if it is not complete yet. Two halves of one character
+    count as one."""
     if text[at + 1 : at + 2] != "u":
         return 2
     if text[at + 2 : at + 4].lower() in ("d8", "d9", "da", "db"):
@@ -339,9 +339,9 @@ def _character(escape: str) -> str:
     return str(character).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _skip(text: str, tokens: Sequence[str]) -> int | None:
-    """Where `text` goes on behind these tokens, with whitespace between them; -1 if it does not
-    begin with them, None if that cannot be said yet."""
+def _skip_tokens(text: str, tokens: Sequence[str]) -> int | None:
+    """The end of these tokens, with whitespace between them, at the beginning of `text`; -1 if it
+    does not begin with them, None if more text is needed."""
     at = 0
     for token in tokens:
         while at < len(text) and text[at].isspace():

@@ -1,6 +1,6 @@
 """vLLM's events of its KV cache, read from its publisher and folded into `CachedBlocks`.
 
-The events hold prompts in clear, so they go over a socket in a folder of this process's user.
+The events contain prompts as plain text, so they use a socket in a folder of this process's user.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 from tailrace import telemetry
 from worker.prefixes.cached_blocks import CachedBlocks, Cleared, Event, Removed, Stored
 
-# Engine arguments beside which there are events elsewhere, or at several places.
+# Engine arguments with which events are published elsewhere, or at several places.
 APART: Final = frozenset({"kv_events_config", "data_parallel_size"})
 READ_S: Final = 0.1
 MOST_AT_ONCE: Final = 32  # batches that are folded before the event loop gets a turn
-# Batches that ZeroMQ keeps for a reader that is late. One that is lost is noticed by its number.
+# Batches that ZeroMQ holds for a slow reader. A gap in the numbers shows a lost batch.
 HIGH_WATER: Final = 100_000
 _GPU: Final = "GPU"
 
@@ -56,7 +56,7 @@ class KvEvents:
         return f"ipc://{self._folder}/events"
 
     def begin(self, block_size: int) -> CachedBlocks:
-        """Connect. Returns what `run` keeps true."""
+        """Connect. Returns the blocks that `run` updates."""
         import zmq
         from vllm.distributed.kv_events import KVEventBatch
 
@@ -70,14 +70,14 @@ class KvEvents:
         return self._blocks
 
     async def run(self) -> None:
-        """Read until cancelled. It looks ten times a second, because a wake-up for each of the
-        engine's steps would cost more than reading."""
+        """Read until cancelled. It polls ten times a second, because a wake-up for each engine step
+        would cost more than reading."""
         while True:
             more = self.read() == MOST_AT_ONCE
             await asyncio.sleep(0 if more else READ_S)
 
     def read(self) -> int:
-        """Fold what has come. Returns the number of batches, at most MOST_AT_ONCE."""
+        """Fold the batches received. Returns their number, at most MOST_AT_ONCE."""
         import zmq
 
         assert self._blocks is not None
@@ -98,7 +98,7 @@ class KvEvents:
 
     def _fold(self, blocks: CachedBlocks, number: int, payload: bytes) -> None:
         if number != self._next and self._next >= 0:
-            blocks.apply(Cleared())  # batches were lost, and with them what was removed
+            blocks.apply(Cleared())  # lost batches may have removed blocks
         self._next = number + 1
         try:
             batch = self._decoder.decode(payload)
@@ -112,14 +112,14 @@ class KvEvents:
 
 
 def available(engine_args: Mapping[str, Any]) -> bool:
-    """Whether there are events to read, with these engine arguments of the pool."""
+    """Whether the engine publishes events here with these arguments of the pool."""
     return bool(engine_args.get("enable_prefix_caching", True)) and not APART.intersection(
         engine_args
     )
 
 
 def events_of(event: Any) -> Iterator[Event]:
-    """What an event of vLLM says of blocks in the engine's own memory. Of a model with several
+    """The changes of blocks in the engine's own memory in an event of vLLM. Of a model with several
     groups of layers the first one counts."""
     if type(event).__name__ == "AllBlocksCleared":
         yield Cleared()
@@ -140,8 +140,8 @@ def events_of(event: Any) -> Iterator[Event]:
 
 
 def _without_images(extra: Iterable[Sequence[Any] | None]) -> int:
-    """How many blocks come before the first with an image. What follows an image is not known
-    here: its tokens do not say which image it is."""
+    """How many blocks precede the first with an image. Blocks after it are unknown here: its tokens
+    do not identify the image."""
     count = 0
     for keys in extra:
         if any(not isinstance(key, str) for key in keys or ()):

@@ -1,6 +1,6 @@
 """Log probabilities: from vLLM's tables by id to the log's entries, with the bytes of each token.
 
-vLLM does not detokenize here. And text alone would not do: a token may be half a character, so the
+vLLM does not detokenize here. Text alone would not suffice: a token may be half a character, so the
 tokens' bytes are needed.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 from tailrace.protocol import records
 
 Tables = Sequence[Mapping[int, Any]]
-"""What vLLM says of each new id: a table of vLLM's `Logprob` by id, the id itself among them."""
+"""For each new id: vLLM's `Logprob` by id, including the id itself."""
 
 
 class TokenBytes:
     """The bytes of each id of a tokenizer.
 
     Attributes:
-        _markers: ids of special tokens (end of turn, …), which are shown nowhere.
+        _markers: ids of special tokens (end of turn, …), which no reader sees.
         _plain: contents of other added tokens, which stand for themselves.
         _letters: of a byte-level tokenizer: the byte that each letter stands for. Else None.
     """
@@ -43,7 +43,7 @@ class TokenBytes:
         return token_bytes
 
     def text_bytes(self, token: int) -> bytes:
-        """Like `of`, but a special token is empty: it is no text of the answer."""
+        """Like `token_bytes`, but empty for a special token, which is not text of the answer."""
         return b"" if token in self._markers else self.token_bytes(token)
 
     def _look_up(self, token: int) -> bytes:

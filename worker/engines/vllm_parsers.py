@@ -1,8 +1,8 @@
-"""Which of vLLM's parsers read a model's answers, and what they make of a request.
+"""vLLM's parsers of a model's answers, and their adjustments of a request.
 
 The names come from the settings, or from a small table on the model's type and its chat template.
-What was named must exist and fit the tokenizer, or the worker does not start; what was found in the
-table and does not fit is left out.
+A parser from the settings must exist and fit the tokenizer, or the worker does not start; one from
+the table that does not fit is left out.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def names(
 
 
 def usable(parsers: Names, tools: str, reasoning: str, changes: Sequence[str]) -> Names:
-    """`found`, or none of them where the private state of vLLM's parsers is not as expected.
-    `changed`: the differences.
+    """`parsers`, or none of them where the private state of vLLM's parsers is not as expected.
+    `changes`: the differences.
 
     Raises:
         EngineDead: one of them is named by the settings, and cannot be used.
@@ -86,7 +86,7 @@ def usable(parsers: Names, tools: str, reasoning: str, changes: Sequence[str]) -
 
 
 def fitting(parsers: Names, tools: str, reasoning: str, tokenizer: Any) -> Names:
-    """`found` without parsers of the table that do not fit the tokenizer.
+    """`parsers` without those of the table that do not fit the tokenizer.
 
     Raises:
         EngineDead: one that the settings name does not exist, or does not fit.
@@ -113,11 +113,11 @@ def fitting(parsers: Names, tools: str, reasoning: str, tokenizer: Any) -> Names
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What vLLM is asked for beside the prompt and the sampling.
+    """The request to vLLM apart from the prompt and the sampling.
 
     Attributes:
         constraint: vLLM's `StructuredOutputsParams`, or None.
-        under_it: so many of the accepted ids were made under the constraint.
+        under_it: number of accepted ids that were made under the constraint.
         further: arguments of vLLM's `generate` about reasoning.
     """
 
@@ -157,7 +157,7 @@ class Parsers:
         return tools, self.names.reasoning if reasons else ""
 
     def name(self, request: records.Request) -> str:
-        """What CLAIM says."""
+        """The value of `CLAIM.parser`."""
         used = "+".join(filter(None, self.parsers_for(request)))
         return f"{used}@vllm-{self._version}" if used else ""
 
@@ -168,10 +168,10 @@ class Parsers:
         first_parser, vllm_request = self._adjust(request, variables)
         spare = [first_parser]
 
-        def new_parser(behind_reasoning: bool) -> Any:
+        def new_parser(count_after_reasoning: bool) -> Any:
             parser = spare.pop() if spare else self._new(request, vllm_request, variables)
-            if behind_reasoning:
-                vllm_internals.begin_behind_reasoning(parser)
+            if count_after_reasoning:
+                vllm_internals.skip_reasoning(parser)
             return parser
 
         skips = bool(vllm_request.skip_special_tokens)
@@ -183,7 +183,7 @@ class Parsers:
                 detokenizer.Detokenizer(
                     self._fast,
                     skip_special_tokens=skips,
-                    behind=prompt_ids if request.continue_final else (),
+                    prefix_ids=prompt_ids if request.continue_final else (),
                 ),
                 self._stop_ids,
                 frozenset(t["custom"]["name"] for t in request.tools if t.get("type") == "custom"),
@@ -195,7 +195,7 @@ class Parsers:
         )
 
     def outline(self, job: base.GenerationInput, variables: dict[str, Any]) -> Outline:
-        """What vLLM is asked for in this attempt."""
+        """The request to vLLM in this attempt."""
         request = job.request
         if not self.name(request):
             constraint = None if request.format is None else vllm_formats.constraint(request.format)
@@ -217,7 +217,7 @@ class Parsers:
         )
         count = len(job.output_so_far)
         if not reasoning_over:
-            count = behind_reasoning(reasoner, job.prompt_ids, job.output_so_far)
+            count = count_after_reasoning(reasoner, job.prompt_ids, job.output_so_far)
         kwargs = {"chat_template_kwargs": variables}
         further: dict[str, Any] = {
             "reasoning_ended": reasoning_over or count > 0 or _ends_reasoning(reasoner, job),
@@ -258,7 +258,7 @@ class Parsers:
 
 
 def vllm_request_of(request: records.Request) -> Any:
-    """vLLM's request with what its parsers look at."""
+    """vLLM's request with the members that its parsers read."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     choice = request.tool_choice
@@ -276,9 +276,9 @@ def vllm_request_of(request: records.Request) -> Any:
     return vllm_request
 
 
-def behind_reasoning(reasoner: Any, prompt_ids: Sequence[int], ids: Sequence[int]) -> int:
-    """How many of the accepted ids are behind the reasoning, where the prompt is not. The engine
-    decides it for each id like this."""
+def count_after_reasoning(reasoner: Any, prompt_ids: Sequence[int], ids: Sequence[int]) -> int:
+    """How many of the accepted ids are after the reasoning, if the prompt is not. The engine
+    decides it for each id in the same way."""
     at = _end_of_reasoning(reasoner, prompt_ids, ids)
     return 0 if at is None else len(ids) - at
 
@@ -314,7 +314,7 @@ def _callable_tools(request: records.Request) -> list[dict[str, Any]]:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """As vLLM takes it; strict unless the client said that it is not."""
+    """In vLLM's form; strict unless the client disabled that."""
     template_tool = chat_template.shown_tool(tool)
     strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
     function = {**template_tool["function"], "strict": strict}
@@ -329,7 +329,7 @@ def _name(tool: dict[str, Any]) -> str:
 
 
 def _marks(parser: Any, vllm_request: Any) -> tuple[str, str] | None:
-    """What begins and ends a call for a parser that reads the text between."""
+    """The marks around a call, for a parser that reads the text between them."""
     if parser is None or parser.engine_based_streaming:
         return None
     if parser.supports_required_and_named and vllm_request.tool_choice != "auto":

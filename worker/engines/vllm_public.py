@@ -23,11 +23,11 @@ class GaveUp(base.Transient):
 
 
 Describe = Callable[[Sequence[int], Any], Sequence[records.Lp]]
-"""New ids and vLLM's log probabilities of them (None without ids) to the entries of a step."""
+"""Converts new ids and vLLM's log probabilities (None without ids) to the entries of a step."""
 
 
 def nothing(_ids: Sequence[int], _found: Any) -> Sequence[records.Lp]:
-    """For requests that ask for no log probabilities."""
+    """For requests without log probabilities."""
     return ()
 
 

@@ -1,8 +1,7 @@
-"""What one attempt asks vLLM for: the prompt and the sampling parameters.
+"""The request of one attempt to vLLM: the prompt and the sampling parameters.
 
-vLLM takes the accepted ids of former attempts for a part of the prompt. So whatever counts output
-tokens is corrected by their number here.
-"""
+To vLLM the accepted ids of former attempts are a part of the prompt. So parameters that count
+output tokens are corrected by their number here."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from worker.engines import base, vllm_formats, vllm_grammar
 
 
 def prompt(job: base.GenerationInput) -> dict[str, Any]:
-    """What the model reads: the prompt and all accepted ids, in vLLM's form."""
+    """The model's input: the prompt and all accepted ids, in vLLM's form."""
     return {
         "type": "token",
         "prompt_token_ids": [*job.prompt_ids, *job.output_so_far],
-        # The timing of a shared prefix cache would tell one tenant what another asked.
+        # The timing of a shared prefix cache would reveal one tenant's prompts to another.
         "cache_salt": job.request.owner.cache_scope,
     }
 
@@ -50,7 +49,7 @@ def sampling(job: base.GenerationInput, constraint: Any = None, under_it: int = 
 
 
 def canary(count: int) -> Any:
-    """For an answer that can only be `vllm_grammar.CANARY`; the prompt ends with `accepted` ids of
+    """For an answer that can only be `vllm_grammar.CANARY`; the prompt ends with `count` ids of
     it."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

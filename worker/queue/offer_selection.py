@@ -127,7 +127,7 @@ def select_offers(
             places += sorted(row_places, key=lambda place: -place.wait_s)
         if len(places) >= MAX_PLACES:
             return places[:MAX_PLACES]
-        before = turn.behind
+        before = turn.total
     return places
 
 
@@ -135,14 +135,14 @@ class _Turn:
     """The cost of what is queued before a request of one rank, in tokens.
 
     Attributes:
-        behind: cost before the next rank.
+        total: cost before the next rank.
     """
 
     def __init__(self, costs: Sequence[Sequence[float]], before: float) -> None:
         self._totals = sorted(map(sum, costs))
         self._sums = [0.0, *itertools.accumulate(self._totals)]
         self._before = before
-        self.behind = before + self._sums[-1]
+        self.total = before + self._sums[-1]
 
     def cost_before(self, own: float, cost: float, total: float) -> float:
         """Of a request with this cost, after `own` tokens of its principal, which has `total`."""

@@ -242,17 +242,17 @@ class Slots:
         )
 
     def order(
-        self, behind: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
+        self, deferred: Callable[[int], Mapping[str, Iterable[tuple[str, float]]]]
     ) -> Iterator[tuple[str, Flow, float, int]]:
         """Ids, flows, charges and ranks of the waiting requests, in the order in which they get
         their slots without further arrivals. The limit of slots of one principal is ignored.
 
         Args:
-            behind: gives the requests of a rank that wait elsewhere, after those of the same
+            deferred: gives the requests of a rank that wait elsewhere, after those of the same
                 principal, and their costs.
         """
         ranks = {
-            rank: self._waiting[rank].order(_identify, self._charges(behind(rank)))
+            rank: self._waiting[rank].order(_identify, self._charges(deferred(rank)))
             for rank in sorted(self._waiting)
         }
         batch, credit = ranks.pop(BATCH, iter(())), self._batch_credit
@@ -271,14 +271,14 @@ class Slots:
             yield rid, flow, cost, BATCH
 
     def _charges(
-        self, behind: Mapping[str, Iterable[tuple[str, float]]]
+        self, deferred: Mapping[str, Iterable[tuple[str, float]]]
     ) -> dict[str, Iterator[tuple[tuple[str, Flow], float]]]:
         def charges(principal: str) -> Iterator[tuple[tuple[str, Flow], float]]:
             flow = Flow(tenant_of(principal), principal)
-            for rid, cost in behind[principal]:
+            for rid, cost in deferred[principal]:
                 yield (rid, flow), self.demand.estimate(principal, cost)
 
-        return {principal: charges(principal) for principal in behind}
+        return {principal: charges(principal) for principal in deferred}
 
     def acquire(
         self,

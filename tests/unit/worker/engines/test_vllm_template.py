@@ -150,4 +150,4 @@ def test_a_text_that_is_continued_keeps_the_space_that_begins_a_word() -> None:
     made = tokenizers.Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     made.decoder = decoders.Metaspace()
     assert detokenizer.Detokenizer(made).push([1]) == "world"
-    assert detokenizer.Detokenizer(made, behind=[0]).push([1]) == " world"
+    assert detokenizer.Detokenizer(made, prefix_ids=[0]).push([1]) == " world"
