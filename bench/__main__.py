@@ -79,12 +79,12 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def chosen(named: list[str], *, quick: bool) -> list[str]:
+def choose(names: list[str], *, quick: bool) -> list[str]:
     """The suites to measure, in order: the named ones, else the default ones."""
     return [
         name
         for name in SUITES
-        if name in (named or SUITES.keys() - ON_REQUEST - (NOT_QUICK if quick else set()))
+        if name in (names or SUITES.keys() - ON_REQUEST - (NOT_QUICK if quick else set()))
     ]
 
 
@@ -95,7 +95,7 @@ def suite(module: ModuleType) -> report.Suite:
     )
 
 
-def measured(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator[measure.Row]:
+def measure_all(names: list[str], plan: measure.Plan, notes: list[str]) -> Iterator[measure.Row]:
     """Yield rows as they are measured. A suite that fails adds a note; the others continue."""
     with contextlib.ExitStack() as running:
         shared = _once(
@@ -130,12 +130,12 @@ def _warm(side: stacks.Side) -> stacks.Side:
 
 
 def _once(make: Callable[[], stacks.Side]) -> Callable[[], stacks.Side]:
-    made: list[stacks.Side] = []
+    sides: list[stacks.Side] = []
 
     def get() -> stacks.Side:
-        if not made:
-            made.append(make())
-        return made[0]
+        if not sides:
+            sides.append(make())
+        return sides[0]
 
     return get
 
@@ -151,12 +151,12 @@ def _glance(module: ModuleType, row: measure.Row) -> str:
 def main() -> int:
     """Returns 0 when every chosen suite was measured and every question answered, else 1."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    left_out = (
+    omitted = (
         f"default: all but {', '.join(sorted(ON_REQUEST))}; with --quick neither "
         f"{', '.join(sorted(NOT_QUICK))}"
     )
     parser.add_argument(
-        "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} ({left_out})"
+        "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} ({omitted})"
     )
     parser.add_argument(
         "--quick",
@@ -194,7 +194,7 @@ def main() -> int:
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(SUITES)}")
     if wrong := [each for each in arguments.set if "=" not in each]:
         parser.error(f"--set {wrong[0]}: no NAME=VALUE")
-    names = chosen(arguments.suites, quick=arguments.quick)
+    names = choose(arguments.suites, quick=arguments.quick)
     rounds = arguments.rounds or (1 if arguments.quick else 2)
     # Without this the stacks would survive, because they have sessions of their own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -216,20 +216,20 @@ def main() -> int:
                 settings=dict(each.split("=", 1) for each in arguments.set),
                 alike=arguments.alike,
             )
-            for row in measured(names, plan, notes):
+            for row in measure_all(names, plan, notes):
                 rows.append(row)  # one by one, so that an interrupted run keeps its rows
     except KeyboardInterrupt:
         notes.append("interrupted: the rows up to then follow")
     failed = sum(row.values.get("failed", 0) for row in rows)
-    shown = [suite(SUITES[name]) for name in names]
-    written = report.write(arguments.out, report.Report(about, rows, notes), shown)
-    if not any(path.suffix == ".svg" for path in written):
+    suites = [suite(SUITES[name]) for name in names]
+    files = report.write(arguments.out, report.Report(about, rows, notes), suites)
+    if not any(path.suffix == ".svg" for path in files):
         say("no plots: matplotlib is not installed here (make bench installs it)")
     for line in [*notes, *([f"{failed:.0f} questions were not answered"] if failed else [])]:
         say(line)
     if arguments.suites:
-        sys.stdout.write(report.tables(shown, rows))
-    say(f"{time.monotonic() - began:.0f} s; {', '.join(map(str, written))}")
+        sys.stdout.write(report.tables(suites, rows))
+    say(f"{time.monotonic() - began:.0f} s; {', '.join(map(str, files))}")
     return 1 if notes or failed else 0
 
 

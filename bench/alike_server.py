@@ -24,15 +24,15 @@ def arrange() -> None:
     """
     original = AsyncLLM.from_vllm_config
 
-    def arranged(vllm_config: Any, *arguments: Any, **named: Any) -> Any:
+    def replacement(vllm_config: Any, *arguments: Any, **keywords: Any) -> Any:
         if current_platform.is_cpu():
             executor = vllm_internals.one_process_executor()
             vllm_config.parallel_config.distributed_executor_backend = executor
         assert Executor.get_class(vllm_config).__name__ == "UniProcExecutor"
         with vllm_internals.core_binding(vllm_config):
-            return original(vllm_config, *arguments, **named)
+            return original(vllm_config, *arguments, **keywords)
 
-    AsyncLLM.from_vllm_config = arranged
+    AsyncLLM.from_vllm_config = replacement
 
 
 if __name__ == "__main__":

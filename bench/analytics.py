@@ -110,20 +110,20 @@ class Load:
 
     async def _user(self, user: int) -> None:
         """Some questions, a pause that may end the session, and so on."""
-        drawn = random.Random(f"{user} {next(self._numbers)}")
+        rng = random.Random(f"{user} {next(self._numbers)}")
         while not self._stop.is_set():
-            for _ in range(drawn.randint(1, 12)):
-                await self._ask(user, drawn)
-            pause_s = drawn.choice((0.1, 1.0, GAP_S - 1, GAP_S + 1.5))
+            for _ in range(rng.randint(1, 12)):
+                await self._send(user, rng)
+            pause_s = rng.choice((0.1, 1.0, GAP_S - 1, GAP_S + 1.5))
             await asyncio.to_thread(self._stop.wait, pause_s)
 
-    async def _ask(self, user: int, drawn: random.Random) -> None:
-        tokens = drawn.choice((1, 5, 20, 60))
-        cues = {"script_tokens": str(tokens), "script_pace_ms": str(drawn.choice((1, 2, 5)))}
-        if drawn.random() < 0.05:
+    async def _send(self, user: int, rng: random.Random) -> None:
+        tokens = rng.choice((1, 5, 20, 60))
+        cues = {"script_tokens": str(tokens), "script_pace_ms": str(rng.choice((1, 2, 5)))}
+        if rng.random() < 0.05:
             cues["script_fault"] = "error"
         body = {
-            "model": drawn.choice(MODELS),
+            "model": rng.choice(MODELS),
             "input": f"{next(self._numbers)}: go on",
             "max_output_tokens": tokens,
             "metadata": cues,
@@ -143,8 +143,8 @@ async def plant(side: stacks.Side) -> None:
     await producer.start()
     try:
         for bill in random.Random(len(first)).sample(first, min(COPIES, len(first))):
-            again = msgspec.structs.replace(bill.usage_record, cost_nano=7)
-            name, value = again.owner.key.encode(), records.encode(again)
+            changed_bill = msgspec.structs.replace(bill.usage_record, cost_nano=7)
+            name, value = changed_bill.owner.key.encode(), records.encode(changed_bill)
             place = zlib.crc32(name) % topics.partitions_of(topics.USAGE)  # as all copies
             await producer.send_and_wait(topics.USAGE, value, key=name, partition=place)
         for value in GARBAGE:
@@ -184,25 +184,25 @@ def _answer(number: int) -> bytes:
     return json.dumps(value).encode()
 
 
-async def expected(side: stacks.Side) -> Any:
+async def expected_rows(side: stacks.Side) -> Any:
     """What the twins make of the records that are there now."""
     usage = await results.read(side.kafka, topics.USAGE)
-    answered = await results.read(side.kafka, ANSWERS)
-    return twins.results(usage, answered, gap_s=GAP_S, label=LABEL)
+    answers = await results.read(side.kafka, ANSWERS)
+    return twins.results(usage, answers, gap_s=GAP_S, label=LABEL)
 
 
 async def compare(side: stacks.Side) -> list[str]:
     """All differences between results and twins."""
-    wanted = await expected(side)
+    expected = await expected_rows(side)
     out = []
     for result in jobs.RESULTS:
-        found = await results.changes(side.kafka, result, PREFIX)
-        lines = twins.differences(wanted[result.name], results.rows(found))
+        actual = await results.changes(side.kafka, result, PREFIX)
+        lines = twins.differences(expected[result.name], results.rows(actual))
         out += [f"{result.name} {line}" for line in lines]
         # Its counts of a second are replaced, which takes the old one back for a moment.
         if result is not jobs.REQUEST_MINUTES:
             out += [
-                f"{result.name} took back {line}" for line in results.regressions(result, found)
+                f"{result.name} took back {line}" for line in results.regressions(result, actual)
             ]
     return out
 
@@ -219,7 +219,7 @@ class Run:
         self.load = Load(side)
         self._began = time.monotonic()
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         say(f"{time.monotonic() - self._began:7.1f} s  {text}")
 
     def until_running(self) -> float:
@@ -243,12 +243,12 @@ class Run:
             if time.monotonic() - began > AGREE_S:
                 raise Differs(f"{when}: {len(lines)} differences:\n" + "\n".join(lines[:20]))
             time.sleep(1)
-        wanted = asyncio.run(expected(self.side))
-        figures = ", ".join(f"{len(rows)} {name}" for name, rows in wanted.items())
-        responses = sum(row[0] for row in wanted[jobs.REQUEST_MINUTES.name].values())
-        waited = time.monotonic() - began
-        self.tell(
-            f"{when}: results are the twins', {responses} responses ({figures}), {waited:.1f} s"
+        expected = asyncio.run(expected_rows(self.side))
+        figures = ", ".join(f"{len(rows)} {name}" for name, rows in expected.items())
+        responses = sum(row[0] for row in expected[jobs.REQUEST_MINUTES.name].values())
+        waited_s = time.monotonic() - began
+        self.report(
+            f"{when}: results are the twins', {responses} responses ({figures}), {waited_s:.1f} s"
         )
 
     def phase(self, when: str, seconds: float, kill: Callable[[], None] | None = None) -> None:
@@ -257,10 +257,12 @@ class Run:
             self._wait(seconds / 2)
             if kill is not None:
                 kill()
-                self.tell(f"{when}: killed; all jobs run again {self.until_running():.1f} s later")
+                self.report(
+                    f"{when}: killed; all jobs run again {self.until_running():.1f} s later"
+                )
             self._wait(seconds / 2)
         asyncio.run(plant(self.side))
-        self.tell(f"{when}: load ended, {dict(self.load.answers)} in all")
+        self.report(f"{when}: load ended, {dict(self.load.answers)} in all")
         self.agree(when)
 
     def _wait(self, seconds: float) -> None:
@@ -290,31 +292,31 @@ def check_store(run: Run, scratch: Path) -> None:
     path = scratch / "analytics.duckdb"
     command = [sys.executable, "-m", "pipelines.analytics.store", str(path)]
     command += ["--kafka", run.side.kafka, "--prefix", PREFIX]
-    drawn = random.Random(1)
+    rng = random.Random(1)
     for _ in range(STORE_KILLS):
         process = subprocess.Popen(command)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(drawn.uniform(0.8, 1.8))
+            process.wait(rng.uniform(0.8, 1.8))
         process.kill()
         process.wait()
     began = time.monotonic()
     for _ in range(2):  # the second time there is nothing to do
         subprocess.run([*command, "--once"], check=True, timeout=120)
     took = time.monotonic() - began
-    wanted = asyncio.run(expected(run.side))
-    opened = embedded.Store(path)
+    expected = asyncio.run(expected_rows(run.side))
+    store = embedded.Store(path)
     try:
         lines = [
             f"store: {result.name} {line}"
             for result in jobs.RESULTS
-            for line in twins.differences(wanted[result.name], opened.rows(result))
+            for line in twins.differences(expected[result.name], store.rows(result))
         ]
-        kept = sum(len(opened.rows(result)) for result in jobs.RESULTS)
+        row_count = sum(len(store.rows(result)) for result in jobs.RESULTS)
     finally:
-        opened.close()
+        store.close()
     if lines:
         raise Differs("\n".join(lines[:20]))
-    run.tell(f"store: {kept} rows as the twins say, after {STORE_KILLS} kills, {took:.1f} s")
+    run.report(f"store: {row_count} rows as the twins say, after {STORE_KILLS} kills, {took:.1f} s")
 
 
 def check_log(run: Run) -> None:
@@ -322,7 +324,7 @@ def check_log(run: Run) -> None:
     Differs."""
     assert run.side.data is not None
     command: list[str | Path] = [stacks.TAILRACE, "verify", "--data", run.side.data.root]
-    judged = subprocess.run(
+    process = subprocess.run(
         [*command, "--settle", "0", *(part for pool in POOLS for part in ("--pool", pool))],
         env=run.side.environ,
         capture_output=True,
@@ -330,9 +332,9 @@ def check_log(run: Run) -> None:
         timeout=300,
         check=False,
     )
-    if judged.returncode:
-        raise Differs(f"tailrace verify: {(judged.stdout + judged.stderr)[-3000:]}")
-    run.tell("log: tailrace verify finds nothing")
+    if process.returncode:
+        raise Differs(f"tailrace verify: {(process.stdout + process.stderr)[-3000:]}")
+    run.report("log: tailrace verify finds nothing")
 
 
 def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
@@ -342,7 +344,7 @@ def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
     with stacks.tailrace(scratch, settings=settings) as side, contextlib.ExitStack() as stack:
         flink = cluster.Cluster(scratch / "flink")
         stack.callback(flink.stop)
-        said: list[Callable[[str], None]] = [say]
+        writers: list[Callable[[str], None]] = [say]
         keeper = supervisor.Supervisor(
             flink,
             scratch,
@@ -360,21 +362,21 @@ def run_all(scratch: Path, seconds: float, parallelism: int) -> None:
                 "execution.checkpointing.interval": f"{CHECKPOINT_S}s",
                 "parallelism.default": str(parallelism),
             },
-            report=lambda text: said[0](text),
+            report=lambda text: writers[0](text),
         )
         run = Run(side, keeper, flink)
-        said[0] = run.tell
-        run.tell("the deployment is up")
+        writers[0] = run.report
+        run.report("the deployment is up")
         asyncio.run(results.create_topics(side.kafka, PREFIX))
         asyncio.run(log.create_topics(side.kafka, [ANSWERS], partitions=1))
         keeper.start()
-        run.tell(f"Flink is up; all jobs run {run.until_running():.1f} s later")
+        run.report(f"Flink is up; all jobs run {run.until_running():.1f} s later")
         run.phase("without a fault", seconds)
         run.phase("TaskManager killed", seconds, run.kill_task_manager)
         run.phase("JobManager killed", seconds, run.kill_job_manager)
         check_store(run, scratch)
         check_log(run)
-        run.tell(f"started again: {dict(Counter(keeper.restarts))}")
+        run.report(f"started again: {dict(Counter(keeper.restarts))}")
 
 
 def say(text: str) -> None:

@@ -48,17 +48,17 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     with stacks.together(
         stacks.tailrace(plan.scratch, settings={**whole_path.SETTINGS, **plan.settings}),
         stacks.tailrace(plan.scratch, settings=whole_path.SETTINGS, tree=plan.other),
-    ) as (this, other):
-        sides = {OVER: (this, other), UNDER: (other, this)}
+    ) as (new_side, old_side):
+        sides = {OVER: (new_side, old_side), UNDER: (old_side, new_side)}
         for name, (side, _) in sides.items():
             values = {"resident_mib": _resident_mib(side)}  # before the first question
             yield measure.Row(NAME, "resident at start", name, 0, values)
         for number in range(-1, plan.rounds):
-            for case, asked in CASES if number >= 0 else [("warm", _warm)]:
+            for case, case_run in CASES if number >= 0 else [("warm", _warm)]:
                 for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
                     side, still = sides[name]
                     with stacks.frozen(still):
-                        values = uvloop.run(asked(side))
+                        values = uvloop.run(case_run(side))
                     if number >= 0:
                         yield measure.Row(NAME, case, name, number, values)
 
@@ -74,41 +74,41 @@ async def _warm(side: stacks.Side) -> Values:
 
 async def _streams(side: stacks.Side) -> Values:
     with side.meter() as meter:
-        result = await load.closed(scripted.asking(side, TOKENS, 1), STREAMS, 3)
+        result = await load.closed_loop(scripted.sender(side, TOKENS, 1), STREAMS, 3)
     return {**result.values(), **meter.per(result.tokens, "us_per_token")}
 
 
 async def _requests(side: stacks.Side) -> Values:
     with side.meter() as meter:
-        result = await load.closed(scripted.asking(side, 4, 0), CLIENTS, REQUESTS)
-    used = meter.used["gateway"]
-    return {**result.values(), "requests_per_core_s": len(result.good) / used if used else 0.0}
+        result = await load.closed_loop(scripted.sender(side, 4, 0), CLIENTS, REQUESTS)
+    cpu_s = meter.cpu_by_role["gateway"]
+    return {**result.values(), "requests_per_core_s": len(result.good) / cpu_s if cpu_s else 0.0}
 
 
 async def _watchers(side: stacks.Side) -> Values:
     watchers = [scripted.Watcher() for _ in range(WATCHERS)]
-    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    await load.gather_limited([watcher.open(side.push_url, side.headers) for watcher in watchers])
     with side.meter() as meter:
         rid = await scripted.start(side, WATCHERS, 200, 20)
         for watcher in watchers:
             watcher.watch(rid)
-        await scripted.end_of(watchers)
+        await scripted.wait_for_watchers(watchers)
     for watcher in watchers:
         watcher.close()
-    events, used = sum(w.events for w in watchers), meter.used["push"]
-    return {"events": float(events), "events_per_core_s": events / used if used else 0.0}
+    events, cpu_s = sum(w.events for w in watchers), meter.cpu_by_role["push"]
+    return {"events": float(events), "events_per_core_s": events / cpu_s if cpu_s else 0.0}
 
 
 async def _idle(side: stacks.Side) -> Values:
     """Memory of idle sockets. From the second round on, memory of earlier sockets is reused."""
     before = measure.resident(side.roles["push"])
     watchers = [scripted.Watcher() for _ in range(IDLE)]
-    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    await load.gather_limited([watcher.open(side.push_url, side.headers) for watcher in watchers])
     await asyncio.sleep(1.0)
-    grown = measure.resident(side.roles["push"]) - before
+    growth = measure.resident(side.roles["push"]) - before
     for watcher in watchers:
         watcher.close()
-    return {"kib_per_idle_socket": grown / 1024 / IDLE, "resident_mib": _resident_mib(side)}
+    return {"kib_per_idle_socket": growth / 1024 / IDLE, "resident_mib": _resident_mib(side)}
 
 
 CASES: Final[tuple[Case, ...]] = (

@@ -64,10 +64,10 @@ def program() -> str:
     """
     if importlib.util.find_spec("playwright") is None:
         raise stacks.NotHere("playwright (make install)")
-    found = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if found is None:
+    path = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if path is None:
         raise stacks.NotHere("a Chromium (apt-get install chromium)")
-    return found
+    return path
 
 
 @contextlib.contextmanager
@@ -97,16 +97,16 @@ def main_thread(trace: bytes) -> list[Task]:
 
     A task that runs inside another one is a part of that.
     """
-    found = json.loads(trace)["traceEvents"]
+    trace_events = json.loads(trace)["traceEvents"]
     threads = {
         (event["pid"], event["tid"])
-        for event in found
+        for event in trace_events
         if event["name"] == "thread_name" and event["args"]["name"] == _MAIN_THREAD
     }
     tasks = sorted(
         (
             event
-            for event in found
+            for event in trace_events
             if event["name"] == _TASK and (event["pid"], event["tid"]) in threads
         ),
         key=lambda event: (event["ts"], -event.get("dur", 0)),
@@ -122,19 +122,19 @@ def main_thread(trace: bytes) -> list[Task]:
 
 def task_values(tasks: Iterable[Task]) -> dict[str, float]:
     """What a report says of tasks. `blocking_ms` is the sum of what is above 50 ms in each."""
-    found = list(tasks)
+    durations = list(tasks)
     return {
-        "longest_task_ms": max((task.ms for task in found), default=0.0),
-        "longest_task_cpu_ms": max((task.cpu_ms for task in found), default=0.0),
-        "long_tasks": float(sum(task.ms > LONG_MS for task in found)),
-        "blocking_ms": sum(max(0.0, task.ms - LONG_MS) for task in found),
-        "main_thread_cpu_ms": sum(task.cpu_ms for task in found),
+        "longest_task_ms": max((task.ms for task in durations), default=0.0),
+        "longest_task_cpu_ms": max((task.cpu_ms for task in durations), default=0.0),
+        "long_tasks": float(sum(task.ms > LONG_MS for task in durations)),
+        "blocking_ms": sum(max(0.0, task.ms - LONG_MS) for task in durations),
+        "main_thread_cpu_ms": sum(task.cpu_ms for task in durations),
     }
 
 
-def middle(found: Iterable[dict[str, float]]) -> dict[str, float]:
+def middle(samples: Iterable[dict[str, float]]) -> dict[str, float]:
     """The median of each value."""
-    each = list(found)
+    each = list(samples)
     return {name: statistics.median(values[name] for values in each) for name in each[0]}
 
 
@@ -185,9 +185,9 @@ class Tab:
         self._loaded_at: dict[str, float] = {}  # the same, in ms since the first request
         self._began_s = 0.0
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        session.on("Network.requestWillBeSent", self._asked)
-        session.on("Network.responseReceived", self._answered)
-        session.on("Network.loadingFinished", self._loaded)
+        session.on("Network.requestWillBeSent", self._on_request)
+        session.on("Network.responseReceived", self._on_response)
+        session.on("Network.loadingFinished", self._on_load)
         session.send("Network.enable")
 
     def probe(self, expression: str, argument: Any = None) -> Any:
@@ -195,7 +195,7 @@ class Tab:
         return self.page.evaluate(f"argument => window.probe.{expression}", argument)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[list[Task]]:
+    def watch_tasks(self) -> Iterator[list[Task]]:
         """The list is filled with the tasks of the page's main thread when the block has ended."""
         tasks: list[Task] = []
         self._browser.start_tracing(page=self.page, categories=["-*", "toplevel"])
@@ -204,14 +204,14 @@ class Tab:
         finally:
             tasks += main_thread(self._browser.stop_tracing())
 
-    def painted(self) -> dict[str, float]:
+    def paint_values(self) -> dict[str, float]:
         """When the page first painted anything, and first any content."""
-        found = self.page.evaluate(
+        paints = self.page.evaluate(
             "performance.getEntriesByType('paint').map(each => [each.name, each.startTime])"
         )
-        return {f"{name.replace('-', '_')}_ms": float(at) for name, at in found}
+        return {f"{name.replace('-', '_')}_ms": float(at) for name, at in paints}
 
-    def loaded(self, until_ms: float) -> dict[str, float]:
+    def load_values(self, until_ms: float) -> dict[str, float]:
         """What came over the wire by then, headers included: the page's own files, and requests to
         the API."""
         by_then = [name for name, at in self._loaded_at.items() if at <= until_ms]
@@ -222,7 +222,7 @@ class Tab:
             "api_requests": float(len(by_then) - len(files)),
         }
 
-    def held(self) -> dict[str, float]:
+    def memory_values(self) -> dict[str, float]:
         """What the page holds when all that it no longer needs is collected."""
         for _ in range(3):  # what a finaliser or an observer lets go is collected by the next one
             self._session.send("HeapProfiler.collectGarbage")
@@ -233,18 +233,18 @@ class Tab:
             "nodes": float(self._session.send("Memory.getDOMCounters")["nodes"]),
         }
 
-    def _asked(self, event: dict[str, Any]) -> None:
+    def _on_request(self, event: dict[str, Any]) -> None:
         self._began_s = self._began_s or event["timestamp"]
 
-    def _answered(self, event: dict[str, Any]) -> None:
+    def _on_response(self, event: dict[str, Any]) -> None:
         self._kinds[event["requestId"]] = event["type"]
 
-    def _loaded(self, event: dict[str, Any]) -> None:
+    def _on_load(self, event: dict[str, Any]) -> None:
         self._bytes[event["requestId"]] = float(event["encodedDataLength"])
         self._loaded_at[event["requestId"]] = 1e3 * (event["timestamp"] - self._began_s)
 
 
 def frame_values(gaps_ms: Iterable[float]) -> dict[str, float]:
     """What a report says of the times between frames."""
-    found = list(gaps_ms)
-    return {f"frame_gap_p{p}_ms": measure.percentile(found, p) for p in (50, 99)}
+    gaps = list(gaps_ms)
+    return {f"frame_gap_p{p}_ms": measure.percentile(gaps, p) for p in (50, 99)}

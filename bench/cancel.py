@@ -35,20 +35,20 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 f"{streams} streams",
                 "tailrace",
                 number,
-                uvloop.run(_cancelled(side, streams, waves)),
+                uvloop.run(_cancel_times(side, streams, waves)),
             )
 
 
-async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, float]:
-    asked: dict[str, float] = {}
-    answered: list[float] = []
+async def _cancel_times(side: stacks.Side, streams: int, waves: int) -> dict[str, float]:
+    requested_at: dict[str, float] = {}
+    answer_times: list[float] = []
 
     async def cancel(rid: str) -> None:
-        asked[rid] = time.time() * 1000
+        requested_at[rid] = time.time() * 1000
         ended = await load.fetch(side.url, "POST", f"/v1/responses/{rid}/cancel", side.headers)
-        answered.append(time.time() * 1000 - asked[rid])
+        answer_times.append(time.time() * 1000 - requested_at[rid])
         if ended["status"] != "cancelled":
-            raise load.Failed(f"{rid} is {ended['status']}")
+            raise load.RequestFailed(f"{rid} is {ended['status']}")
 
     for wave in range(waves):
         rids = [
@@ -57,26 +57,26 @@ async def _cancelled(side: stacks.Side, streams: int, waves: int) -> dict[str, f
         await asyncio.sleep(0.5)
         await asyncio.gather(*map(cancel, rids))
     await asyncio.sleep(1.0)  # an engine that had not stopped would still be writing
-    stops = await _stops(side.kafka, asked)
+    stops = await _stops(side.kafka, requested_at)
     return {
         **measure.spread("stop", (ms / 1000 for ms in stops)),
-        **measure.spread("answered", (ms / 1000 for ms in answered)),
+        **measure.spread("answered", (ms / 1000 for ms in answer_times)),
         "stop_max_ms": max(stops),
         "cancels": float(len(stops)),
     }
 
 
-async def _stops(bootstrap: str, asked: dict[str, float]) -> list[float]:
+async def _stops(bootstrap: str, requested_at: dict[str, float]) -> list[float]:
     """Per response: ms from the cancel to the last frame that its worker sent.
 
     0 when that frame was sent before the cancel.
     """
     last: dict[str, float] = {}
-    async for record, _ in logged.token_records(bootstrap, asked):
+    async for record, _ in logged.token_records(bootstrap, requested_at):
         if isinstance(record, records.Tok):
             last[record.rid] = max(record.ts, last.get(record.rid, 0.0))
-    if silent := asked.keys() - last.keys():
-        raise load.Failed(
+    if silent := requested_at.keys() - last.keys():
+        raise load.RequestFailed(
             f"{len(silent)} responses were cancelled before their first token: nothing was stopped"
         )
-    return [max(0.0, last[rid] - at) for rid, at in asked.items()]
+    return [max(0.0, last[rid] - at) for rid, at in requested_at.items()]

@@ -48,7 +48,7 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
                 _each_its_own(side, many, tokens=plan.pick(20, 60), pace_ms=plan.pick(500, 1000))
             ):
                 yield measure.Row(NAME, case, "push", number, values)
-        with stacks.another_push(side, plan.scratch) as fresh:
+        with stacks.second_push(side, plan.scratch) as fresh:
             yield measure.Row(
                 NAME, f"{many} idle sockets", "push", number, uvloop.run(_idle(fresh, many))
             )
@@ -57,16 +57,16 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
 async def _one_to_many(
     side: stacks.Side, count: int, tokens: int, pace_ms: float, *, compact: bool
 ) -> dict[str, float]:
-    heard: list[bytes] = []
-    watchers = await _open(side, count, heard.append, compact=compact)
+    messages: list[bytes] = []
+    watchers = await _open(side, count, messages.append, compact=compact)
     with side.meter() as meter:
         rid = await scripted.start(side, count, tokens, pace_ms)
         for watcher in watchers:
             watcher.watch(rid)
-        await scripted.end_of(watchers)
+        await scripted.wait_for_watchers(watchers)
     _close(watchers)
     await _check(side, {rid: watchers})
-    return {**_values(watchers, meter), "bytes_around_token": _around(heard)}
+    return {**_values(watchers, meter), "bytes_around_token": _around(messages)}
 
 
 def _around(messages: list[bytes]) -> float:
@@ -74,13 +74,13 @@ def _around(messages: list[bytes]) -> float:
     per delta. The quotes are not of the text."""
     around = count = 0
     for message in messages:
-        found: Any = json.loads(message)
-        told = found[1:] if isinstance(found, list) else found["events"]
-        texts = [each if isinstance(each, str) else each.get("delta") for each in told]
+        message_value: Any = json.loads(message)
+        events = message_value[1:] if isinstance(message_value, list) else message_value["events"]
+        texts = [each if isinstance(each, str) else each.get("delta") for each in events]
         if None not in texts:
-            said = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
-            around += len(message) - sum(map(len, said)) + 2 * len(said)
-            count += len(said)
+            encoded_texts = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
+            around += len(message) - sum(map(len, encoded_texts)) + 2 * len(encoded_texts)
+            count += len(encoded_texts)
     return around / count if count else 0.0
 
 
@@ -91,7 +91,7 @@ async def _each_its_own(
     watchers = await _open(side, count)
     by_rid: dict[str, list[scripted.Watcher]] = {}
 
-    async def follow(number: int) -> None:
+    async def watch_one(number: int) -> None:
         rid = await scripted.start(side, number, tokens, pace_ms)
         by_rid[rid] = [watchers[number]]
         watchers[number].watch(rid)
@@ -99,10 +99,10 @@ async def _each_its_own(
 
     async with asyncio.timeout(2 * load.ANSWER_DEADLINE_S):
         with side.meter() as looking:
-            await load.many([follow(n) for n in range(count)], LOOK_UPS)
+            await load.gather_limited([watch_one(n) for n in range(count)], LOOK_UPS)
     before = sum(w.events for w in watchers)
     with side.meter() as streaming:
-        await scripted.end_of(watchers)
+        await scripted.wait_for_watchers(watchers)
     _close(watchers)
     await _check(side, by_rid)
     looked_up = {
@@ -123,12 +123,12 @@ async def _idle(side: stacks.Side, count: int) -> dict[str, float]:
     await asyncio.sleep(1.0)
     with side.meter() as meter:
         await asyncio.sleep(3.0)
-    grown = measure.resident(side.roles["push"]) - before
+    growth = measure.resident(side.roles["push"]) - before
     _close(watchers)
     return {
-        "kib_per_idle_socket": grown / 1024 / count,
+        "kib_per_idle_socket": growth / 1024 / count,
         "sockets": float(count),
-        "push_cores": meter.used["push"] / meter.wall,
+        "push_cores": meter.cpu_by_role["push"] / meter.wall,
     }
 
 
@@ -143,7 +143,7 @@ async def _open(
     watchers = [
         scripted.Watcher(on_message if n == 0 else None, compact=compact) for n in range(count)
     ]
-    await load.many([watcher.open(side.push_url, side.headers) for watcher in watchers])
+    await load.gather_limited([watcher.open(side.push_url, side.headers) for watcher in watchers])
     return watchers
 
 
@@ -152,21 +152,21 @@ def _close(watchers: list[scripted.Watcher]) -> None:
         watcher.close()
 
 
-async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) -> None:
+async def _check(side: stacks.Side, watchers_by_rid: dict[str, list[scripted.Watcher]]) -> None:
     """Check that every watcher got as many events as a later reader of the whole response.
 
     Raises:
         load.Failed: one did not.
     """
-    expected: dict[str, int] = {}
+    expected_counts: dict[str, int] = {}
     # Only a sample: reading thousands of responses again would take minutes.
-    sample = dict(list(watched.items())[:: max(1, len(watched) // 20)])
+    sample = dict(list(watchers_by_rid.items())[:: max(1, len(watchers_by_rid) // 20)])
     for rid in sample:
-        seen = 0
+        count_ = 0
 
         def count(event: bytes) -> None:
-            nonlocal seen
-            seen += b'"sequence_number":' in event
+            nonlocal count_
+            count_ += b'"sequence_number":' in event
 
         await load.exchange(
             side.url,
@@ -175,27 +175,29 @@ async def _check(side: stacks.Side, watched: dict[str, list[scripted.Watcher]]) 
             side.headers,
             on_body=load.EventReader(count).feed,
         )
-        expected[rid] = seen
+        expected_counts[rid] = count_
     wrong = [
-        (rid, w.events, expected[rid])
+        (rid, w.events, expected_counts[rid])
         for rid, watchers in sample.items()
         for w in watchers
-        if w.events != expected[rid]
+        if w.events != expected_counts[rid]
     ]
     if wrong:
-        raise load.Failed(f"{len(wrong)} watchers did not get every event, for example {wrong[0]}")
+        raise load.RequestFailed(
+            f"{len(wrong)} watchers did not get every event, for example {wrong[0]}"
+        )
 
 
 def _values(
     watchers: list[scripted.Watcher], meter: measure.Meter, before: int = 0
 ) -> dict[str, float]:
-    events, used = sum(w.events for w in watchers) - before, meter.used["push"]
+    events, cpu_s = sum(w.events for w in watchers) - before, meter.cpu_by_role["push"]
     every = sum(w.events for w in watchers)
     return {
         "events": float(events),
         "events_per_s": events / meter.wall,
-        "events_per_core_s": events / used if used else 0.0,
-        "push_cores": used / meter.wall,
+        "events_per_core_s": events / cpu_s if cpu_s else 0.0,
+        "push_cores": cpu_s / meter.wall,
         "bytes_per_event": sum(w.bytes for w in watchers) / every,
         "events_per_message": every / sum(w.messages for w in watchers),
         **meter.per(events, "us_per_event"),

@@ -27,12 +27,12 @@ SCRATCH: Final = "bench.appends"  # a topic without readers, for the appends to 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     side = shared()
     uvloop.run(log.create_topics(side.kafka, [SCRATCH], partitions=1))
-    ask = scripted.asking(side, TOKENS, 0)
+    send = scripted.sender(side, TOKENS, 0)
     for number in range(plan.rounds):
         for clients in plan.pick((16,), (1, 16, 64)):
             with side.meter() as meter:
                 result = uvloop.run(
-                    load.closed(ask, clients, plan.pick(160, 640) // max(8, clients))
+                    load.closed_loop(send, clients, plan.pick(160, 640) // max(8, clients))
                 )
             yield measure.Row(
                 NAME, f"closed loop, {clients} clients", OVER, number, _values(result, meter)
@@ -42,7 +42,7 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
             for name in (OVER, UNDER) if number % 2 == 0 else (UNDER, OVER):
                 with side.meter() as meter:
                     result = uvloop.run(
-                        load.opened(ask, rate, count)
+                        load.open_loop(send, rate, count)
                         if name == OVER
                         else _appends(side, rate, count)
                     )
@@ -56,11 +56,11 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
 
 
 def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
-    used, count = meter.used["gateway"], len(result.good)
+    cpu_s, count = meter.cpu_by_role["gateway"], len(result.good)
     return {
         **result.values(),
         **meter.per(count, "ms_per_request", 1e3),
-        "requests_per_core_s": count / used if used else 0.0,
+        "requests_per_core_s": count / cpu_s if cpu_s else 0.0,
     }
 
 
@@ -80,4 +80,4 @@ async def _appends(side: stacks.Side, rate: float, count: int) -> load.Result:
             return answer
 
         await append(-1, time.perf_counter())  # connects
-        return await load.opened(append, rate, count)
+        return await load.open_loop(append, rate, count)

@@ -58,7 +58,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     """
     if not install_engine.has_gpu():
         raise stacks.NotHere("a GPU")
-    return whole_path.measured(plan, WORK, _sides(plan), NAME)
+    return whole_path.measure_cases(plan, WORK, _sides(plan), NAME)
 
 
 @contextlib.contextmanager

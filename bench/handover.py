@@ -43,17 +43,17 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
         names = itertools.count(3)  # two workers of one name would share one heartbeat
         for number in range(plan.pick(1, plan.rounds)):
             for case, (how, tokens) in CASES.items():
-                uvloop.run(scaling.balanced(side, 2))
+                uvloop.run(scaling.wait_until_balanced(side, 2))
                 victim = side.roles["worker"].pop(0)
                 yield measure.Row(
-                    NAME, case, "tailrace", number, uvloop.run(_measured(side, victim, how, tokens))
+                    NAME, case, "tailrace", number, uvloop.run(_measure(side, victim, how, tokens))
                 )
                 side.roles["worker"].append(
-                    more.enter_context(stacks.another_worker(side, next(names)))
+                    more.enter_context(stacks.second_worker(side, next(names)))
                 )
 
 
-async def _measured(
+async def _measure(
     side: stacks.Side, victim: int, how: signal.Signals, tokens: int
 ) -> dict[str, float]:
     stamps: list[list[float]] = [[] for _ in range(STREAMS)]
@@ -64,24 +64,24 @@ async def _measured(
         watcher.watch(rid)
     await asyncio.sleep(1.0)
     os.kill(victim, how)
-    sent = time.monotonic()
-    await scripted.end_of(watchers)
+    sent_at = time.monotonic()
+    await scripted.wait_for_watchers(watchers)
     for watcher in watchers:
         watcher.close()
-    moved = await _moved(side.kafka, rids)
+    moved_rids = await _moved_rids(side.kafka, rids)
     gaps, waits, usual = [], [], []
     for at, rid in zip(stamps, rids, strict=True):
-        if rid in moved:
+        if rid in moved_rids:
             between = sorted(
                 (later - earlier, later)
                 for earlier, later in itertools.pairwise(at)
-                if later > sent
+                if later > sent_at
             )
             gaps.append(between[-1][0])
-            waits.append(between[-1][1] - sent)
+            waits.append(between[-1][1] - sent_at)
             usual.append(between[len(between) // 2][0])
     if not gaps:
-        raise load.Failed("no response changed hands")
+        raise load.RequestFailed("no response changed hands")
     return {
         **measure.spread("gap", gaps),
         "gap_max_ms": 1e3 * max(gaps),
@@ -92,7 +92,7 @@ async def _measured(
     }
 
 
-async def _moved(bootstrap: str, rids: list[str]) -> set[str]:
+async def _moved_rids(bootstrap: str, rids: list[str]) -> set[str]:
     """The responses that a second worker ended."""
     claims = collections.Counter(
         [

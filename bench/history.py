@@ -51,8 +51,8 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
             for streams in (1, 16):
                 with sides[name].meter() as meter:
                     each = 24 if streams == 1 else plan.pick(4, 6)
-                    ask = scripted.asking(sides[name], 40, 5)
-                    result = uvloop.run(load.closed(ask, streams, each))
+                    send = scripted.sender(sides[name], 40, 5)
+                    result = uvloop.run(load.closed_loop(send, streams, each))
                 values = {
                     **result.values(),
                     **meter.per(result.tokens, "us_per_token"),

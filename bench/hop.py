@@ -46,7 +46,7 @@ class Delta(NamedTuple):
     text: str
 
 
-class Received:
+class WatcherLog:
     """What one client received, unparsed. It is parsed after the measurement.
 
     Attributes:
@@ -64,15 +64,15 @@ class Received:
             self.done.set()
 
     def deltas(self) -> list[Delta]:
-        found = []
+        deltas = []
         for arrived, payload in self.messages:
             message = json.loads(payload)
-            found += [
+            deltas += [
                 Delta(arrived, e["delta"])
                 for e in message.get("events", [message])
                 if e["type"] == "response.output_text.delta"
             ]
-        return found
+        return deltas
 
     def rid(self) -> str:
         return next(
@@ -86,10 +86,10 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side, tokens = shared(), plan.pick(60, 150)
     for number in range(plan.rounds):
         for streams in plan.pick((1, 8), (1, 8, 32)):
-            for name, way in ((UNDER, _asking), (OVER, _watching)):
+            for name, run_side in ((UNDER, _asking), (OVER, _watching)):
                 with side.meter() as meter:
-                    received, since = uvloop.run(way(side, streams, tokens))
-                values = uvloop.run(_compared(side, received, since))
+                    watcher_logs, since = uvloop.run(run_side(side, streams, tokens))
+                values = uvloop.run(_compare(side, watcher_logs, since))
                 yield measure.Row(
                     NAME,
                     f"{streams} streams",
@@ -101,9 +101,9 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
 
 async def _asking(
     side: stacks.Side, streams: int, tokens: int
-) -> tuple[dict[str, Received], float]:
+) -> tuple[dict[str, WatcherLog], float]:
     """Create each response on its own socket at the gateway."""
-    everyone = [Received() for _ in range(streams)]
+    everyone = [WatcherLog() for _ in range(streams)]
     sockets = [
         await load.connect(side.url, "/v1/responses", side.headers, each.add) for each in everyone
     ]
@@ -119,36 +119,36 @@ async def _asking(
 
 async def _watching(
     side: stacks.Side, streams: int, tokens: int
-) -> tuple[dict[str, Received], float]:
+) -> tuple[dict[str, WatcherLog], float]:
     """Watch each response on its own socket at push, without a reader at the gateway."""
-    found: dict[str, Received] = {}
+    watcher_logs: dict[str, WatcherLog] = {}
     watchers = []
     for number in range(streams):
         rid = await scripted.start(side, number, tokens, PACE_MS)
-        found[rid] = Received()
-        watcher = scripted.Watcher(found[rid].add)
+        watcher_logs[rid] = WatcherLog()
+        watcher = scripted.Watcher(watcher_logs[rid].add)
         await watcher.open(side.push_url, side.headers)
         watcher.watch(rid)
         watchers.append(watcher)
     since = (time.time() + SETTLED_S) * 1000
-    await scripted.end_of(watchers)
+    await scripted.wait_for_watchers(watchers)
     for watcher in watchers:
         watcher.close()
-    return found, since
+    return watcher_logs, since
 
 
-async def _compared(
-    side: stacks.Side, received: dict[str, Received], since: float
+async def _compare(
+    side: stacks.Side, watcher_logs: dict[str, WatcherLog], since: float
 ) -> dict[str, float]:
-    frames = await frames_of(side.kafka, list(received))
+    frames = await read_frames(side.kafka, list(watcher_logs))
     pairs = [
         pair
-        for rid, each in received.items()
+        for rid, each in watcher_logs.items()
         for pair in paired(frames[rid], each.deltas())
         if pair[0].sent >= since
     ]
     if not pairs:
-        raise load.Failed("no frame was sent late enough to be a hop")
+        raise load.RequestFailed("no frame was sent late enough to be a hop")
     return {
         **measure.spread("hop", ((delta.arrived - frame.sent) / 1000 for frame, delta in pairs)),
         **measure.spread("append", ((frame.appended - frame.sent) / 1000 for frame, _ in pairs)),
@@ -168,18 +168,18 @@ def paired(frames: list[Frame], deltas: list[Delta]) -> list[tuple[Frame, Delta]
     if not len(frames) <= len(deltas) <= len(frames) + 1 or any(
         f.text != d.text for f, d in zip(frames, deltas, strict=False)
     ):
-        raise load.Failed(
+        raise load.RequestFailed(
             f"{len(frames)} frames in the log, {len(deltas)} deltas at the client, or other text"
         )
     return list(zip(frames, deltas, strict=False))
 
 
-async def frames_of(bootstrap: str, rids: list[str]) -> dict[str, list[Frame]]:
+async def read_frames(bootstrap: str, rids: list[str]) -> dict[str, list[Frame]]:
     """Accepted frames with text by response, read from each partition once."""
     folds = {rid: fold.Fold() for rid in rids}
-    found: dict[str, list[Frame]] = {rid: [] for rid in rids}
+    frames: dict[str, list[Frame]] = {rid: [] for rid in rids}
     async for record, r in logged.token_records(bootstrap, rids):
-        accepted = folds[record.rid].apply(record, r.offset, r.timestamp)
-        if isinstance(record, records.Tok) and isinstance(accepted, fold.Accepted) and record.text:
-            found[record.rid].append(Frame(record.ts, float(r.timestamp), record.text))
-    return found
+        outcome = folds[record.rid].apply(record, r.offset, r.timestamp)
+        if isinstance(record, records.Tok) and isinstance(outcome, fold.Accepted) and record.text:
+            frames[record.rid].append(Frame(record.ts, float(r.timestamp), record.text))
+    return frames

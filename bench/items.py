@@ -72,13 +72,13 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
         stacks.tailrace(plan.scratch, engine="vllm", model=str(folder), settings=settings),
         stacks.vllm_server(plan.scratch, folder, folder.name, tool_parser=PARSER),
     ) as both:
-        biased = {"logit_bias": dict.fromkeys(_whitespace(folder), -100)}
-        fields = {**FIELDS, CALL: FIELDS[CALL] | biased}
+        bias_fields = {"logit_bias": dict.fromkeys(_whitespace(folder), -100)}
+        fields = {**FIELDS, CALL: FIELDS[CALL] | bias_fields}
 
         def cases(*streams: int) -> list[whole_path.Case]:
             return [
-                (f"{what}, {count} streams", _closed(more, count, plan.pick(2, 3)))
-                for what, more in fields.items()
+                (f"{case}, {count} streams", _closed(more, count, plan.pick(2, 3)))
+                for case, more in fields.items()
                 for count in streams
             ]
 
@@ -90,11 +90,13 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
 def _closed(
     more: dict[str, Any], streams: int, each: int
 ) -> Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]:
-    def asked(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
+    def run_case(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
         # Greedy, the toy says only newlines to tools. Whitespace is shown when text follows.
-        return load.closed(whole_path.ask(side, TOKENS, temperature=1, **more), streams, each)
+        return load.closed_loop(
+            whole_path.sender(side, TOKENS, temperature=1, **more), streams, each
+        )
 
-    return asked
+    return run_case
 
 
 def _model(scratch: Path) -> Path:

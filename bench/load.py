@@ -31,11 +31,11 @@ _CONTENT: Final = (b'"content":"', b'"arguments":"', b'"delta":"')
 _EMPTY: Final = (b'"content":""', b'"arguments":""', b'"delta":""')
 
 
-class Failed(Exception):
+class RequestFailed(Exception):
     """The server refused, broke the connection, or took too long. The text says which."""
 
 
-class Refused(Failed):
+class RequestRefused(RequestFailed):
     """The server answered with a status that is not 200."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -55,9 +55,9 @@ class Answer:
         ended: when the answer was complete.
         tokens, prompt_tokens, cached_tokens: as the server counts them.
         error: why there is no answer; empty if there is one.
-        told_s: the wait that a refusal by 429 told; None for others.
+        retry_after_s: the wait that a refusal by 429 told; None for others.
         expired: the response was not started before its deadline.
-        stood_in: it says that another model answered than the one that was asked for.
+        by_fallback: it says that another model answered than the one that was asked for.
         rid: id of the response; empty where the API names none at its end.
         started: when it was said that a worker has it (`response.in_progress`); 0 before, and where
             the API does not say.
@@ -72,9 +72,9 @@ class Answer:
     prompt_tokens: int = 0
     text: list[str] = field(default_factory=list)
     error: str = ""
-    told_s: float | None = None
+    retry_after_s: float | None = None
     expired: bool = False
-    stood_in: bool = False
+    by_fallback: bool = False
     cached_tokens: int = 0
     rid: str = ""
     started: float = 0.0
@@ -97,7 +97,7 @@ class Answer:
         return (self.stamps[-1] - self.stamps[0]) / max(1, self.tokens - 1)
 
 
-Ask = Callable[[int, float], Awaitable[Answer]]
+Send = Callable[[int, float], Awaitable[Answer]]
 
 
 @dataclass
@@ -132,11 +132,11 @@ class Result:
         }
 
 
-async def closed(ask: Ask, clients: int, each: int) -> Result:
+async def closed_loop(send: Send, clients: int, each: int) -> Result:
     """Run a closed loop: each of `clients` asks `each` questions, one after the other."""
 
     async def client(number: int) -> list[Answer]:
-        return [await ask(number + clients * turn, time.perf_counter()) for turn in range(each)]
+        return [await send(number + clients * turn, time.perf_counter()) for turn in range(each)]
 
     began = time.perf_counter()
     groups = await asyncio.gather(*map(client, range(clients)))
@@ -148,17 +148,17 @@ def arrivals(rate: float, count: int, seed: int) -> list[float]:
 
     The same seed gives the same times, for both sides.
     """
-    drawn = random.Random(seed)
-    return list(itertools.accumulate(drawn.expovariate(rate) for _ in range(count)))
+    rng = random.Random(seed)
+    return list(itertools.accumulate(rng.expovariate(rate) for _ in range(count)))
 
 
-async def opened(ask: Ask, rate: float, count: int, seed: int = 1) -> Result:
+async def open_loop(send: Send, rate: float, count: int, seed: int = 1) -> Result:
     """Run an open loop: each question is sent at its time of `arrivals`."""
     began = time.perf_counter()
 
     async def one(number: int, at: float) -> Answer:
         await asyncio.sleep(began + at - time.perf_counter())
-        return await ask(number, began + at)
+        return await send(number, began + at)
 
     answers = await asyncio.gather(
         *(one(n, at) for n, at in enumerate(arrivals(rate, count, seed)))
@@ -190,12 +190,12 @@ def has_text(event: bytes) -> bool:
     return any(mark in event for mark in _CONTENT) and not any(mark in event for mark in _EMPTY)
 
 
-def data_of(event: bytes) -> dict[str, Any]:
+def event_data(event: bytes) -> dict[str, Any]:
     """The JSON object in an event's data."""
-    found: dict[str, Any] = json.loads(
+    data: dict[str, Any] = json.loads(
         next(line[6:] for line in event.split(b"\n") if line.startswith(b"data: "))
     )
-    return found
+    return data
 
 
 class _Exchange(asyncio.Protocol):
@@ -220,13 +220,13 @@ class _Exchange(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._finish(Failed(f"not HTTP: {error}"))
+            self._finish(RequestFailed(f"not HTTP: {error}"))
         if self._body:
             body, self._body = b"".join(self._body), []
             self._on_body(body)  # once per read, so that its events get one time
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(Failed("the connection ended before the answer did"))
+        self._finish(RequestFailed("the connection ended before the answer did"))
 
     # Called by the parser.
 
@@ -244,7 +244,7 @@ class _Exchange(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._finish(
-            None if self.status == 200 else Refused(self.status, self.headers, self._refusal)
+            None if self.status == 200 else RequestRefused(self.status, self.headers, self._refusal)
         )
 
     def _finish(self, error: Exception | None) -> None:
@@ -287,7 +287,7 @@ async def exchange(
             )
             await protocol.done
     except (OSError, TimeoutError) as error:
-        raise Failed(f"{type(error).__name__}: {error}") from error
+        raise RequestFailed(f"{type(error).__name__}: {error}") from error
     return protocol.headers
 
 
@@ -315,7 +315,7 @@ async def stream(
     body: Any,
     due: float,
     *,
-    keep_text: bool = False,
+    store_text: bool = False,
     answer: Answer | None = None,
 ) -> Answer:
     """Read one streamed answer of either API. A failure is in the answer's `error`.
@@ -326,41 +326,41 @@ async def stream(
     answer = answer or Answer(due)
 
     def on_event(event: bytes) -> None:
-        answer.begun = answer.begun or arrived
+        answer.begun = answer.begun or arrived_at
         if b'"type":"response.failed"' in event:
-            found = data_of(event)["response"]["error"]
-            answer.error, answer.expired = str(found), found["code"] == "expired"
+            error = event_data(event)["response"]["error"]
+            answer.error, answer.expired = str(error), error["code"] == "expired"
         elif b'"usage":{' in event:  # the last one; a response has all of its items in it again
-            _count(answer, data_of(event))
+            _count(answer, event_data(event))
         elif b'"type":"response.in_progress"' in event:
-            answer.started = answer.started or arrived
+            answer.started = answer.started or arrived_at
         elif b'"type":"response.queued"' in event:
-            if (place := data_of(event).get("queue")) is not None:
-                answer.places.append((arrived, place))
+            if (place := event_data(event).get("queue")) is not None:
+                answer.places.append((arrived_at, place))
         elif has_text(event):
-            answer.stamps.append(arrived)
-            if keep_text:
-                found = data_of(event)
+            answer.stamps.append(arrived_at)
+            if store_text:
+                error = event_data(event)
                 answer.text.append(
-                    found["delta"] if "delta" in found else found["choices"][0]["delta"]["content"]
+                    error["delta"] if "delta" in error else error["choices"][0]["delta"]["content"]
                 )
 
-    reader, arrived = EventReader(on_event), 0.0
+    reader, arrived_at = EventReader(on_event), 0.0
 
     def on_body(chunk: bytes) -> None:
-        nonlocal arrived
-        arrived = time.perf_counter()
+        nonlocal arrived_at
+        arrived_at = time.perf_counter()
         reader.feed(chunk)
 
     try:
         await exchange(
             base, method, path, headers, b"" if body is None else json.dumps(body).encode(), on_body
         )
-    except Failed as error:
+    except RequestFailed as error:
         answer.error = str(error)
-        if isinstance(error, Refused) and error.status == 429:
-            told = error.headers.get("retry-after-ms")
-            answer.told_s = int(told) / 1000 if told else None
+        if isinstance(error, RequestRefused) and error.status == 429:
+            retry_after_ms = error.headers.get("retry-after-ms")
+            answer.retry_after_s = int(retry_after_ms) / 1000 if retry_after_ms else None
     answer.ended = time.perf_counter()
     if not answer.error and not (answer.stamps and answer.tokens):
         answer.error = "an answer without text or usage"
@@ -370,7 +370,7 @@ async def stream(
 def _count(answer: Answer, found: Mapping[str, Any]) -> None:
     response = found.get("response", {})
     usage = found["usage"] if "usage" in found else response["usage"]
-    answer.stood_in = bool(response.get("fallback"))
+    answer.by_fallback = bool(response.get("fallback"))
     answer.tokens = usage.get("completion_tokens", usage.get("output_tokens", 0))
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens", 0))
     answer.cached_tokens = (usage.get("input_tokens_details") or {}).get("cached_tokens", 0)
@@ -458,7 +458,7 @@ class Socket(asyncio.Protocol):
                 return
             self._head = None
             if b" 101 " not in head.split(b"\r\n", 1)[0]:
-                self.opened.set_exception(Failed(f"{head[:60]!r} {data[:200]!r}"))
+                self.opened.set_exception(RequestFailed(f"{head[:60]!r} {data[:200]!r}"))
                 return
             self.opened.set_result(None)
         if data:
@@ -466,7 +466,7 @@ class Socket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.opened.done():
-            self.opened.set_exception(Failed("closed before the upgrade"))
+            self.opened.set_exception(RequestFailed("closed before the upgrade"))
         if not self.closed.done():
             self.closed.set_result("lost")
 
@@ -516,16 +516,16 @@ async def connect(
             )
             await socket.opened
     except (OSError, TimeoutError) as error:
-        raise Failed(f"{type(error).__name__}: {error}") from error
+        raise RequestFailed(f"{type(error).__name__}: {error}") from error
     return socket
 
 
-async def many(work: Sequence[Awaitable[Any]], at_once: int = 50) -> list[Any]:
+async def gather_limited(work: Sequence[Awaitable[Any]], at_once: int = 50) -> list[Any]:
     """Await all of these, a limited number at a time, because a listen queue is short."""
-    room = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(each: Awaitable[Any]) -> Any:
-        async with room:
+        async with slots:
             return await each
 
     return list(await asyncio.gather(*map(one, work)))

@@ -13,12 +13,12 @@ from tailrace.protocol import ids, records, topics
 @contextlib.asynccontextmanager
 async def writer(bootstrap: str) -> AsyncGenerator[log.Writer]:
     """A running writer of the log."""
-    made = log.Writer(bootstrap, client_id="bench")
-    running = asyncio.create_task(made.run())
+    log_writer = log.Writer(bootstrap, client_id="bench")
+    running = asyncio.create_task(log_writer.run())
     try:
-        yield made
+        yield log_writer
     finally:
-        await made.stop()
+        await log_writer.stop()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -27,9 +27,9 @@ async def token_records(
     bootstrap: str, rids: Iterable[str]
 ) -> AsyncGenerator[tuple[records.TokenRecord, log.Record], None]:
     """Yield the readable records of these responses, decoded and raw, in order per partition."""
-    wanted = frozenset(rids)
+    rid_set = frozenset(rids)
     starts: dict[int, int] = {}
-    for address in map(ids.parse, wanted):
+    for address in map(ids.parse, rid_set):
         starts[address.partition] = min(
             address.offset, starts.get(address.partition, address.offset)
         )
@@ -40,7 +40,7 @@ async def token_records(
             async for batch in replays.read(topics.TOKENS, partition, start, ends[partition]):
                 for r in batch:
                     record = records.token_of(r.key, r.value)
-                    if record is not None and record.rid in wanted:
+                    if record is not None and record.rid in rid_set:
                         yield record, r
     finally:
         await replays.stop()

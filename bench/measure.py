@@ -57,22 +57,22 @@ class Plan:
 
 def percentile(values: Iterable[float], p: float) -> float:
     """The `p`-th percentile (0 to 100) by nearest rank: one of the values. NaN without any."""
-    ordered = sorted(values)
-    if not ordered:
+    sorted_values = sorted(values)
+    if not sorted_values:
         return math.nan
-    return ordered[max(0, math.ceil(p / 100 * len(ordered)) - 1)]
+    return sorted_values[max(0, math.ceil(p / 100 * len(sorted_values)) - 1)]
 
 
 def spread(name: str, seconds: Iterable[float]) -> dict[str, float]:
     """p50 and p99, in ms, of durations in seconds. Empty without durations."""
-    found = list(seconds)
-    return {f"{name}_p{p}_ms": 1e3 * percentile(found, p) for p in (50, 99)} if found else {}
+    times = list(seconds)
+    return {f"{name}_p{p}_ms": 1e3 * percentile(times, p) for p in (50, 99)} if times else {}
 
 
 def median(rows: Iterable[Row], value: str) -> float:
     """The median over the rounds. NaN if no row has the value."""
-    found = [row.values[value] for row in rows if not math.isnan(row.values.get(value, math.nan))]
-    return statistics.median(found) if found else math.nan
+    values = [row.values[value] for row in rows if not math.isnan(row.values.get(value, math.nan))]
+    return statistics.median(values) if values else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,15 @@ def ratio(rows: Sequence[Row], value: str, over: str, under: str) -> Ratio | Non
         side: {row.round: row.values.get(value, math.nan) for row in rows if row.side == side}
         for side in (over, under)
     }
-    found = [
+    ratios = [
         sides[over][n] / sides[under][n]
         for n in sides[over].keys() & sides[under].keys()
         if sides[under][n]
     ]
-    found = [each for each in found if not math.isnan(each)]
-    return Ratio(statistics.median(found), min(found), max(found), len(found)) if found else None
+    ratios = [each for each in ratios if not math.isnan(each)]
+    return (
+        Ratio(statistics.median(ratios), min(ratios), max(ratios), len(ratios)) if ratios else None
+    )
 
 
 def turns(rounds: int, a: Any, b: Any) -> list[tuple[int, Any]]:
@@ -114,7 +116,7 @@ class Meter:
 
     Attributes:
         wall: seconds inside; 0 before the end.
-        used: CPU seconds by role inside, this process as `client`; empty before the end.
+        cpu_by_role: CPU seconds by role inside, this process as `client`; empty before the end.
     """
 
     def __init__(self, roles: Mapping[str, Sequence[int]]) -> None:
@@ -123,48 +125,48 @@ class Meter:
         self._own = 0.0
         self._began = 0.0
         self.wall = 0.0
-        self.used: dict[str, float] = {}
+        self.cpu_by_role: dict[str, float] = {}
 
     def __enter__(self) -> Meter:
-        self._before = self._look()
+        self._before = self._sample()
         self._own = own_cpu()
         self._began = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.wall = time.perf_counter() - self._began
-        self.used = {"client": own_cpu() - self._own, **dict.fromkeys(self._roles, 0.0)}
-        for process, (role, now) in self._look().items():
+        self.cpu_by_role = {"client": own_cpu() - self._own, **dict.fromkeys(self._roles, 0.0)}
+        for process, (role, now) in self._sample().items():
             before = self._before.get(process, (role, 0.0))[
                 1
             ]  # a process started inside the block began at 0
-            self.used[role] = self.used.get(role, 0.0) + max(0.0, now - before)
+            self.cpu_by_role[role] = self.cpu_by_role.get(role, 0.0) + max(0.0, now - before)
 
     @property
     def servers(self) -> float:
         """CPU seconds of all processes except the client."""
-        return sum(used for role, used in self.used.items() if role != "client")
+        return sum(cpu_s for role, cpu_s in self.cpu_by_role.items() if role != "client")
 
     def per(self, count: float, unit: str, scale: float = 1e6) -> dict[str, float]:
         """`cpu_ROLE_UNIT` for each role and for all servers together, divided by `count`."""
-        shares = {**self.used, "servers": self.servers}
+        shares = {**self.cpu_by_role, "servers": self.servers}
         return (
-            {f"cpu_{role}_{unit}": scale * used / count for role, used in shares.items()}
+            {f"cpu_{role}_{unit}": scale * cpu_s / count for role, cpu_s in shares.items()}
             if count
             else {}
         )
 
-    def _look(self) -> dict[psutil.Process, tuple[str, float]]:
-        found: dict[psutil.Process, tuple[str, float]] = {}
+    def _sample(self) -> dict[psutil.Process, tuple[str, float]]:
+        by_process: dict[psutil.Process, tuple[str, float]] = {}
         for role, pids in self._roles.items():
             for pid in pids:
                 with contextlib.suppress(psutil.Error):
                     parent = psutil.Process(pid)
-                    found |= {
+                    by_process |= {
                         child: ("engine", _cpu(child)) for child in parent.children(recursive=True)
                     }
-                    found[parent] = (role, _cpu(parent))
-        return found
+                    by_process[parent] = (role, _cpu(parent))
+        return by_process
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -177,8 +179,8 @@ def _cpu(process: psutil.Process) -> float:
 
 def own_cpu() -> float:
     """CPU seconds of this process, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def resident(pids: Iterable[int]) -> int:

@@ -38,7 +38,7 @@ import redis
 import uvloop
 
 from bench import load, measure, overload_figures, report, scaling, scripted, stacks
-from bench.overload_figures import Asked, Group
+from bench.overload_figures import Group, RequestOutcome
 from bench.soak import say
 from gateway.load import admission
 from tailrace.local import dev_credentials, paths, state
@@ -48,11 +48,11 @@ from tailrace.verify import command as verify
 WORKERS: Final = {"large": 2, "small": 1}
 ALL_WORKERS: Final = sum(WORKERS.values())
 POOLS: Final = [pool for pool, workers in WORKERS.items() for _ in range(workers)]
-OFFERED: Final[dict[str, Any]] = {
+LOADS: Final[dict[str, Any]] = {
     "large": {"models": ["large"], "engine": "scripted", "fallback": ["small"]},
     "small": {"models": ["small"], "engine": "scripted"},
 }
-LARGE_WORKER: Final = "worker-1"  # the supervisor's; the other one is `stacks.another_worker`
+LARGE_WORKER: Final = "worker-1"  # the supervisor's; the other one is `stacks.second_worker`
 PLACES: Final = 4  # of each worker
 PACE_MS: Final = 40
 CAPACITY: Final = ALL_WORKERS * PLACES * 1000 / PACE_MS  # tokens per second
@@ -64,9 +64,9 @@ DEADLINE_MS: Final[dict[Group, int]] = {"interactive": 5_000, "batch": 20_000}
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
 # Between two refused requests of a class and pool that are asked again: these are load, too. Only
 # those are that will begin in the first half of what is left of the load.
-AGAIN_S: Final[dict[Group, float]] = {"interactive": 2.0, "batch": 10.0}
-AGAIN_LEFT: Final = 2.0
-AGAIN_DEADLINE_MS: Final = 600_000
+RETRY_S: Final[dict[Group, float]] = {"interactive": 2.0, "batch": 10.0}
+MIN_LOAD_LEFT_S: Final = 2.0
+RETRY_DEADLINE_MS: Final = 600_000
 IDLE_LOAD: Final = 0.5  # of the capacity, by interactive requests
 DYING_LOAD: Final = 0.25
 KILL_S: Final = 0.3  # between two looks for a worker that was started again
@@ -116,52 +116,54 @@ class Client:
             for n in range(USERS)
         ]
         self._numbers = itertools.count()
-        self._drawn = random.Random(0)  # whose turn it is
-        self._again: dict[tuple[Group, str], float] = {}
+        self._rng = random.Random(0)  # whose turn it is
+        self._retries: dict[tuple[Group, str], float] = {}
 
     async def ask(
         self, group: Group, pool: str, tokens: int, due: float, began: float, load_s: float = 0.0
-    ) -> Asked:
+    ) -> RequestOutcome:
         """One request, streamed to its end. `due`, `began`: by `time.perf_counter`. One that is
         refused may be asked again before the load has lasted for `load_s`."""
-        number = USERS * next(self._numbers) + self._drawn.randrange(USERS)
+        number = USERS * next(self._numbers) + self._rng.randrange(USERS)
         answer = await self._stream(group, pool, number, tokens, due, DEADLINE_MS[group])
         ended_s, due_s = answer.ended - began, due - began
-        if answer.told_s is not None:
-            again = None
-            if ended_s + AGAIN_LEFT * answer.told_s < load_s:
-                again = await self._ask_again(group, pool, number)
-            if again is not None and again.error:
-                return Asked(group, due_s, "failed", ended_s, error=again.error, pool=pool)
-            told = Asked(group, due_s, "refused", ended_s, told_s=answer.told_s, pool=pool)
-            if again is None or not again.started:  # refused once more, for another reason
-                return told
+        if answer.retry_after_s is not None:
+            retry = None
+            if ended_s + MIN_LOAD_LEFT_S * answer.retry_after_s < load_s:
+                retry = await self._retry(group, pool, number)
+            if retry is not None and retry.error:
+                return RequestOutcome(group, due_s, "failed", ended_s, error=retry.error, pool=pool)
+            refusal = RequestOutcome(
+                group, due_s, "refused", ended_s, retry_after_s=answer.retry_after_s, pool=pool
+            )
+            if retry is None or not retry.started:  # refused once more, for another reason
+                return refusal
             return msgspec.structs.replace(
-                told,
-                again_s=again.started - again.due,
-                tokens=again.tokens,
-                came_s=tuple(stamp - began for stamp in again.stamps),
+                refusal,
+                repeat_s=retry.started - retry.due,
+                tokens=retry.tokens,
+                came_s=tuple(stamp - began for stamp in retry.stamps),
             )
         if answer.expired:
-            return Asked(group, due_s, "expired", ended_s, pool=pool)
+            return RequestOutcome(group, due_s, "expired", ended_s, pool=pool)
         if answer.error:
-            return Asked(group, due_s, "failed", ended_s, error=answer.error, pool=pool)
-        return Asked(
+            return RequestOutcome(group, due_s, "failed", ended_s, error=answer.error, pool=pool)
+        return RequestOutcome(
             *(group, due_s, "answered", ended_s, answer.first, answer.tokens),
             tuple(stamp - began for stamp in answer.stamps),
             pool=pool,
-            stood_in=answer.stood_in,
+            by_fallback=answer.by_fallback,
         )
 
-    async def _ask_again(self, group: Group, pool: str, refused: int) -> load.Answer | None:
+    async def _retry(self, group: Group, pool: str, refused: int) -> load.Answer | None:
         """The answer; None where another one was asked again just before."""
         now = time.perf_counter()
-        if now < self._again.get((group, pool), 0.0):
+        if now < self._retries.get((group, pool), 0.0):
             return None
-        self._again[group, pool] = now + AGAIN_S[group]
+        self._retries[group, pool] = now + RETRY_S[group]
         # Later numbers are other prompts of the same user at the same gateway.
         number = refused + USERS * 1_000_000
-        return await self._stream(group, pool, number, SHORT, now, AGAIN_DEADLINE_MS)
+        return await self._stream(group, pool, number, SHORT, now, RETRY_DEADLINE_MS)
 
     async def _stream(
         self, group: Group, pool: str, number: int, tokens: int, due: float, deadline_ms: int
@@ -182,7 +184,7 @@ class Client:
 
 def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, str, int]]:
     """(seconds, class, pool, tokens) of each request of a run, in order: Poisson processes."""
-    drawn, found = random.Random(seed), []
+    rng, times = random.Random(seed), []
     parts: list[tuple[Group, float, float, float]] = [
         ("interactive", run.interactive, 0.0, load_s),
         ("batch", run.batch, 0.0, load_s),
@@ -190,9 +192,9 @@ def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, str
     ]
     for group, part, begin, end in parts:
         at = begin
-        while part > 0 and (at := at + drawn.expovariate(part * CAPACITY / MEAN)) < end:
-            found.append((at, group, LONG if drawn.random() < LONG_SHARE else SHORT))
-    return [(at, group, drawn.choice(POOLS), tokens) for at, group, tokens in sorted(found)]
+        while part > 0 and (at := at + rng.expovariate(part * CAPACITY / MEAN)) < end:
+            times.append((at, group, LONG if rng.random() < LONG_SHARE else SHORT))
+    return [(at, group, rng.choice(POOLS), tokens) for at, group, tokens in sorted(times)]
 
 
 async def warm(client: Client, each: int) -> None:
@@ -225,14 +227,14 @@ def ideal(run: Run, load_s: float, seed: int, idle_p99_s: float) -> float:
 
 
 async def perform(
-    client: Client, side: stacks.Side, another: int, run: Run, load_s: float, seed: int
-) -> list[Asked]:
+    client: Client, side: stacks.Side, second_worker: int, run: Run, load_s: float, seed: int
+) -> list[RequestOutcome]:
     """One run, to the end of its last answer. `another`: process id of a worker of `large`."""
     began = time.perf_counter()
-    asked: list[asyncio.Task[Asked]] = []
+    asked: list[asyncio.Task[RequestOutcome]] = []
     async with asyncio.TaskGroup() as tasks:
         if run.dies:
-            tasks.create_task(_kill(side, another, load_s))
+            tasks.create_task(_kill(side, second_worker, load_s))
         else:
             tasks.create_task(_disturb(side, load_s))
         for at, group, pool, tokens in arrivals(run, load_s, seed):
@@ -246,8 +248,8 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
     """Redis loses all that it has, and later its life."""
     assert side.data is not None
     await asyncio.sleep(load_s / 3)
-    with contextlib.closing(redis.Redis.from_url(side.redis)) as emptied:
-        emptied.flushall()
+    with contextlib.closing(redis.Redis.from_url(side.redis)) as store:
+        store.flushall()
     await asyncio.sleep(load_s / 3)
     running = state.load(side.data.state)
     assert running is not None
@@ -256,56 +258,57 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
             os.kill(part.pid, signal.SIGKILL)
 
 
-async def _kill(side: stacks.Side, another: int, load_s: float) -> None:
+async def _kill(side: stacks.Side, second_worker: int, load_s: float) -> None:
     """The workers of `large` end, and so does what the supervisor starts in the place of one.
 
     `another`: process id of the worker that the supervisor does not start again.
     """
     assert side.data is not None
     await asyncio.sleep(load_s / 3)
-    os.kill(another, signal.SIGKILL)
-    killed = set[int]()
+    os.kill(second_worker, signal.SIGKILL)
+    killed_pids = set[int]()
     end = time.perf_counter() + load_s / 3
     while time.perf_counter() < end:
         running = state.load(side.data.state)
         assert running is not None
         pid = next(part.pid for part in running.parts if part.name == LARGE_WORKER)
-        if pid not in killed:
-            killed.add(pid)
+        if pid not in killed_pids:
+            killed_pids.add(pid)
             os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(KILL_S)
 
 
-def measured(
-    side: stacks.Side, another: int, runs: Sequence[Run], load_s: float, seeds: int
-) -> Iterator[tuple[Run, int, list[Asked]]]:
+def measure_runs(
+    side: stacks.Side, second_worker: int, runs: Sequence[Run], load_s: float, seeds: int
+) -> Iterator[tuple[Run, int, list[RequestOutcome]]]:
     """Each run, its seed and its requests."""
     for pool, workers in WORKERS.items():
-        uvloop.run(scaling.balanced(side, workers, pool))
+        uvloop.run(scaling.wait_until_balanced(side, workers, pool))
     client = Client(side)
     uvloop.run(warm(client, 8))
     for run in runs:
         for seed in range(SEED, SEED + (1 if run is ALONE else seeds)):
-            asked = uvloop.run(perform(client, side, another, run, load_s, seed))
-            yield run, seed, asked
+            requests = uvloop.run(perform(client, side, second_worker, run, load_s, seed))
+            yield run, seed, requests
             time.sleep(SETTLE_S)
 
 
-def markdown(found: Overload) -> str:
+def markdown(overload: Overload) -> str:
     """The report: a row per figure, a column per run."""
-    names = [row.case for row in found.rows]
+    names = [row.case for row in overload.rows]
     out = [
         "# Overload",
         "",
-        f"{found.machine.when}, commit {found.machine.commit}, {found.machine.cores} cores "
-        f"({found.machine.cpu}), Python {found.machine.python}. "
-        f"Capacity {found.capacity:.0f} tokens/s. `tailrace verify`: {found.verdict}.",
+        f"{overload.machine.when}, commit {overload.machine.commit}, "
+        f"{overload.machine.cores} cores ({overload.machine.cpu}), "
+        f"Python {overload.machine.python}. "
+        f"Capacity {overload.capacity:.0f} tokens/s. `tailrace verify`: {overload.verdict}.",
         "",
         f"| figure | {' | '.join(names)} |",
         "|---" * (len(names) + 1) + "|",
     ]
-    for value in dict.fromkeys(name for row in found.rows for name in row.values):
-        cells = [report.figure(row.values.get(value, math.nan)) for row in found.rows]
+    for value in dict.fromkeys(name for row in overload.rows for name in row.values):
+        cells = [report.figure(row.values.get(value, math.nan)) for row in overload.rows]
         out.append(f"| {value} | {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
 
@@ -313,24 +316,24 @@ def markdown(found: Overload) -> str:
 _COLOURS: Final = {"answered": "C2", "refused": "C1", "expired": "C3", "failed": "C4"}
 
 
-def plot(path: Path, found: Overload) -> bool:
+def plot(path: Path, overload: Overload) -> bool:
     """Draw a row per run: requests by outcome of each class, and the first tokens of interactive
     ones. Returns whether matplotlib is here."""
     try:
         from matplotlib import figure as drawing
     except ImportError:
         return False
-    canvas = drawing.Figure(figsize=(14, 2.6 * len(found.seconds)), layout="constrained")
-    grid = canvas.subplots(len(found.seconds), 3, squeeze=False)
-    for panels, (name, groups) in zip(grid, found.seconds.items(), strict=True):
+    canvas = drawing.Figure(figsize=(14, 2.6 * len(overload.seconds)), layout="constrained")
+    grid = canvas.subplots(len(overload.seconds), 3, squeeze=False)
+    for panels, (name, groups) in zip(grid, overload.seconds.items(), strict=True):
         for panel, (group, seconds) in zip(panels, groups.items(), strict=False):
-            stacked = {
+            layers = {
                 outcome: [getattr(second, outcome) for second in seconds] for outcome in _COLOURS
             }
             panel.stackplot(
                 range(len(seconds)),
-                *stacked.values(),
-                labels=stacked,
+                *layers.values(),
+                labels=layers,
                 colors=_COLOURS.values(),
                 step="post",
             )
@@ -350,16 +353,16 @@ def plot(path: Path, found: Overload) -> bool:
 def add_shares_of_peak(rows: Sequence[measure.Row]) -> None:
     """To the runs with more load than capacity: their goodput over the highest one of them."""
     over = tuple(run.name for run in RUNS if run.interactive + run.batch > 1)
-    chosen = [row for row in rows if row.case.startswith(over)]
-    peak = max((row.values["goodput_tokens_per_s"] for row in chosen), default=math.nan)
-    for row in chosen:
+    peaks = [row for row in rows if row.case.startswith(over)]
+    peak = max((row.values["goodput_tokens_per_s"] for row in peaks), default=math.nan)
+    for row in peaks:
         row.values["goodput_of_peak"] = row.values["goodput_tokens_per_s"] / peak
 
 
 def settings(scratch: Path) -> dict[str, str]:
     """Of all processes. The pools are in a file, because each has workers of its own."""
     pools = scratch / "pools.json"  # which is YAML too
-    pools.write_text(json.dumps({"pools": OFFERED}))
+    pools.write_text(json.dumps({"pools": LOADS}))
     return {"TAILRACE_MAX_NUM_SEQS": str(PLACES), "TAILRACE_POOLS": str(pools)}
 
 
@@ -392,40 +395,45 @@ def main() -> int:
             prefix="tailrace-overload-", ignore_cleanup_errors=True
         ) as scratch,
         stacks.tailrace(Path(scratch), gateways=2, settings=settings(Path(scratch))) as side,
-        stacks.another_worker(side, 2, "large") as another,
+        stacks.second_worker(side, 2, "large") as second_worker,
     ):
         runs = [RUNS[number - 1] for number in arguments.runs]
-        loads = measured(side, another, runs, arguments.seconds, arguments.seeds)
-        for run, seed, asked in loads:
+        loads = measure_runs(side, second_worker, runs, arguments.seconds, arguments.seeds)
+        for run, seed, requests in loads:
             name = run.name if seed == SEED else f"{run.name}, seed {seed}"
-            values = overload_figures.of(asked, arguments.seconds, CAPACITY)
+            values = overload_figures.figures(requests, arguments.seconds, CAPACITY)
             if run is ALONE:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
             if not math.isnan(idle_p99_s):  # else nobody knows how quick idle pools are
                 values |= {
-                    "recovery_s": overload_figures.recovery_s(asked, arguments.seconds, idle_p99_s),
+                    "recovery_s": overload_figures.recovery_s(
+                        requests, arguments.seconds, idle_p99_s
+                    ),
                     "ideal_recovery_s": ideal(run, arguments.seconds, seed, idle_p99_s),
                 }
             rows.append(measure.Row("overload", name, "tailrace", 0, values))
             seconds[name] = {
-                group: overload_figures.by_second(asked, group) for group in overload_figures.GROUPS
+                group: overload_figures.by_second(requests, group)
+                for group in overload_figures.GROUPS
             }
-            errors = {each.error for each in asked if each.outcome == "failed"}
+            errors = {each.error for each in requests if each.outcome == "failed"}
             say(
                 f"{name}: {values}"
                 + "".join(f"\n  failed: {error}" for error in sorted(errors)[:5])
             )
-        judged, _ = asyncio.run(verify.examine(side.kafka, list(WORKERS), [], checks.Options()))
+        verify_report, _ = asyncio.run(
+            verify.examine(side.kafka, list(WORKERS), [], checks.Options())
+        )
     add_shares_of_peak(rows)
-    found = Overload(machine, CAPACITY, judged.verdict.value, rows, seconds)
+    overload = Overload(machine, CAPACITY, verify_report.verdict.value, rows, seconds)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "overload.json").write_bytes(msgspec.json.encode(found) + b"\n")
-    (arguments.out / "overload.md").write_text(markdown(found))
-    say(markdown(found))
-    if not plot(arguments.out / "overload.svg", found):
+    (arguments.out / "overload.json").write_bytes(msgspec.json.encode(overload) + b"\n")
+    (arguments.out / "overload.md").write_text(markdown(overload))
+    say(markdown(overload))
+    if not plot(arguments.out / "overload.svg", overload):
         say("no plot: matplotlib is not installed here (make overload installs it)")
     failed = sum(row.values["failed"] for row in rows)
-    return 1 if failed or judged.exit_code else 0
+    return 1 if failed or verify_report.exit_code else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ LATE: Final = 2.0
 LATE_S: Final = 0.2
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestOutcome(msgspec.Struct, frozen=True):
     """One request.
 
     Attributes:
@@ -35,12 +35,12 @@ class Asked(msgspec.Struct, frozen=True):
         ended_s: when its answer, or its refusal, was complete.
         tokens: of its answer, also where it was asked again; 0 if there is none.
         came_s: when they came, as far as the client saw it.
-        told_s: the wait that a refusal told; NaN for others.
-        again_s: how long it waited when it was asked again at once, with time to wait; NaN where it
-            was not.
+        retry_after_s: the wait that a refusal told; NaN for others.
+        repeat_s: how long it waited when it was asked again at once, with time to wait; NaN where
+            it was not.
         error: what went wrong, for `failed`.
         pool: whose model was asked for.
-        stood_in: another pool's model answered, and the response said so.
+        by_fallback: another pool's model answered, and the response said so.
     """
 
     group: Group
@@ -50,30 +50,30 @@ class Asked(msgspec.Struct, frozen=True):
     first_s: float = math.nan
     tokens: int = 0
     came_s: tuple[float, ...] = ()
-    told_s: float = math.nan
-    again_s: float = math.nan
+    retry_after_s: float = math.nan
+    repeat_s: float = math.nan
     error: str = ""
     pool: str = ""
-    stood_in: bool = False
+    by_fallback: bool = False
 
 
-def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, float]:
+def figures(requests: Sequence[RequestOutcome], load_s: float, capacity: float) -> dict[str, float]:
     """The figures of one run.
 
     Args:
         load_s: how long the load lasted; what was due later shows the recovery.
         capacity: tokens per second of all places together.
     """
-    loaded = [each for each in asked if each.due_s < load_s]
-    good = sum(came_until(each, load_s) for each in asked)
+    under_load = [each for each in requests if each.due_s < load_s]
+    good = sum(came_until(each, load_s) for each in requests)
     values = {
         "goodput_tokens_per_s": good / load_s,
         "goodput_of_capacity": good / load_s / capacity,
-        "failed": float(sum(each.outcome == "failed" for each in asked)),
+        "failed": float(sum(each.outcome == "failed" for each in requests)),
     }
-    values["stood_in"] = float(sum(each.stood_in for each in asked))
+    values["stood_in"] = float(sum(each.by_fallback for each in requests))
     for group in GROUPS:
-        ours = [each for each in loaded if each.group == group]
+        ours = [each for each in under_load if each.group == group]
         if not ours:
             continue
         values[f"{group}_per_s"] = len(ours) / load_s
@@ -83,12 +83,13 @@ def of(asked: Sequence[Asked], load_s: float, capacity: float) -> dict[str, floa
         firsts = [each.first_s for each in ours if not math.isnan(each.first_s)]
         values |= measure.spread(f"{group}_first", firsts)
         values |= estimates(
-            f"{group}_refusal", [(each.told_s, each.again_s) for each in ours if each.again_s >= 0]
+            f"{group}_refusal",
+            [(each.retry_after_s, each.repeat_s) for each in ours if each.repeat_s >= 0],
         )
     return values
 
 
-def came_until(each: Asked, end_s: float) -> float:
+def came_until(each: RequestOutcome, end_s: float) -> float:
     """Tokens of an answer that came until then. An answer that never became whole has none."""
     if not each.came_s:
         return 0.0
@@ -103,7 +104,9 @@ def estimates(name: str, pairs: Iterable[tuple[float, float]]) -> dict[str, floa
         pairs: seconds that were told and that were waited.
     """
     ratios = [
-        told / max(true, FIRST_STEP_S) for told, true in pairs if max(told, true) > FIRST_STEP_S
+        estimate / max(true, FIRST_STEP_S)
+        for estimate, true in pairs
+        if max(estimate, true) > FIRST_STEP_S
     ]
     values = {f"{name}s": float(len(ratios))}
     if ratios:
@@ -112,12 +115,12 @@ def estimates(name: str, pairs: Iterable[tuple[float, float]]) -> dict[str, floa
     return values
 
 
-def recovery_s(asked: Iterable[Asked], load_s: float, idle_p99_s: float) -> float:
+def recovery_s(requests: Iterable[RequestOutcome], load_s: float, idle_p99_s: float) -> float:
     """Seconds from the end of the load to the last interactive request that still had a late first
     token, or none at all. 0: none had."""
     late = [
         each.due_s - load_s
-        for each in asked
+        for each in requests
         if each.group == "interactive"
         and each.due_s >= load_s
         and not each.first_s <= late_after_s(idle_p99_s)
@@ -154,16 +157,16 @@ def ideal_recovery_s(
         places: pool -> how many answers it gives at once.
     """
     free = {pool: [0.0] * count for pool, count in places.items()}
-    recovered = 0.0
+    recovery = 0.0
     for each in arrivals:
         begin = max(each.due_s, free[each.pool][0])
-        taken = begin - each.due_s <= longest_wait_s
-        if taken:
+        is_served = begin - each.due_s <= longest_wait_s
+        if is_served:
             heapq.heapreplace(free[each.pool], begin + each.serves_s)
-        late = not taken or begin - each.due_s > late_after_s(idle_p99_s)
+        late = not is_served or begin - each.due_s > late_after_s(idle_p99_s)
         if each.due_s >= load_s and late:
-            recovered = each.due_s - load_s
-    return recovered
+            recovery = each.due_s - load_s
+    return recovery
 
 
 class Second(msgspec.Struct):
@@ -178,9 +181,9 @@ class Second(msgspec.Struct):
     first_p99_s: float = math.nan
 
 
-def by_second(asked: Iterable[Asked], group: Group) -> list[Second]:
+def by_second(requests: Iterable[RequestOutcome], group: Group) -> list[Second]:
     """One entry a second, from the beginning of the load."""
-    ours = [each for each in asked if each.group == group]
+    ours = [each for each in requests if each.group == group]
     seconds = [Second() for _ in range(int(max((a.due_s for a in ours), default=-1.0)) + 1)]
     firsts: list[list[float]] = [[] for _ in seconds]
     for each in ours:

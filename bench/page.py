@@ -56,7 +56,7 @@ GOALS: Final[dict[str, dict[str, float]]] = {
     _SCROLL: {"longest_task_ms": browser.LONG_MS},
 }
 
-Found = tuple[str, str, dict[str, float]]  # case, side, values
+Measurement = tuple[str, str, dict[str, float]]  # case, side, values
 
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -85,7 +85,7 @@ class Suite:
         self._plan = plan
         self._probe = PROBE.read_text()
 
-    def all(self) -> Iterator[Found]:
+    def all(self) -> Iterator[Measurement]:
         """The cases of one round."""
         visits, few = self._plan.pick((1, 1), (5, 3))
         first, middle = self._first_visit, browser.middle
@@ -99,9 +99,9 @@ class Suite:
             yield _ANSWER, _STREAM_SLOW, self._stream(profile, TOKENS, slower=SLOWER)
             yield _KEYS, "page", self._keys(profile, self._plan.pick(5, 20))
             yield _DEVICES, "page", self._devices(profile, self._plan.pick(5, 20))
-            yield from ((_MEMORY, when, held) for when, held in self._memory(profile).items())
+            yield from ((_MEMORY, when, memory) for when, memory in self._memory(profile).items())
         with self._profile() as profile:
-            chat = self._kept_chat(profile)
+            chat = self._stored_chat(profile)
             at = f"/#c={chat}"
             yield _CHAT, _LONG, middle(self._long(profile, at) for _ in range(visits))
             yield _CHAT, _LONG_SLOW, self._long(profile, at, SLOWER)
@@ -119,7 +119,7 @@ class Suite:
         with profile.tab(slower=slower) as tab:
             tab.page.goto(self._url)
             times = {f"{name}_ms": float(tab.probe(name)) for name in ("usable", "connected")}
-            return {**tab.painted(), **times, **tab.loaded(times["usable_ms"])}
+            return {**tab.paint_values(), **times, **tab.load_values(times["usable_ms"])}
 
     def _open(self, tab: browser.Tab, at: str = "/") -> None:
         tab.page.goto(self._url + at)
@@ -129,7 +129,7 @@ class Suite:
         tab.page.keyboard.press("Control+Shift+O")
         tab.page.wait_for_selector(".welcome")
 
-    def _ask(
+    def _send(
         self,
         tab: browser.Tab,
         tokens: int,
@@ -148,44 +148,48 @@ class Suite:
         tab.probe("ended(argument)", "completed")
 
     def _keys(self, profile: browser.Profile, count: int) -> dict[str, float]:
-        found = []
+        measurements = []
         with profile.tab() as tab:
             self._open(tab)
             for _ in range(count):
                 self._new_chat(tab)
-                self._ask(tab, 8, PACE_MS, page_text.answer(1))
-                found.append(float(tab.probe("firstToken")) / 1e3)
-        return measure.spread("first_token", found)
+                self._send(tab, 8, PACE_MS, page_text.answer(1))
+                measurements.append(float(tab.probe("firstToken")) / 1e3)
+        return measure.spread("first_token", measurements)
 
     def _devices(self, profile: browser.Profile, count: int) -> dict[str, float]:
         """What one device asks, seen by another: first in its list, then in the chat it opened."""
-        found: dict[str, list[float]] = {"listed": [], "asked": [], "answered": []}
-        with self._profile() as another, profile.tab() as here, another.tab() as there:
+        times_by_event: dict[str, list[float]] = {"listed": [], "asked": [], "answered": []}
+        with self._profile() as second_tab, profile.tab() as here, second_tab.tab() as there:
             self._open(here)
             self._open(there)
             for number in range(count):
                 self._new_chat(here)
                 question = f"Queue {number}: what is to be known?"
                 there.probe("lookForChat(argument)", question)
-                self._ask(here, 8, PACE_MS, page_text.answer(1), question)
-                self._note(found, here, there, "listed")
+                self._send(here, 8, PACE_MS, page_text.answer(1), question)
+                self._note(times_by_event, here, there, "listed")
                 there.page.goto(here.page.url)  # in the list its name may be another one by now
                 there.page.wait_for_selector(".turn")
                 there.probe("lookForTurn(argument)", 2)
-                self._ask(here, 8, PACE_MS, page_text.answer(1))
-                self._note(found, here, there, "asked", "answered")
+                self._send(here, 8, PACE_MS, page_text.answer(1))
+                self._note(times_by_event, here, there, "asked", "answered")
         return {
             name: ms
-            for what, times in found.items()
-            for name, ms in measure.spread(what, times).items()
+            for event, times in times_by_event.items()
+            for name, ms in measure.spread(event, times).items()
         }
 
     def _note(
-        self, found: dict[str, list[float]], here: browser.Tab, there: browser.Tab, *names: str
+        self,
+        times_by_event: dict[str, list[float]],
+        here: browser.Tab,
+        there: browser.Tab,
+        *names: str,
     ) -> None:
         for name in names:
             seen_ms = float(there.probe(f"seen.{name}")) - float(here.probe("pressedAt"))
-            found[name].append(seen_ms / 1e3)
+            times_by_event[name].append(seen_ms / 1e3)
 
     def _stream(
         self, profile: browser.Profile, tokens: int, *, at: str = "/", slower: float = 1.0
@@ -194,9 +198,9 @@ class Suite:
             self._open(tab, at)
             if at == "/":
                 self._new_chat(tab)
-            with tab.watched() as tasks:
+            with tab.watch_tasks() as tasks:
                 began = tab.page.evaluate("performance.now()")
-                self._ask(tab, tokens, PACE_MS, page_text.passage())
+                self._send(tab, tokens, PACE_MS, page_text.passage())
                 ended = tab.page.evaluate("performance.now()")
             return {
                 **browser.task_values(tasks),
@@ -208,25 +212,25 @@ class Suite:
             self._open(tab)
             self._new_chat(tab)
             # What draws formulas and code stays, once it was needed.
-            self._ask(tab, TOKENS, FAST_PACE_MS, page_text.passage())
+            self._send(tab, TOKENS, FAST_PACE_MS, page_text.passage())
             self._new_chat(tab)
-            stages = {"before it": tab.held()}
-            self._ask(tab, self._plan.pick(TOKENS, MANY_TOKENS), FAST_PACE_MS, page_text.passage())
-            stages["behind it"] = tab.held()
+            stages = {"before it": tab.memory_values()}
+            self._send(tab, self._plan.pick(TOKENS, MANY_TOKENS), FAST_PACE_MS, page_text.passage())
+            stages["behind it"] = tab.memory_values()
             self._new_chat(tab)
-            stages["in another chat"] = tab.held()
+            stages["in another chat"] = tab.memory_values()
         return stages
 
-    def _kept_chat(self, profile: browser.Profile) -> str:
+    def _stored_chat(self, profile: browser.Profile) -> str:
         """Keep a long chat in this profile, as the page keeps its own. Returns its id."""
         with profile.tab() as tab:
             self._open(tab)
-            self._ask(tab, 8, PACE_MS, page_text.answer(1))
+            self._send(tab, 8, PACE_MS, page_text.answer(1))
             texts = [page_text.answer(number) for number in range(TURNS)]
             return str(tab.probe("keep(argument)", texts))
 
     def _long(self, profile: browser.Profile, at: str, slower: float = 1.0) -> dict[str, float]:
-        with profile.tab(slower=slower) as tab, tab.watched() as tasks:
+        with profile.tab(slower=slower) as tab, tab.watch_tasks() as tasks:
             tab.page.goto(self._url + at)
             times = {
                 "last_turn_ms": float(tab.probe("last")),
@@ -239,7 +243,7 @@ class Suite:
         with profile.tab() as tab:
             self._open(tab, at)
             tab.probe("all(argument)", TURNS)
-            with tab.watched() as tasks:
+            with tab.watch_tasks() as tasks:
                 gaps = tab.probe("scroll(argument)", SCROLL_PX)
         return {
             **browser.task_values(tasks),

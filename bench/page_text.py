@@ -83,8 +83,8 @@ _CLOSING: Final = (
 def answer(number: int) -> str:
     """The answer of this number."""
 
-    def pick(of: tuple[str, ...]) -> str:
-        return of[number % len(of)]
+    def pick(options: tuple[str, ...]) -> str:
+        return options[number % len(options)]
 
     parts = [
         pick(_OPENINGS),

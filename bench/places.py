@@ -14,7 +14,7 @@ import httpx
 
 from bench import load, places_figures, scripted, stacks
 from bench.overload_figures import Group
-from bench.places_figures import Told, Waited
+from bench.places_figures import Estimate, Wait
 from tailrace.local import dev_credentials
 
 USERS: Final = 10
@@ -46,7 +46,7 @@ class Answers:
         every = round(1 / self.long_share)
         return self.long if number % every == every // 2 else self.short
 
-    def drawn(self, source: random.Random) -> int:
+    def draw(self, source: random.Random) -> int:
         """The tokens of one answer."""
         return self.long if source.random() < self.long_share else self.short
 
@@ -56,14 +56,14 @@ class Client:
     """Asks as one of many users.
 
     Attributes:
-        waited: requests whose answer has ended, of those that count.
-        _counted: answers to those that count, ended or not.
+        finished: requests whose answer has ended, of those that count.
+        _answers: answers to those that count, ended or not.
     """
 
     side: stacks.Side
     answers: Answers
-    waited: list[Waited] = field(default_factory=list)
-    _counted: list[load.Answer] = field(default_factory=list)
+    finished: list[Wait] = field(default_factory=list)
+    _answers: list[load.Answer] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(2_000_000))
     _users: list[dict[str, str]] = field(default_factory=list)
 
@@ -90,38 +90,38 @@ class Client:
         body = {**self._body(group, tokens), "stream": True}
         answer = load.Answer(time.perf_counter())
         if counts:
-            self._counted.append(answer)
+            self._answers.append(answer)
         await load.stream(
             *(self.side.url, "POST", "/v1/responses", self._users[user], body, answer.due),
             answer=answer,
         )
         if answer.error:
-            raise load.Failed(answer.error)
+            raise load.RequestFailed(answer.error)
         if not counts:
             return
-        told = [
-            Told(at, place["position"], place.get("eta_s"), "at_least" in place)
+        estimates = [
+            Estimate(at, place["position"], place.get("eta_s"), "at_least" in place)
             for at, place in answer.places
         ]
-        self.waited.append(Waited(group, answer.due, answer.started, told, refusal_s))
+        self.finished.append(Wait(group, answer.due, answer.started, estimates, refusal_s))
 
     @property
     def waits(self) -> bool:
         """Whether a request that counts waits for a worker."""
-        return any(not answer.started and not answer.ended for answer in self._counted)
+        return any(not answer.started and not answer.ended for answer in self._answers)
 
     async def probe(self, group: Group, user: int, http: httpx.AsyncClient) -> None:
         """Ask what cannot wait, and after a refusal the same with time to wait."""
         body = {**self._body(group, self.answers.short), "background": True, "deadline_ms": 1}
-        refused = await http.post("/v1/responses", json=body, headers=self._users[user])
-        if refused.status_code == 429:
-            told_s = int(refused.headers["retry-after-ms"]) / 1000
-            await self.ask(group, self.answers.short, user, told_s)
+        response = await http.post("/v1/responses", json=body, headers=self._users[user])
+        if response.status_code == 429:
+            retry_after_s = int(response.headers["retry-after-ms"]) / 1000
+            await self.ask(group, self.answers.short, user, retry_after_s)
 
     def clear(self) -> None:
         """Forget what was asked."""
-        self.waited.clear()
-        self._counted.clear()
+        self.finished.clear()
+        self._answers.clear()
 
     def _body(self, group: Group, tokens: int) -> dict[str, object]:
         return {
@@ -149,7 +149,7 @@ CASES: Final = (
 )
 
 
-async def measured(
+async def measure_places(
     client: Client, case: Case, capacity: float, seconds: float, seed: int
 ) -> dict[str, float]:
     """One load and its figures. After SETTLE_S, what is asked for so many seconds counts. The load
@@ -161,16 +161,16 @@ async def measured(
     client.clear()
     began = time.perf_counter()
 
-    def passed() -> float:
+    def elapsed_s() -> float:
         return time.perf_counter() - began - SETTLE_S
 
     def counts() -> bool:
-        return 0 <= passed() < seconds
+        return 0 <= elapsed_s() < seconds
 
     def goes_on() -> bool:
-        return passed() < seconds or (client.waits and passed() < LONGEST * seconds)
+        return elapsed_s() < seconds or (client.waits and elapsed_s() < LONGEST * seconds)
 
-    drawn = random.Random(seed)
+    rng = random.Random(seed)
     parts: dict[Group, float] = {"interactive": case.interactive, "batch": case.batch}
     groups = [group for group, part in parts.items() if part]
     async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(base_url=client.side.url) as http:
@@ -179,15 +179,15 @@ async def measured(
             rate = parts[group] * capacity / client.answers.mean
             at = time.perf_counter()
             while goes_on():
-                tokens, user = client.answers.drawn(drawn), drawn.randrange(case.users)
+                tokens, user = client.answers.draw(rng), rng.randrange(case.users)
                 tasks.create_task(client.ask(group, tokens, user, counts=counts()))
-                at += drawn.expovariate(rate)
+                at += rng.expovariate(rate)
                 await asyncio.sleep(at - time.perf_counter())
 
         async def probe(group: Group) -> None:
             await asyncio.sleep(SETTLE_S)
             while counts():
-                tasks.create_task(client.probe(group, drawn.randrange(case.users), http))
+                tasks.create_task(client.probe(group, rng.randrange(case.users), http))
                 await asyncio.sleep(PROBE_S)
 
         async with asyncio.TaskGroup() as load_of_groups:
@@ -197,8 +197,8 @@ async def measured(
     return {
         f"{group}_{name}": value
         for group in groups
-        for name, value in places_figures.of(
-            each for each in client.waited if each.group == group
+        for name, value in places_figures.figures(
+            each for each in client.finished if each.group == group
         ).items()
     }
 

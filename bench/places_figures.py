@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bench import measure, overload_figures
 
 
-class Told(NamedTuple):
+class Estimate(NamedTuple):
     """A place in the queue, as it was told. `eta_s`: None where none was told. `at_least`: both are
     lower bounds."""
 
@@ -21,49 +21,55 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class Wait:
     """One request that was taken. Times are seconds of one clock.
 
     Attributes:
-        asked: when it was asked.
+        sent_at: when it was asked.
         started: when a worker had it.
-        told: its places, in the order in which they were told.
+        estimates: its places, in the order in which they were told.
         refusal_s: the wait that a request of its principal and class was told, that was refused
             just before; None without one.
     """
 
     group: overload_figures.Group
-    asked: float
+    sent_at: float
     started: float
-    told: Sequence[Told] = ()
+    estimates: Sequence[Estimate] = ()
     refusal_s: float | None = None
 
 
-def of(waited: Iterable[Waited]) -> dict[str, float]:
+def figures(waited: Iterable[Wait]) -> dict[str, float]:
     """The figures of one class."""
     every = list(waited)
-    places = [[told for told in each.told if not told.at_least] for each in every]
-    bounds = [[told for told in each.told if told.at_least] for each in every]
-    refused = [
-        (r, each.started - each.asked) for each in every if (r := each.refusal_s) is not None
+    places = [[estimate for estimate in each.estimates if not estimate.at_least] for each in every]
+    bounds = [[estimate for estimate in each.estimates if estimate.at_least] for each in every]
+    refusals = [
+        (r, each.started - each.sent_at) for each in every if (r := each.refusal_s) is not None
     ]
     steps = [b.position - a.position for each in places for a, b in itertools.pairwise(each)]
-    waits = [each.started - each.asked for each in every]
+    waits = [each.started - each.sent_at for each in every]
     return {
         **{f"wait_p{p}_s": measure.percentile(waits, p) for p in (50, 90)},
-        **overload_figures.estimates("first_eta", _pairs(every, [told[:1] for told in places])),
-        **overload_figures.estimates("later_eta", _pairs(every, [told[1:] for told in places])),
+        **overload_figures.estimates(
+            "first_eta", _pairs(every, [estimate[:1] for estimate in places])
+        ),
+        **overload_figures.estimates(
+            "later_eta", _pairs(every, [estimate[1:] for estimate in places])
+        ),
         **overload_figures.estimates("bound", _pairs(every, bounds)),
         "position_steps": float(len(steps)),
         "position_rises": float(sum(step > 0 for step in steps)),
-        **overload_figures.estimates("refusal", refused),
+        **overload_figures.estimates("refusal", refusals),
     }
 
 
-def _pairs(every: Iterable[Waited], told: Iterable[Iterable[Told]]) -> list[tuple[float, float]]:
+def _pairs(
+    every: Iterable[Wait], estimates: Iterable[Iterable[Estimate]]
+) -> list[tuple[float, float]]:
     return [
         (place.eta_s, each.started - place.at)
-        for each, places in zip(every, told, strict=True)
+        for each, places in zip(every, estimates, strict=True)
         for place in places
         if place.eta_s is not None
     ]

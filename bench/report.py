@@ -98,18 +98,18 @@ def table(suite: Suite, rows: Sequence[measure.Row]) -> str:
     if failed := sum(row.values.get("failed", 0) for row in rows):
         out += [f"**{failed:.0f} questions were not answered: these figures are not valid.**", ""]
     for case in cases(rows):
-        of_case = [row for row in rows if row.case == case]
-        out += [f"### {case}", "", *_case(suite, of_case), ""]
+        case_rows = [row for row in rows if row.case == case]
+        out += [f"### {case}", "", *_case(suite, case_rows), ""]
     return "\n".join(out)
 
 
 def _case(suite: Suite, rows: list[measure.Row]) -> list[str]:
     sides = list(dict.fromkeys(row.side for row in rows))
-    compared = {suite.over, suite.under} <= set(sides)
+    has_both = {suite.over, suite.under} <= set(sides)
     head = [
         "value",
         *sides,
-        *([f"{suite.over} / {suite.under} (least to greatest of the pairs)"] if compared else []),
+        *([f"{suite.over} / {suite.under} (least to greatest of the pairs)"] if has_both else []),
     ]
     out = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for value in dict.fromkeys(name for row in rows for name in row.values):
@@ -120,11 +120,11 @@ def _case(suite: Suite, rows: list[measure.Row]) -> list[str]:
                 for side in sides
             ),
         ]
-        if compared:
-            found = measure.ratio(rows, value, suite.over, suite.under)
+        if has_both:
+            ratio = measure.ratio(rows, value, suite.over, suite.under)
             line.append(
-                f"{found.middle:.2f} ({found.least:.2f} to {found.greatest:.2f} of {found.pairs})"
-                if found
+                f"{ratio.middle:.2f} ({ratio.least:.2f} to {ratio.greatest:.2f} of {ratio.pairs})"
+                if ratio
                 else ""
             )
         out.append(f"| {' | '.join(line)} |")
@@ -155,8 +155,13 @@ def markdown(
 
 def tables(suites: Sequence[Suite], rows: Sequence[measure.Row]) -> str:
     """The tables of the suites that were measured."""
-    of = {suite: [row for row in rows if row.suite == suite.name] for suite in suites}
-    return "\n".join(table(suite, found) for suite, found in of.items() if found).rstrip() + "\n"
+    rows_by_suite = {suite: [row for row in rows if row.suite == suite.name] for suite in suites}
+    return (
+        "\n".join(
+            table(suite, suite_rows) for suite, suite_rows in rows_by_suite.items() if suite_rows
+        ).rstrip()
+        + "\n"
+    )
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -187,7 +192,7 @@ def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
         from matplotlib import figure as drawing
     except ImportError:
         return []
-    written = []
+    paths = []
     for suite in suites:
         rows = [row for row in report.rows if row.suite == suite.name]
         values = [value for value in suite.plots if any(value in row.values for row in rows)]
@@ -204,8 +209,8 @@ def plots(folder: Path, report: Report, suites: Sequence[Suite]) -> list[Path]:
         )
         path = folder / f"{suite.name}.svg"
         canvas.savefig(path)
-        written.append(path)
-    return written
+        paths.append(path)
+    return paths
 
 
 def _draw(panel: Any, rows: Sequence[measure.Row], value: str) -> None:
@@ -214,16 +219,16 @@ def _draw(panel: Any, rows: Sequence[measure.Row], value: str) -> None:
     width = _BARS / len(sides)
     for place, side in enumerate(sides):
         for at, case in enumerate(names):
-            found = [row.values[value] for row in having if row.case == case and row.side == side]
-            if not found:
+            values = [row.values[value] for row in having if row.case == case and row.side == side]
+            if not values:
                 continue
-            middle = measure.percentile(found, 50)
+            middle = measure.percentile(values, 50)
             label = side if at == 0 else None
             panel.bar(at + place * width, middle, width, color=f"C{place}", label=label)
             panel.errorbar(
                 at + place * width,
                 middle,
-                [[middle - min(found)], [max(found) - middle]],
+                [[middle - min(values)], [max(values) - middle]],
                 color="black",
                 capsize=3,
             )

@@ -26,7 +26,7 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
     side, count = shared(), plan.pick(4, 10)
     for number in range(plan.rounds):
         rids = uvloop.run(_answers(side, count))
-        with stacks.another_push(side, plan.scratch) as fresh:
+        with stacks.second_push(side, plan.scratch) as fresh:
             uvloop.run(_forget(side))
             yield measure.Row(
                 NAME, "first on a new instance", "push", number, uvloop.run(_read(fresh, rids[:1]))
@@ -43,9 +43,9 @@ def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measu
 async def _answers(side: stacks.Side, count: int) -> list[str]:
     rids = [await scripted.start(side, n, TOKENS, 1) for n in range(count)]
     for rid in rids:
-        ended = await scripted.finished(side, rid)
+        ended = await scripted.wait_for_response(side, rid)
         if ended["usage"]["output_tokens"] != TOKENS:
-            raise load.Failed(f"{rid} has {ended['usage']} tokens")
+            raise load.RequestFailed(f"{rid} has {ended['usage']} tokens")
     return rids
 
 
@@ -58,15 +58,15 @@ async def _forget(side: stacks.Side) -> None:
 async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
     firsts, wholes, numbers = [], [], []
     for rid in rids:
-        seen: list[float] = []
+        arrivals: list[float] = []
         last: list[dict[str, Any]] = []
 
         def on_event(
-            event: bytes, seen: list[float] = seen, last: list[dict[str, Any]] = last
+            event: bytes, arrivals: list[float] = arrivals, last: list[dict[str, Any]] = last
         ) -> None:
-            seen.append(time.perf_counter())
+            arrivals.append(time.perf_counter())
             if any(mark in event for mark in scripted.TERMINAL_MARKS):
-                last.append(load.data_of(event))
+                last.append(load.event_data(event))
 
         began = time.perf_counter()
         await load.exchange(
@@ -77,16 +77,16 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
             on_body=load.EventReader(on_event).feed,
         )
         wholes.append(time.perf_counter() - began)
-        firsts.append(seen[0] - began)
+        firsts.append(arrivals[0] - began)
         # Every event but [DONE] has a number, dense from 0, so the last number tells whether any
         # was missing.
         if (
             not last
-            or last[0]["sequence_number"] != len(seen) - 2
+            or last[0]["sequence_number"] != len(arrivals) - 2
             or last[0]["response"]["usage"]["output_tokens"] != TOKENS
         ):
-            raise load.Failed(f"{rid} was not read whole: {len(seen)} events")
-        numbers.append(len(seen) - 1)
+            raise load.RequestFailed(f"{rid} was not read whole: {len(arrivals)} events")
+        numbers.append(len(arrivals) - 1)
     return {
         **measure.spread("first_event", firsts),
         **measure.spread("whole", wholes),

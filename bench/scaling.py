@@ -42,10 +42,10 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
                 while len(side.roles["worker"]) < workers:
                     side.roles["worker"].append(
                         more.enter_context(
-                            stacks.another_worker(side, len(side.roles["worker"]) + 1)
+                            stacks.second_worker(side, len(side.roles["worker"]) + 1)
                         )
                     )
-                uvloop.run(balanced(side, workers))
+                uvloop.run(wait_until_balanced(side, workers))
                 yield measure.Row(
                     NAME,
                     f"{workers} workers",
@@ -60,7 +60,7 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
 
     with side.meter() as meter:
         result = uvloop.run(
-            load.closed(scripted.asking(side, TOKENS, PACE_MS), 2 * CAPACITY * workers, each)
+            load.closed_loop(scripted.sender(side, TOKENS, PACE_MS), 2 * CAPACITY * workers, each)
         )
     values = result.values()
     ideal = workers * CAPACITY * 1000 / PACE_MS
@@ -71,7 +71,7 @@ def _values(side: stacks.Side, workers: int, each: int) -> dict[str, float]:
     }
 
 
-async def balanced(side: stacks.Side, workers: int, pool: str = deployment.POOL) -> None:
+async def wait_until_balanced(side: stacks.Side, workers: int, pool: str = deployment.POOL) -> None:
     """Wait until every worker of a pool reports partitions, and none more than a fair share.
 
     Raises:
@@ -80,12 +80,12 @@ async def balanced(side: stacks.Side, workers: int, pool: str = deployment.POOL)
     end, shares = time.monotonic() + SETTLE_S, list[int]()
     async with RedisStore(side.redis) as redis:
         while time.monotonic() < end:
-            found = await Workers(redis).list_workers(pool)
-            shares = sorted(len(worker["partitions"]) for worker in found)
+            live_workers = await Workers(redis).list_workers(pool)
+            shares = sorted(len(worker["partitions"]) for worker in live_workers)
             if len(shares) == workers and shares[0] > 0 and shares[-1] - shares[0] <= 1:
                 await asyncio.sleep(1.0)
                 return
             await asyncio.sleep(0.2)
-    raise load.Failed(
+    raise load.RequestFailed(
         f"{workers} workers did not share the partitions in {SETTLE_S:.0f} s: {shares}"
     )

@@ -15,7 +15,7 @@ from tailrace.web import access
 # Bytes that only the terminal event of a response contains.
 TERMINAL_MARKS: Final = tuple(f'"type":"{kind}"'.encode() for kind in events.TERMINAL_TYPES)
 
-_NUMBERED: Final = b'"sequence_number":'
+_NUMBER_KEY: Final = b'"sequence_number":'
 
 
 def body(
@@ -32,7 +32,7 @@ def body(
     }
 
 
-async def ask(
+async def send(
     side: stacks.Side, number: int, due: float, tokens: int, pace_ms: float
 ) -> load.Answer:
     """Stream one response at the gateway."""
@@ -46,45 +46,45 @@ async def ask(
     )
 
 
-def asking(side: stacks.Side, tokens: int, pace_ms: float) -> load.Ask:
+def sender(side: stacks.Side, tokens: int, pace_ms: float) -> load.Send:
     """Questions of one kind for a loop."""
 
-    async def asked(number: int, due: float) -> load.Answer:
-        return await ask(side, number, due, tokens, pace_ms)
+    async def send_one(number: int, due: float) -> load.Answer:
+        return await send(side, number, due, tokens, pace_ms)
 
-    return asked
+    return send_one
 
 
 async def warm(side: stacks.Side) -> None:
     """Warm up lazy initialisation and the broker's JIT compiler, so that no suite measures them."""
-    result = await load.closed(asking(side, 40, 2), 16, 20)
+    result = await load.closed_loop(sender(side, 40, 2), 16, 20)
     if len(result.good) != len(result.answers):
-        raise load.Failed(
+        raise load.RequestFailed(
             f"warming up: {next(answer.error for answer in result.answers if answer.error)}"
         )
 
 
 async def start(side: stacks.Side, number: int, tokens: int, pace_ms: float) -> str:
     """Start a background response and return its id."""
-    made = await load.fetch(
+    response = await load.fetch(
         side.url,
         "POST",
         "/v1/responses",
         side.headers,
         body(side, number, tokens, pace_ms, background=True),
     )
-    return str(made["id"])
+    return str(response["id"])
 
 
-async def finished(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str, Any]:
+async def wait_for_response(side: stacks.Side, rid: str, poll_s: float = 0.2) -> dict[str, Any]:
     """Wait until the response has ended and return it. Raises TimeoutError after the deadline."""
     async with asyncio.timeout(load.ANSWER_DEADLINE_S):
         while True:
-            found: dict[str, Any] = await load.fetch(
+            response: dict[str, Any] = await load.fetch(
                 side.url, "GET", f"/v1/responses/{rid}", side.headers
             )
-            if found["status"] not in ("queued", "in_progress"):
-                return found
+            if response["status"] not in ("queued", "in_progress"):
+                return response
             await asyncio.sleep(poll_s)
 
 
@@ -130,7 +130,7 @@ class Watcher:
     def _message(self, payload: bytes) -> None:
         self.bytes += len(payload)
         if payload.startswith((b"[", b'{"type":"watch.events"')):
-            self.events += _events_in(payload) if self._offer else payload.count(_NUMBERED)
+            self.events += _events_in(payload) if self._offer else payload.count(_NUMBER_KEY)
             self.messages += 1
             self.first.set()
             if self._on_message is not None:
@@ -154,19 +154,19 @@ def _events_in(payload: bytes) -> int:
     """Events in a message of the compact form. Most have texts alone, where no text has `","`."""
     if payload.startswith(b"[") and b'{"type":' not in payload:
         return payload.count(b'","') + 1
-    found = json.loads(payload)
-    return len(found) - 1 if isinstance(found, list) else len(found["events"])
+    message = json.loads(payload)
+    return len(message) - 1 if isinstance(message, list) else len(message["events"])
 
 
-async def end_of(watchers: list[Watcher]) -> None:
+async def wait_for_watchers(watchers: list[Watcher]) -> None:
     """Wait until all have seen the end. Raises load.Failed if one did not."""
     try:
         async with asyncio.timeout(load.ANSWER_DEADLINE_S):
             for each in watchers:
                 await each.done.wait()
     except TimeoutError:
-        raise load.Failed(
+        raise load.RequestFailed(
             f"{sum(not w.done.is_set() for w in watchers)} of {len(watchers)} watchers saw no end"
         ) from None
     if bad := next((w.error for w in watchers if w.error), ""):
-        raise load.Failed(bad)
+        raise load.RequestFailed(bad)

@@ -30,7 +30,7 @@ PLOTS: Final = ("search_p50_ms", "search_p99_ms", "turns_per_s", "kib_per_turn")
 OWNERS: Final = 5
 TURNS: Final = 10  # of a conversation
 VOCABULARY: Final = 30_000
-ASKED, ANSWERED = 40, 200  # words of a turn
+QUESTION_WORDS, ANSWER_WORDS = 40, 200  # words of a turn
 TOGETHER: Final = 50  # turns in a transaction
 LOG: Final = "bench"
 PARTITION: Final = 0
@@ -46,7 +46,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
         yield measure.Row(NAME, "fold", side, 0, values)
     for number in range(plan.rounds):
         for kind in KINDS:
-            times = uvloop.run(_ask(path, kind, plan.pick(50, 300), number))
+            times = uvloop.run(_search_times(path, kind, plan.pick(50, 300), number))
             values = {f"search_p{p}_ms": measure.percentile(times, p) for p in (50, 99)}
             yield measure.Row(NAME, f"{kind}, {turns:,} turns", OVER, number, values)
 
@@ -55,20 +55,20 @@ async def _fill(path: Path, turns: int, side: str) -> float:
     """Make an archive; returns the seconds that its fold took."""
     engine = database.engine(f"sqlite:///{path}", create=True)
     await migration.migrate(engine)
-    folded = folding.Folding(engine, LOG, _nothing_to_erase)
+    archive_folding = folding.Folding(engine, LOG, _nothing_to_erase)
     ends: dict[folding.Place, int] = {}
-    took_s, left = 0.0, _history(turns)
-    while batch := list(itertools.islice(left, TOGETHER)):
-        named = [each for turn in batch for each in turn]
+    took_s, remaining = 0.0, _history(turns)
+    while batch := list(itertools.islice(remaining, TOGETHER)):
+        keyed_records = [each for turn in batch for each in turn]
         if side is UNDER:
-            named = [each for each in named if each[0] == topics.HISTORY]
-        some = [_record(ends, *each) for each in named]
+            keyed_records = [each for each in keyed_records if each[0] == topics.HISTORY]
+        some = [_record(ends, *each) for each in keyed_records]
         starts = {
             (r.topic, r.partition): r.offset
             for r in reversed(some)  # the first one of each partition is kept
         }
         began = time.perf_counter()
-        await folded.apply(some, starts)
+        await archive_folding.apply(some, starts)
         took_s += time.perf_counter() - began
     await engine.dispose()
     return took_s
@@ -78,7 +78,7 @@ async def _nothing_to_erase(_: object) -> None:
     raise AssertionError("nothing is erased here")
 
 
-async def _ask(path: Path, kind: str, count: int, number: int) -> list[float]:
+async def _search_times(path: Path, kind: str, count: int, number: int) -> list[float]:
     """Milliseconds of each of so many searches."""
     engine = database.engine(f"sqlite:///{path}")
     reader, chance = sql_reader.SqlReader(engine), random.Random(f"{kind} {number}")
@@ -120,10 +120,10 @@ def _owner(number: int) -> records.Owner:
     return records.Owner("https://bench.invalid", f"owner {number}")
 
 
-Named = tuple[str, int, str, bytes]  # topic, partition, key, value
+KeyedRecord = tuple[str, int, str, bytes]  # topic, partition, key, value
 
 
-def _history(turns: int) -> Iterator[list[Named]]:
+def _history(turns: int) -> Iterator[list[KeyedRecord]]:
     """The records of each turn, those of all owners mixed."""
     chance = random.Random(1)
     weights = list(itertools.accumulate(1 / (n + 1) for n in range(VOCABULARY)))
@@ -131,20 +131,26 @@ def _history(turns: int) -> Iterator[list[Named]]:
     names: dict[int, str] = {}
     for number in range(turns):
         for owner in range(OWNERS):
-            found: list[Named] = []
+            keyed_records: list[KeyedRecord] = []
             if number % TURNS == 0:
                 names[owner] = ids.mint(_address(), os.urandom(11), conversations.PREFIX)
                 title = " ".join(chance.choices(vocabulary, cum_weights=weights, k=5))
-                found += _acts(conversations.Created(names[owner], _owner(owner), 1, title=title))
-            said = chance.choices(vocabulary, cum_weights=weights, k=ASKED + ANSWERED)
-            whole = _response(_owner(owner), " ".join(said[:ASKED]), said[ASKED:])
-            found += _acts(conversations.Turn(names[owner], _owner(owner), whole.rid, None))
+                keyed_records += _acts(
+                    conversations.Created(names[owner], _owner(owner), 1, title=title)
+                )
+            turn_words = chance.choices(
+                vocabulary, cum_weights=weights, k=QUESTION_WORDS + ANSWER_WORDS
+            )
+            whole = _response(
+                _owner(owner), " ".join(turn_words[:QUESTION_WORDS]), turn_words[QUESTION_WORDS:]
+            )
+            keyed_records += _acts(conversations.Turn(names[owner], _owner(owner), whole.rid, None))
             at = history.partition(whole.rid, topics.partitions_of(topics.HISTORY))
-            found += [(topics.HISTORY, at, *each) for each in history.parts(whole)]
-            yield found
+            keyed_records += [(topics.HISTORY, at, *each) for each in history.parts(whole)]
+            yield keyed_records
 
 
-def _acts(*acts: conversations.Act) -> Iterable[Named]:
+def _acts(*acts: conversations.Act) -> Iterable[KeyedRecord]:
     for act in acts:
         key = conversations.key(act, os.urandom(8).hex())
         yield topics.CONVERSATIONS, PARTITION, key, conversations.encode(act)
@@ -154,20 +160,20 @@ def _address() -> ids.Address:
     return ids.Address(ids.incarnation_tag(LOG), PARTITION, 0)
 
 
-def _response(owner: records.Owner, asked: str, words: Sequence[str]) -> history.History:
+def _response(owner: records.Owner, question: str, words: Sequence[str]) -> history.History:
     rid = ids.mint(_address(), os.urandom(ids.RANDOM_BYTES))
     echo, own = events.echo(rid, 1_000, "bench"), "own"
-    said = [{"type": "message", "role": "user", "content": asked}]
-    request = records.Request(rid, owner, "bench", [], records.Sampling(1_000), echo, said)
+    messages = [{"type": "message", "role": "user", "content": question}]
+    request = records.Request(rid, owner, "bench", [], records.Sampling(1_000), echo, messages)
     claim = records.Claim(rid, own, None, owner, "w", "t", 0, "r", "d", 3, echo)
-    accepted: list[records.TokenRecord] = [claim]
+    token_records: list[records.TokenRecord] = [claim]
     state = fold.H0
     for seq, word in enumerate(words):
-        accepted.append(records.Tok(rid, own, seq, [seq], f"{word} ", state))
+        token_records.append(records.Tok(rid, own, seq, [seq], f"{word} ", state))
         state = fold.roll(state, [seq])
-    usage = records.Usage(ASKED, len(words))
-    accepted.append(records.End(rid, own, len(words), "stop", state, "", usage))
-    return history.from_records(request, accepted, 1_700_000_000_000)
+    usage = records.Usage(QUESTION_WORDS, len(words))
+    token_records.append(records.End(rid, own, len(words), "stop", state, "", usage))
+    return history.from_records(request, token_records, 1_700_000_000_000)
 
 
 def _record(

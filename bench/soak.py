@@ -76,21 +76,21 @@ def trends(samples: Iterable[Sample]) -> list[Trend]:
     for sample in samples:
         for value, figure in sample.values.items():
             series.setdefault((sample.part, value), []).append((sample.at_s, figure))
-    found = []
+    result = []
     for (part, value), points in series.items():
-        settled = points[int(len(points) * WARM_UP) :]
+        steady = points[int(len(points) * WARM_UP) :]
         figures = [figure for _, figure in points]
-        found.append(
-            Trend(part, value, figures[0], figures[-1], max(figures), slope(settled) * 3600)
+        result.append(
+            Trend(part, value, figures[0], figures[-1], max(figures), slope(steady) * 3600)
         )
-    return sorted(found, key=lambda t: (VALUES.index(t.value), t.part))
+    return sorted(result, key=lambda t: (VALUES.index(t.value), t.part))
 
 
-def rows(found: Iterable[Trend]) -> list[measure.Row]:
+def rows(trends_: Iterable[Trend]) -> list[measure.Row]:
     """A case for each part, a value for each of its values, a side for each figure of a trend."""
     return [
         measure.Row(SUITE.name, trend.part, side, 0, {trend.value: figure})
-        for trend in found
+        for trend in trends_
         for side, figure in (
             ("first", trend.first),
             ("last", trend.last),
@@ -131,9 +131,9 @@ class Sampler:
             for number, pid in enumerate(side.roles.get(role, []), 1)
         }
 
-    def look(self) -> list[Sample]:
+    def sample(self) -> list[Sample]:
         """One sample per process that is alive."""
-        now, found = time.monotonic() - self._began, []
+        now, samples = time.monotonic() - self._began, []
         for part, process in self._processes.items():
             with contextlib.suppress(psutil.Error):
                 values = {
@@ -146,12 +146,12 @@ class Sampler:
                 if part.startswith("redis"):
                     values["keys"] = float(self._redis.dbsize())
                     values["data_mb"] = self._redis.info("memory")["used_memory_dataset"] / 1e6
-                    found += [
+                    samples += [
                         Sample(round(now, 1), f"{part} {prefix}", {"keys": float(count)})
                         for prefix, count in sorted(self._prefixes().items())
                     ]
-                found.append(Sample(round(now, 1), part, values))
-        return found
+                samples.append(Sample(round(now, 1), part, values))
+        return samples
 
     def _prefixes(self) -> Counter[str]:
         keys: Iterable[bytes] = self._redis.scan_iter(count=SCAN)
@@ -193,15 +193,15 @@ def soak(
             uvloop.run(history.fill(side.kafka, responses, frames=FRAMES))
             say(f"{responses} responses in the log: {time.monotonic() - began:.0f} s")
         sampler, summary = Sampler(side), scratch / "summary.json"
-        samples, told = sampler.look(), time.monotonic()
+        samples, reported_at = sampler.sample(), time.monotonic()
         running = load(side, minutes, users, summary)
         try:
             end = time.monotonic() + minutes * 60 + LOCUST_END_S
             while running.poll() is None and time.monotonic() < end:
                 time.sleep(SAMPLE_S)
-                samples += sampler.look()
-                if time.monotonic() - told > 60:
-                    told = time.monotonic()
+                samples += sampler.sample()
+                if time.monotonic() - reported_at > 60:
+                    reported_at = time.monotonic()
                     newest = {
                         s.part: s.values["resident_mb"]
                         for s in samples
@@ -212,8 +212,8 @@ def soak(
             if running.poll() is None:
                 running.kill()
             code = running.wait()
-        told_by_locust = msgspec.json.decode(summary.read_bytes()) if summary.exists() else {}
-        return samples, int(told_by_locust.get("responses", 0)), code == 0
+        locust_summary = msgspec.json.decode(summary.read_bytes()) if summary.exists() else {}
+        return samples, int(locust_summary.get("responses", 0)), code == 0
 
 
 def main() -> int:
@@ -249,10 +249,10 @@ def main() -> int:
         f"{arguments.minutes:g} minutes, {answers} answers, {arguments.history} responses in the "
         f"log before: {'no token was lost' if clean else 'the load test FAILED'}"
     )
-    made = report.Report(machine, rows(trends(samples)), [note])
-    report.write(arguments.out, made, [SUITE], SUITE.name)
+    soak_report = report.Report(machine, rows(trends(samples)), [note])
+    report.write(arguments.out, soak_report, [SUITE], SUITE.name)
     (arguments.out / "soak-samples.json").write_bytes(msgspec.json.encode(samples) + b"\n")
-    say(report.tables([SUITE], made.rows))
+    say(report.tables([SUITE], soak_report.rows))
     if not plot(arguments.out / "soak.svg", samples):
         say("no plot: matplotlib is not installed here (make soak installs it)")
     return 0 if clean and answers else 1

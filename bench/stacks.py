@@ -49,7 +49,7 @@ NO_LIMITS: Final = (
     f'{{{_NO_LIMITS},"connections_per_address":16384,"kept_bytes_per_principal":0,'
     '"reads_rate":0,"messages_rate":0,"frames_rate":0}'
 )
-NO_LIMITS_OF_ANOTHER: Final = f"{{{_NO_LIMITS}}}"
+SECOND_PUSH_LIMITS: Final = f"{{{_NO_LIMITS}}}"
 # For both sides; the worker's engine sets the same by itself (worker/engines/vllm.py).
 ENGINE: Final = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -98,12 +98,12 @@ def environment(**more: str) -> dict[str, str]:
 
     With the caller's settings a benchmark could put its load on another deployment's broker.
     """
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("TAILRACE_", "OTEL_"))
     }
-    return {**kept, **ENGINE, **more}
+    return {**inherited, **ENGINE, **more}
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def tailrace(
     environ = environment(
         **{
             "TAILRACE_MAX_NUM_SEQS": str(SEQUENCES),
-            "TAILRACE_LIMITS": NO_LIMITS if tree is None else NO_LIMITS_OF_ANOTHER,
+            "TAILRACE_LIMITS": NO_LIMITS if tree is None else SECOND_PUSH_LIMITS,
             **({} if tree is None else {"PYTHONPATH": str(tree)}),
             **(settings or {}),
         }
@@ -155,7 +155,7 @@ def tailrace(
     log = folder / "up.log"
     try:
         with log.open("w") as out:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 cwd=source,  # `python -m` imports from the current folder first
                 env=environ,
@@ -166,7 +166,7 @@ def tailrace(
                 check=False,
             )
         running = state.load(data.state)
-        if done.returncode or running is None:
+        if process.returncode or running is None:
             raise RuntimeError(f"tailrace up: {log.read_text()[-3000:]}")
         roles: dict[str, list[int]] = {}
         for part in running.parts:
@@ -210,7 +210,7 @@ def _check_source(roles: Mapping[str, list[int]], source: Path) -> None:
 
 
 @contextlib.contextmanager
-def another_push(side: Side, scratch: Path) -> Iterator[Side]:
+def second_push(side: Side, scratch: Path) -> Iterator[Side]:
     """Run one more push instance. Yields the same side with this instance as its push service."""
     assert side.data is not None
     port = ports.free_port()
@@ -226,7 +226,7 @@ def another_push(side: Side, scratch: Path) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def another_worker(side: Side, number: int, pool: str = "") -> Iterator[int]:
+def second_worker(side: Side, number: int, pool: str = "") -> Iterator[int]:
     """Run one more worker with the scripted engine. Yields its pid.
 
     `pool`: of the deployment's file of pools; empty where it has none.
@@ -346,8 +346,8 @@ def together(
     """Start both sides at once, because the start of an engine uses only one core."""
     with contextlib.ExitStack() as running, concurrent.futures.ThreadPoolExecutor(2) as threads:
         starting = [threads.submit(side.__enter__) for side in (ours, theirs)]
-        for side, started in zip((ours, theirs), starting, strict=True):
-            if started.exception() is None:
+        for side, sides in zip((ours, theirs), starting, strict=True):
+            if sides.exception() is None:
                 running.push(side)
         yield starting[0].result(), starting[1].result()
 
@@ -359,17 +359,17 @@ def frozen(side: Side) -> Iterator[None]:
     The broker and Redis keep running: without polling clients they cost nothing, and after a freeze
     all their timers would fire.
     """
-    stopped: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     try:
         for role, pids in side.roles.items():
             for pid in pids if role not in RUN_ON else ():
                 parent = psutil.Process(pid)
                 for each in (parent, *parent.children(recursive=True)):
                     each.suspend()
-                    stopped.append(each)
+                    processes.append(each)
         yield
     finally:
-        for each in stopped:
+        for each in processes:
             with contextlib.suppress(psutil.Error):
                 each.resume()
         time.sleep(THAW_S)
@@ -381,10 +381,10 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     server.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(15)
-    for left in children:
+    for child in children:
         # psutil compares the start time too, so a reused pid is safe.
         with contextlib.suppress(psutil.Error):
-            left.kill()
+            child.kill()
     if server.poll() is None:
         server.kill()
         server.wait()

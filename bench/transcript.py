@@ -43,7 +43,7 @@ class Transcript:
         self.final: Mapping[str, Any] | None = None
         self.rid = ""
         self._missing: set[int] = set()
-        self._done: str | None = None  # the text in output_text.done
+        self._done_text: str | None = None  # the text in output_text.done
 
     @property
     def lost(self) -> int:
@@ -99,7 +99,7 @@ class Transcript:
         if kind == DELTA:
             self.deltas.append(event["delta"])
         elif kind == "response.output_text.done":
-            self._done = event["text"]
+            self._done_text = event["text"]
         elif kind in TERMINAL_TYPES:
             self.final = event["response"]
         if isinstance(event.get("response"), Mapping):
@@ -111,9 +111,9 @@ class Transcript:
         `expected` is its required text. The text of a cancelled or failed response must be a prefix
         of it.
         """
-        found = [
-            f"{n} {what}"
-            for n, what in (
+        problems = [
+            f"{n} {problem}"
+            for n, problem in (
                 (self.lost, "lost"),
                 (self.doubled, "doubled"),
                 (self.swapped, "out of order"),
@@ -121,26 +121,26 @@ class Transcript:
             if n
         ]
         if self.after_end:
-            found.append(f"{self.after_end} after the end")
+            problems.append(f"{self.after_end} after the end")
         if self.final is None:
-            return [*found, "no end"]
-        stated = _stated(self.final)
-        if stated != self.text:
-            found.append("text differs from the final response")
+            return [*problems, "no end"]
+        final_text = _final_text(self.final)
+        if final_text != self.text:
+            problems.append("text differs from the final response")
         for index, item in enumerate(self.final.get("output", [])):
             characters = "".join(self.items.get(index, []))
             if item.get("type") != "message" and _characters(item) != characters:
-                found.append(f"item {index} differs from the final response")
-        if self._done is not None and self._done != self.text:
-            found.append("text differs from output_text.done")
+                problems.append(f"item {index} differs from the final response")
+        if self._done_text is not None and self._done_text != self.text:
+            problems.append("text differs from output_text.done")
         if expected is not None:
             whole = self.final.get("status") in ("completed", "incomplete")
             if self.text != expected if whole else not expected.startswith(self.text):
-                found.append("text is not what the engine had to write")
-        return found
+                problems.append("text is not what the engine had to write")
+        return problems
 
 
-def _stated(response: Mapping[str, Any]) -> str:
+def _final_text(response: Mapping[str, Any]) -> str:
     messages = (i for i in response.get("output", []) if i.get("type") == "message")
     return "".join(map(_characters, messages))
 

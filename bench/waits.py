@@ -35,12 +35,14 @@ CAPACITY: Final = WORKERS * PLACES * 1000 / PACE_MS  # tokens per second
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     settings = {"TAILRACE_MAX_NUM_SEQS": str(PLACES)}
     with stacks.tailrace(plan.scratch, workers=WORKERS, settings=settings) as side:
-        uvloop.run(scaling.balanced(side, WORKERS))
+        uvloop.run(scaling.wait_until_balanced(side, WORKERS))
         client = places.Client(side, ANSWERS)
         uvloop.run(places.warm(client, WORKERS * PLACES))
         for number in range(plan.pick(1, plan.rounds)):
             for case in places.CASES:
                 values = uvloop.run(
-                    places.measured(*(client, case, CAPACITY, plan.pick(10.0, 25.0)), seed=number)
+                    places.measure_places(
+                        *(client, case, CAPACITY, plan.pick(10.0, 25.0)), seed=number
+                    )
                 )
                 yield measure.Row(NAME, case.name, "tailrace", number, values)

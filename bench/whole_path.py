@@ -72,9 +72,9 @@ Case = tuple[str, Callable[[stacks.Side], Coroutine[Any, Any, load.Result]]]
 
 def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
     """Measure the toy model, and in a full run also the small one."""
-    yield from measured(plan, TOY_QUICK if plan.quick else TOY, _sides(plan, stacks.toy_model))
+    yield from measure_cases(plan, TOY_QUICK if plan.quick else TOY, _sides(plan, stacks.toy_model))
     if not plan.quick:
-        yield from measured(plan, SMALL, _sides(plan, stacks.model_folder))
+        yield from measure_cases(plan, SMALL, _sides(plan, stacks.model_folder))
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def _sides(plan: measure.Plan, model: Callable[[], Path]) -> Iterator[Both]:
         yield both
 
 
-def measured(
+def measure_cases(
     plan: measure.Plan,
     work: Work,
     sides: contextlib.AbstractContextManager[Both],
@@ -108,12 +108,12 @@ def in_turn(
     count: lazy initialisation, the broker's JIT compiler, grammars."""
     ours, theirs = both
     for number in range(-1, rounds):
-        for case, asked in cases if number >= 0 else warm:
+        for case, case_run in cases if number >= 0 else warm:
             for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
                 with stacks.frozen(theirs if side is ours else ours):
                     uvloop.run(_woken(side))
                     with side.meter() as meter:
-                        result = uvloop.run(asked(side))
+                        result = uvloop.run(case_run(side))
                 if number >= 0:
                     yield measure.Row(suite, case, side.name, number, _values(result, meter))
 
@@ -124,11 +124,11 @@ def _woken(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
     vLLM's processes sleep after a second without work and may wake up to 5 s late. After a freeze
     that would count as latency.
     """
-    return load.closed(ask(side, 2), 1, 1)
+    return load.closed_loop(sender(side, 2), 1, 1)
 
 
 def _warm(side: stacks.Side) -> Coroutine[Any, Any, load.Result]:
-    return load.closed(ask(side, 64), 16, 2)
+    return load.closed_loop(sender(side, 64), 16, 2)
 
 
 def _cases(work: Work) -> list[Case]:
@@ -136,17 +136,17 @@ def _cases(work: Work) -> list[Case]:
     rates: list[float] = []
 
     def closed(level: Level) -> Case:
-        async def asked(side: stacks.Side) -> load.Result:
-            result = await load.closed(ask(side, level.tokens), level.streams, level.each)
+        async def run_case(side: stacks.Side) -> load.Result:
+            result = await load.closed_loop(sender(side, level.tokens), level.streams, level.each)
             if level.streams == PACED_AT:
                 rates.append(OPEN_SHARE * len(result.good) / result.wall)
             return result
 
-        return f"{level.streams} streams", asked
+        return f"{level.streams} streams", run_case
 
     async def opened(side: stacks.Side) -> load.Result:
         tokens = next(level.tokens for level in work.levels if level.streams == PACED_AT)
-        return await load.opened(ask(side, tokens), rates[0], work.questions)
+        return await load.open_loop(sender(side, tokens), rates[0], work.questions)
 
     return [*(closed(level) for level in work.levels), ("open loop", opened)]
 
@@ -162,7 +162,7 @@ def _values(result: load.Result, meter: measure.Meter) -> dict[str, float]:
     return {**result.values(), "prompt_tokens": prompt, **shares}
 
 
-def ask(side: stacks.Side, tokens: int, **more: Any) -> load.Ask:
+def sender(side: stacks.Side, tokens: int, **more: Any) -> load.Send:
     """Questions to either side. `more`: further members of the body."""
 
     async def asking(number: int, due: float) -> load.Answer:

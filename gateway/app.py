@@ -115,7 +115,7 @@ def over_network(config: settings.GatewaySettings, layout: log.Layout) -> Client
     vectors = None
     if config.vectors:
         try:
-            database = milvus.of(config.vectors, config.name, layout.tag)
+            database = milvus.open_database(config.vectors, config.name, layout.tag)
         except contract.NotInstalled as error:
             raise settings.Misconfigured(str(error)) from error
         vectors = (

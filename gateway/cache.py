@@ -72,7 +72,7 @@ class Cache:
         last."""
         nothing: dict[str, int] = {}
         tokens_by_name = await self._call(self._prefixes.held(pool, chain), nothing)
-        names = {prefixes.name_of(each): each for each in incarnations} if tokens_by_name else {}
+        names = {prefixes.holder_name(each): each for each in incarnations} if tokens_by_name else {}
         return {names[name]: tokens for name, tokens in tokens_by_name.items() if name in names}
 
     async def has_answer(self, pool: str, digest: str, most: int) -> bool:
@@ -117,9 +117,9 @@ class Cache:
 
     async def consume_tokens(
         self, principal: str, cost: float, rate: float, burst: float, kind: str
-    ) -> limits.Consumed | None:
+    ) -> limits.Verdict | None:
         """Charge a token bucket. Returns None without Redis."""
-        nothing: limits.Consumed | None = None
+        nothing: limits.Verdict | None = None
         return await self._call(
             self._buckets.consume_tokens(principal, cost, rate, burst, kind=kind), nothing
         )

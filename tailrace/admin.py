@@ -99,14 +99,14 @@ def application(ready: Readiness) -> Starlette:
 
     async def metrics(_: Request) -> Response:
         telemetry.TASKS.set(len(asyncio.all_tasks()))
-        body, content_type = telemetry.exposed()
+        body, content_type = telemetry.exposition()
         return Response(body, headers={"content-type": content_type})
 
     async def readiness(_: Request) -> Response:
         state = await _state(ready)
         return _json(state, 200 if state.get("ready") is True else 503)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def on_refusal(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return Response(status_code=error.status_code, media_type="text/plain")
 
@@ -116,7 +116,7 @@ def application(ready: Readiness) -> Starlette:
             Route("/metrics", metrics),
             Route("/ready", readiness),
         ],
-        exception_handlers={HTTPException: refused},
+        exception_handlers={HTTPException: on_refusal},
     )
     app.router.redirect_slashes = False
     return app

@@ -27,7 +27,7 @@ T = TypeVar("T")
 N = TypeVar("N")
 
 # So many idle shares are remembered; above it all of them start from zero when they come back.
-_KEPT: Final = 256
+_MAX_IDLE_SHARES: Final = 256
 NAME_DIGITS: Final = 12
 _ROUNDING: Final = 1e-6  # of an item
 
@@ -146,7 +146,7 @@ class FairQueue(Generic[T]):
                     yield item
 
     def order(
-        self, name: Callable[[T], N], behind: Mapping[str, Iterable[tuple[N, float]]]
+        self, name: Callable[[T], N], later: Mapping[str, Iterable[tuple[N, float]]]
     ) -> Iterator[tuple[N, float]]:
         """The names of all items with their costs, in the order in which `pop` takes the items if
         no other comes and every flow is eligible.
@@ -158,16 +158,16 @@ class FairQueue(Generic[T]):
         arrivals = itertools.count(next(self._arrivals))
         first: list[tuple[float, int, tuple[N, float], _Tenant[T], Iterator[_Turn[N]]]] = []
 
-        def follow(start: float, tenant: _Tenant[T], turns: Iterator[_Turn[N]]) -> None:
+        def push_next(start: float, tenant: _Tenant[T], turns: Iterator[_Turn[N]]) -> None:
             if (turn := next(turns, None)) is not None:
                 heapq.heappush(first, (start, turn[1], turn[2], tenant, turns))
 
         for tenant in self._tenants.values():
-            follow(tenant.start, tenant, _turns(tenant, name, behind, arrivals))
+            push_next(tenant.start, tenant, _turns(tenant, name, later, arrivals))
         while first:
-            start, _, named, tenant, turns = heapq.heappop(first)
-            yield named
-            follow(start + named[1] / tenant.weight, tenant, turns)
+            start, _, entry, tenant, turns = heapq.heappop(first)
+            yield entry
+            push_next(start + entry[1] / tenant.weight, tenant, turns)
 
     def ahead(
         self, most: int, elsewhere: Mapping[str, float], times: float = 1.0
@@ -196,8 +196,8 @@ class FairQueue(Generic[T]):
 
         def before(name: str, key: str | None, start: float) -> float:
             cost = sum(
-                line.cost if other == key else line.before(start, times)
-                for other, line in shares[name].items()
+                line.cost if other_key == key else line.before(start, times)
+                for other_key, line in shares[name].items()
             )
             turn = lines[name].start + cost / lines[name].weight
             return cost + sum(line.before(turn, times) for n, line in lines.items() if n != name)
@@ -210,14 +210,14 @@ class FairQueue(Generic[T]):
                 for key, line in own.items()
             ),
         )
-        found = {
+        by_name = {
             name: before(name, None, self._tenants[name].now)
             for _, _, name, _ in busiest
             if name not in shares[name]
         }
         for cost, start, name, key in busiest:
-            found[key] = before(name, key, start + cost)
-        return sum(line.before(self._now, times) for line in lines.values()), found
+            by_name[key] = before(name, key, start + cost)
+        return sum(line.before(self._now, times) for line in lines.values()), by_name
 
     def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
         """Put an item behind the others of its flow, or `first` of them."""
@@ -263,7 +263,7 @@ class FairQueue(Generic[T]):
         tenant.now = max(tenant.now, principal.start)
         tenant.start += cost / tenant.weight
         principal.start += cost
-        self._left(tenant, principal, cost)
+        self._remove_cost(tenant, principal, cost)
         return principal.flow, item
 
     def count(self, eligible: Callable[[Flow], bool] | None = None) -> int:
@@ -290,7 +290,7 @@ class FairQueue(Generic[T]):
         for each in principal.items:
             if each[2] is item:
                 principal.items.remove(each)
-                self._left(tenant, principal, each[1])
+                self._remove_cost(tenant, principal, each[1])
                 return True
         return False
 
@@ -304,15 +304,15 @@ class FairQueue(Generic[T]):
         tenant.start = max(self._now, tenant.start + difference / tenant.weight)
         principal.start = max(tenant.now, principal.start + difference)
 
-    def _left(self, tenant: _Tenant[T], principal: _Principal[T], cost: float) -> None:
+    def _remove_cost(self, tenant: _Tenant[T], principal: _Principal[T], cost: float) -> None:
         """An item of this cost is gone."""
         tenant.waiting -= 1
         principal.cost = principal.cost - cost if principal.items else 0.0
         self._length -= 1
         self.cost = self.cost - cost if self._length else 0.0  # no rounding stays behind
-        if len(tenant.principals) > max(_KEPT, 2 * tenant.waiting):
+        if len(tenant.principals) > max(_MAX_IDLE_SHARES, 2 * tenant.waiting):
             tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}
-        if len(self._tenants) > max(_KEPT, 2 * self._length):
+        if len(self._tenants) > max(_MAX_IDLE_SHARES, 2 * self._length):
             self._tenants = {n: t for n, t in self._tenants.items() if t.waiting}
 
 
@@ -337,22 +337,22 @@ def _first(tenant: _Tenant[T], eligible: Callable[[Flow], bool] | None) -> _Prin
 def _turns(
     tenant: _Tenant[T],
     name: Callable[[T], N],
-    behind: Mapping[str, Iterable[tuple[N, float]]],
+    later_items: Mapping[str, Iterable[tuple[N, float]]],
     arrivals: Iterator[int],
 ) -> Iterator[_Turn[N]]:
     """The tenant's items in their order."""
     first: list[tuple[float, int, tuple[N, float], Iterator[tuple[int, tuple[N, float]]]]] = []
 
-    def follow(start: float, items: Iterator[tuple[int, tuple[N, float]]]) -> None:
+    def push_next(start: float, items: Iterator[tuple[int, tuple[N, float]]]) -> None:
         if (item := next(items, None)) is not None:
             heapq.heappush(first, (start, *item, items))
 
     for key, principal in tenant.principals.items():
         if principal.items:
             here = ((arrival, (name(item), cost)) for arrival, cost, item in principal.items)
-            later = zip(arrivals, behind.get(key, ()), strict=False)
-            follow(principal.start, itertools.chain(here, later))
+            later = zip(arrivals, later_items.get(key, ()), strict=False)
+            push_next(principal.start, itertools.chain(here, later))
     while first:
-        start, arrival, named, items = heapq.heappop(first)
-        yield start, arrival, named
-        follow(start + named[1], items)
+        start, arrival, entry, items = heapq.heappop(first)
+        yield start, arrival, entry
+        push_next(start + entry[1], items)

@@ -35,8 +35,8 @@ def changes(
 ) -> list[str]:
     """What is different from `parts` in the installed library, one text for each difference. `load`
     imports a module by name."""
-    found = (_change(part, load) for part in parts)
-    return [text for text in found if text]
+    differences = (_change(part, load) for part in parts)
+    return [text for text in differences if text]
 
 
 def _change(part: Part, load: Callable[[str], Any]) -> str:

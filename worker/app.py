@@ -99,7 +99,7 @@ class App:
         self._connections = connections or connect(s)
         self._incarnation = f"{s.name}/{uuid.uuid4().hex[:12]}"
         self.status = Status()
-        self.pools = settings.CurrentPools(s.pools, changed=self._on_pools)
+        self.pools = settings.CurrentPools(s.pools, on_change=self._on_pools)
         if isinstance(self._engine, base.Remote):
             remote = self._engine
             self.status.trouble = lambda: remote.trouble

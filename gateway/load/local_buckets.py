@@ -10,7 +10,7 @@ import collections
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.store.limits import Consumed
+from tailrace.store.limits import Verdict
 
 SHARE: Final = 0.25
 MAX_BUCKETS: Final = 10_000  # the least recently used are dropped, which refills them
@@ -33,7 +33,7 @@ class LocalBuckets:
 
     def consume(
         self, principal: str, kind: str, cost: float, rate: float, burst: float, now: float
-    ) -> Consumed:
+    ) -> Verdict:
         """Consume `cost` tokens of a bucket with a share of `rate` per second and of `burst`. A
         cost above that burst empties a full bucket. `now`: seconds of a monotonic clock."""
         rate, burst = rate * self._share, max(1.0, burst * self._share)
@@ -45,6 +45,6 @@ class LocalBuckets:
         bucket.tokens = min(burst, bucket.tokens + (now - bucket.at) * rate)
         bucket.at = now
         if bucket.tokens < cost:
-            return Consumed(False, (cost - bucket.tokens) / rate, bucket.tokens)
+            return Verdict(False, (cost - bucket.tokens) / rate, bucket.tokens)
         bucket.tokens -= cost
-        return Consumed(True, 0.0, bucket.tokens)
+        return Verdict(True, 0.0, bucket.tokens)

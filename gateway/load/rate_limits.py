@@ -17,7 +17,7 @@ from gateway.parsing import command
 from tailrace import telemetry
 from tailrace.protocol import errors
 from tailrace.settings.shapes import Limits
-from tailrace.store.limits import Consumed
+from tailrace.store.limits import Verdict
 
 Kind = Literal["requests", "tokens"]
 
@@ -106,14 +106,14 @@ class RateLimiter:
 
     async def _consume(
         self, principal: str, kind: Kind, cost: float, rate: float, burst: float
-    ) -> Consumed:
+    ) -> Verdict:
         consumption = await self._cache.consume_tokens(principal, cost, rate, burst, kind)
         if consumption is None:
             consumption = self._local.consume(principal, kind, cost, rate, burst, self._clock())
         return consumption
 
 
-def _require(consumption: Consumed, kind: Kind, headers: dict[str, str]) -> None:
+def _require(consumption: Verdict, kind: Kind, headers: dict[str, str]) -> None:
     if not consumption.allowed:
         telemetry.REQUESTS.labels(outcome="limited").inc()
         raise errors.rate_limit_exceeded(consumption.retry_after_s, kind, headers)

@@ -216,7 +216,7 @@ def encode(owner: records.Owner, messages: Messages) -> bytes:
 
 def decode(value: bytes | None, owner: records.Owner) -> Messages | None:
     """Return the cached turn. None: it is absent, another owner's, or cannot be decoded."""
-    session = redis_store.decoded(value, _Session)
+    session = redis_store.decode(value, _Session)
     if session is None or session.owner != owner:
         return None
     return [{**message} for message in session.messages]

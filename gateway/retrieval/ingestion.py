@@ -268,4 +268,4 @@ def _principal(act: acts.Attached, now: float) -> Principal:
     )
 
 
-assert MAX_PASSAGES <= contract.MAX_FOUND
+assert MAX_PASSAGES <= contract.MAX_ROWS

@@ -90,7 +90,7 @@ class Passages:
         model: str,
         vector: bytes,
         limit: int,
-    ) -> list[contract.Found]:
+    ) -> list[contract.Hit]:
         """The passages of these files that are most similar to a vector, best first.
 
         Raises:

@@ -377,7 +377,7 @@ class CreateRoutes:
                 asyncio.ensure_future(t)
                 for t in (
                     stream.to_end(),
-                    event_stream.gone(request.receive),
+                    event_stream.wait_for_disconnect(request.receive),
                     self._draining.wait(),
                     revoked,
                 )

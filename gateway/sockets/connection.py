@@ -260,16 +260,16 @@ class Connection:
     def _warn(self, remaining_s: float) -> None:
         self._spawn(self._act([lanes.Reply(auth_messages.expiring(remaining_s))]))
 
-    async def _renew(self, credential: auth_messages.Shown) -> None:
+    async def _renew(self, credential: auth_messages.Presented) -> None:
         try:
             self.principal = await self._gate.renewed(
                 self.principal, credential, self._origin, CredentialScope.CREATE
             )
         except errors.ApiError as error:
-            await self._act([lanes.Reply(auth_messages.refused(error))])
+            await self._act([lanes.Reply(auth_messages.refusal_message(error))])
         else:
             self._expiry.start(self.principal.expires_at)
-            await self._act([lanes.Reply(auth_messages.renewed(self.principal.expires_at))])
+            await self._act([lanes.Reply(auth_messages.renewal_message(self.principal.expires_at))])
 
     async def _enforce_age(self) -> None:
         await asyncio.sleep(self._config.connection_limit_s)

@@ -68,7 +68,7 @@ class Sockets:
             try:
                 await socket.accept(
                     subprotocol=access.SUBPROTOCOL
-                    if access.SUBPROTOCOL in access.offered(socket)
+                    if access.SUBPROTOCOL in access.offered_subprotocols(socket)
                     else None
                 )
             except (WebSocketDisconnect, RuntimeError):
@@ -92,7 +92,7 @@ class Sockets:
             self._gate,
             self._spawn,
             account,
-            own_protocol=access.SUBPROTOCOL in access.offered(socket),
+            own_protocol=access.SUBPROTOCOL in access.offered_subprotocols(socket),
             origin=socket.headers.get("origin"),
         )
         self._open.add(open_connection)

@@ -64,7 +64,7 @@ class Cancel:
 class Renew:
     """Check the new credential of the client, and answer."""
 
-    credential: auth_messages.Shown
+    credential: auth_messages.Presented
 
 
 @dataclass(frozen=True, slots=True)

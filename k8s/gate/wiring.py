@@ -339,7 +339,7 @@ def pools(m: Manifests) -> Iterator[Verdict]:
 
 def _wrong_pools(text: str) -> str:
     try:
-        pools_file.decoded(text.encode(), Path("pools.yaml"))
+        pools_file.decode(text.encode(), Path("pools.yaml"))
     except ValueError as error:
         return str(error)
     return ""

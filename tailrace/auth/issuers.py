@@ -53,8 +53,8 @@ class Issuers:
 
     def with_keys(self, iss: str, keys: Mapping[str, Key]) -> Self:
         """A copy in which issuer `iss` has the key set `keys` (tailrace.auth.jwks)."""
-        renewed = dataclasses.replace(self.by_name[iss], keys=MappingProxyType(dict(keys)))
-        return dataclasses.replace(self, by_name=MappingProxyType({**self.by_name, iss: renewed}))
+        issuer = dataclasses.replace(self.by_name[iss], keys=MappingProxyType(dict(keys)))
+        return dataclasses.replace(self, by_name=MappingProxyType({**self.by_name, iss: issuer}))
 
 
 class _IssuerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,11 +152,11 @@ def _is_name(text: str) -> bool:
 
 
 def _keys(settings: _IssuerSettings) -> dict[str, Key]:
-    given = [name for name in ("keys", "secrets", "jwks_url") if getattr(settings, name)]
-    allowed = {"secrets"} if settings.algorithm == "HS256" else {"keys", "jwks_url"}
-    if len(given) != 1 or given[0] not in allowed:
+    sources = [name for name in ("keys", "secrets", "jwks_url") if getattr(settings, name)]
+    allowed_sources = {"secrets"} if settings.algorithm == "HS256" else {"keys", "jwks_url"}
+    if len(sources) != 1 or sources[0] not in allowed_sources:
         raise IssuersRefused(
-            f"a {settings.algorithm} issuer needs exactly one of {sorted(allowed)}"
+            f"a {settings.algorithm} issuer needs exactly one of {sorted(allowed_sources)}"
         )
     if settings.jwks_url is not None:
         if not _is_https(settings.jwks_url):

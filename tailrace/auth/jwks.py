@@ -32,7 +32,7 @@ MAX_KEYS: Final = 32
 COOLDOWN_S: Final = 30.0
 REFRESH_S: Final = 300.0
 MAX_STALE_S: Final = 24 * 3600.0
-MAX_REMEMBERED: Final = 1_024
+MAX_CACHED: Final = 1_024
 
 _KTY: Final = {"RS256": "RSA", "ES256": "EC"}
 
@@ -41,7 +41,7 @@ class BadKeySet(Exception):
     """The fetched document cannot replace the old key set."""
 
 
-class Verified(NamedTuple):
+class CachedPrincipal(NamedTuple):
     """A credential that was checked in full at `at` (seconds since the epoch) with `issuers`."""
 
     principal: Principal
@@ -59,7 +59,7 @@ class KeySets:
         _good_at: clock of the last good fetch, by issuer; no entry before the first one, and after
             the set was dropped.
         _not_before: clock until which an unknown key id causes no fetch.
-        _verified: by the whole text of the credential; the last used is last.
+        _cache: by the whole text of the credential; the last used is last.
     """
 
     def __init__(
@@ -81,32 +81,32 @@ class KeySets:
         self._locks = {iss: asyncio.Lock() for iss in self._urls}
         self._good_at: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        self._verified: collections.OrderedDict[str, Verified] = collections.OrderedDict()
+        self._cache: collections.OrderedDict[str, CachedPrincipal] = collections.OrderedDict()
 
     async def verify(self, token: str, now: float) -> Principal:
         """Like `verification.verify`, with one refresh when the key is unknown."""
-        known = self.remembered(token, now)
-        if known is not None:
-            return known
+        cached = self.cached_principal(token, now)
+        if cached is not None:
+            return cached
         principal = await self._verify(token, now)
-        self._verified[token] = Verified(principal, self._issuers, now)
-        if len(self._verified) > MAX_REMEMBERED:
-            self._verified.popitem(last=False)
+        self._cache[token] = CachedPrincipal(principal, self._issuers, now)
+        if len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
         return principal
 
-    def remembered(self, token: str, now: float) -> Principal | None:
+    def cached_principal(self, token: str, now: float) -> Principal | None:
         """The principal of a credential that was checked before and holds; None for any other."""
         self._drop_stale()
-        known = self._verified.get(token)
+        entry = self._cache.get(token)
         # Between its check and its expiry only the keys decide. A clock that went back, or an
         # expiry within the leeway, is checked in full.
         if (
-            known is not None
-            and known.issuers is self._issuers
-            and known.at <= now < known.principal.expires_at
+            entry is not None
+            and entry.issuers is self._issuers
+            and entry.at <= now < entry.principal.expires_at
         ):
-            self._verified.move_to_end(token)
-            return known.principal
+            self._cache.move_to_end(token)
+            return entry.principal
         return None
 
     def knows(self, iss: str) -> bool:
@@ -133,9 +133,9 @@ class KeySets:
 
     async def _refresh_for_unknown(self, iss: str) -> bool:
         """Whether there may be new keys now."""
-        asked_at = self._clock()
+        now = self._clock()
         async with self._locks[iss]:
-            if self._good_at.get(iss, -1.0) >= asked_at:
+            if self._good_at.get(iss, -1.0) >= now:
                 return True  # fetched while this call waited for the lock
             if self._clock() < self._not_before.get(iss, 0.0):
                 return False
@@ -216,12 +216,12 @@ def _usable(entry: dict[str, Any], algorithm: Algorithm) -> Key | None:
     if not fits or "d" in entry or type(kid) is not str or not is_key_id(kid):
         return None
     try:
-        return checked_key(_loaded(entry), algorithm)
+        return checked_key(_load(entry), algorithm)
     except (IssuersRefused, ValueError):
         return None
 
 
-def _loaded(entry: dict[str, Any]) -> object:
+def _load(entry: dict[str, Any]) -> object:
     """Raises ValueError."""
     if entry["kty"] == "RSA":
         return rsa.RSAPublicNumbers(_number(entry, "e"), _number(entry, "n")).public_key()

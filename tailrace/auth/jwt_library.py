@@ -71,7 +71,7 @@ def unsafe_backend() -> str | None:
     backend does not import.
     """
     for name in ("RSAKey", "ECKey", "HMACKey"):
-        found = getattr(backends, name)
-        if found is None or found.__module__ != "jose.backends.cryptography_backend":
+        backend = getattr(backends, name)
+        if backend is None or backend.__module__ != "jose.backends.cryptography_backend":
             return name
     return None

@@ -47,13 +47,13 @@ def public_key(pem: str, algorithm: Algorithm) -> Key:
     if not pem.lstrip().startswith("-----BEGIN "):
         raise IssuersRefused("a public key must be PEM text")
     try:
-        loaded = serialization.load_pem_public_key(pem.encode())
+        key = serialization.load_pem_public_key(pem.encode())
     except (ValueError, TypeError, crypto_exceptions.UnsupportedAlgorithm) as error:
         raise IssuersRefused("not a public key in PEM") from error
-    return checked_key(loaded, algorithm)
+    return checked_key(key, algorithm)
 
 
-def checked_key(loaded: object, algorithm: Algorithm) -> Key:
+def checked_key(key: object, algorithm: Algorithm) -> Key:
     """A key from a public key that `cryptography` has loaded.
 
     The key is written out again before the JWT library sees it. So the library reads plain SPKI of
@@ -63,21 +63,21 @@ def checked_key(loaded: object, algorithm: Algorithm) -> Key:
         IssuersRefused: wrong kind or size of key.
     """
     if algorithm == "RS256":
-        if not isinstance(loaded, rsa.RSAPublicKey) or loaded.key_size not in _RSA_BITS:
+        if not isinstance(key, rsa.RSAPublicKey) or key.key_size not in _RSA_BITS:
             raise IssuersRefused(
                 f"RS256 takes an RSA public key of {_RSA_BITS.start} to {_RSA_BITS.stop - 1} bits"
             )
         return Key(
             algorithm,
-            _signature_chars((loaded.key_size + 7) // 8),
-            jwt_library.rsa_key(_spki(loaded)),
+            _signature_chars((key.key_size + 7) // 8),
+            jwt_library.rsa_key(_spki(key)),
         )
     if algorithm == "ES256":
-        if not isinstance(loaded, ec.EllipticCurvePublicKey) or not isinstance(
-            loaded.curve, ec.SECP256R1
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(
+            key.curve, ec.SECP256R1
         ):
             raise IssuersRefused("ES256 takes an EC public key on P-256")
-        return Key(algorithm, _signature_chars(64), jwt_library.ec_key(_spki(loaded)))
+        return Key(algorithm, _signature_chars(64), jwt_library.ec_key(_spki(key)))
     raise IssuersRefused("an HS256 issuer has secrets, not keys")
 
 

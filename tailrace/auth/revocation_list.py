@@ -69,7 +69,7 @@ class RevocationList:
             return False
         return any(
             principal.issued_at <= record.issued_until
-            for target in _targets_of(principal)
+            for target in _targets(principal)
             if target in self._by_target
             for record in self._by_target[target].values()
         )
@@ -82,13 +82,13 @@ class RevocationList:
     def _drop(self, id: str) -> None:
         target = self._targets.pop(id, None)
         if target is not None:
-            of_target = self._by_target[target]
-            del of_target[id]
-            if not of_target:
+            entries = self._by_target[target]
+            del entries[id]
+            if not entries:
                 del self._by_target[target]
 
 
-def _targets_of(principal: Principal) -> Iterator[Target]:
+def _targets(principal: Principal) -> Iterator[Target]:
     """Everything that a record which concerns this principal can name."""
     for subject in (principal.subject, None):
         for tenant in {principal.tenant, None}:

@@ -47,7 +47,7 @@ def verify(token: str, issuers: Issuers, now: float) -> Principal:
 def _verify(token: str, issuers: Issuers, now: float) -> Principal:
     header_part, payload_part, signature_part = _parts(token)
     header, claims = _object(header_part), _object(payload_part)
-    _decoded(signature_part)
+    _decode(signature_part)
     issuer = _issuer(claims, issuers)
     key = _key(header, issuer)
     if len(signature_part) != key.signature_chars:
@@ -70,7 +70,7 @@ def _parts(token: object) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def _decoded(part: str) -> bytes:
+def _decode(part: str) -> bytes:
     """The bytes of canonical base64url.
 
     The spare bits of the last character allow several texts for the same bytes; all but one are
@@ -80,18 +80,18 @@ def _decoded(part: str) -> bytes:
         content = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except binascii.Error as error:
         raise InvalidCredential(Reason.MALFORMED) from error
-    if _encoded(content) != part:
+    if _encode(content) != part:
         raise InvalidCredential(Reason.MALFORMED)
     return content
 
 
-def _encoded(content: bytes) -> str:
+def _encode(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
 
 
 def _object(part: str) -> dict[str, Any]:
     try:
-        return strict_object(_decoded(part).decode("utf-8"))
+        return strict_object(_decode(part).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidCredential(Reason.MALFORMED) from error
 
@@ -151,13 +151,13 @@ def _is_for_us(audience: object, issuer: Issuer) -> bool:
 
 
 def _check_times(claims: dict[str, Any], issuer: Issuer, now: float) -> None:
-    issued, expires = _time(claims, "iat"), _time(claims, "exp")
-    not_before = _time(claims, "nbf") if "nbf" in claims else issued
-    if not issued < expires <= issued + issuer.max_lifetime:
+    issued_at, expires = _time(claims, "iat"), _time(claims, "exp")
+    not_before = _time(claims, "nbf") if "nbf" in claims else issued_at
+    if not issued_at < expires <= issued_at + issuer.max_lifetime:
         raise InvalidCredential(Reason.LIFETIME)
     if not expires > now - issuer.leeway:
         raise InvalidCredential(Reason.EXPIRED)
-    if not (issued <= now + issuer.leeway and not_before <= now + issuer.leeway):
+    if not (issued_at <= now + issuer.leeway and not_before <= now + issuer.leeway):
         raise InvalidCredential(Reason.NOT_YET_VALID)
 
 

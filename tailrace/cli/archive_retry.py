@@ -27,17 +27,17 @@ async def _retry(kafka: str, archive: str, say: Callable[[str], None]) -> int:
     engine = database.engine(archive)
     replays, writer = log.Replays(kafka, size=1), log.Writer(kafka)
     writing = asyncio.create_task(writer.run())
-    left = 0
+    remaining = 0
 
-    async def erase(of: set[conversation_rows.Address]) -> None:
-        await asyncio.gather(*(writer.append(*each, None) for each in sorted(of)))
+    async def erase(addresses: set[conversation_rows.Address]) -> None:
+        await asyncio.gather(*(writer.append(*each, None) for each in sorted(addresses)))
 
     try:
         layout = await log.layout(kafka)
         async for row, outcome in retry.retry(engine, layout.incarnation, replays, erase):
-            left += outcome not in (retry.FOLDED, retry.LOST)
+            remaining += outcome not in (retry.FOLDED, retry.LOST)
             say(f"{row.name[0]}[{row.partition}] offset {row.offset}: {outcome}")
-        say("nothing is set aside" if not left else f"{left} records stay set aside")
+        say("nothing is set aside" if not remaining else f"{remaining} records stay set aside")
     finally:
         await writer.stop(log.RETRY_S)
         writing.cancel()
@@ -45,4 +45,4 @@ async def _retry(kafka: str, archive: str, say: Callable[[str], None]) -> int:
             await writing
         await replays.stop()
         await engine.dispose()
-    return left
+    return remaining

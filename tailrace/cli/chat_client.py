@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from tailrace.cli.transcript import Kind, Shown
+from tailrace.cli.transcript import Kind, Piece
 from tailrace.protocol import events
 
 RETRY_FIRST_S = 0.25
@@ -82,7 +82,7 @@ class Answer:
     usage: dict[str, Any] = field(default_factory=dict)
     waits: str = ""
 
-    def apply(self, event: dict[str, Any]) -> Shown | None:
+    def apply(self, event: dict[str, Any]) -> Piece | None:
         """Add an event. Returns what it shows; None if nothing, or if the event is known already.
 
         Raises:
@@ -103,7 +103,7 @@ class Answer:
             delta = str(event["delta"])
             if _DELTAS[kind] == "message":
                 self.text += delta
-            return Shown(_DELTAS[kind], delta)
+            return Piece(_DELTAS[kind], delta)
         if kind in ("response.output_item.added", "response.output_item.done"):
             return _bounds(event.get("item") or {}, ends=kind.endswith("done"))
         if kind in events.TERMINAL_TYPES:
@@ -125,17 +125,17 @@ def _waits(queue: dict[str, Any]) -> str:
     return f"{least}{requests} before yours{about}"
 
 
-def _bounds(item: dict[str, Any], *, ends: bool) -> Shown | None:
+def _bounds(item: dict[str, Any], *, ends: bool) -> Piece | None:
     """What the beginning or the end of an item shows."""
     kind = _ITEMS.get(item.get("type"))
     if kind is None:
         return None
     if ends:
-        return Shown(kind, ends=True, cut=item.get("status") == "incomplete")
+        return Piece(kind, ends=True, cut=item.get("status") == "incomplete")
     if kind != "call":
         return None
     names = [str(item[key]) for key in ("namespace", "name") if item.get(key)]
-    return Shown(kind, name=".".join(names) or "?")
+    return Piece(kind, name=".".join(names) or "?")
 
 
 def _error_text(answer: httpx.Response) -> str:
@@ -148,15 +148,15 @@ def _error_text(answer: httpx.Response) -> str:
 class _Outage:
     """The time without a connection: reported once; the pauses between tries grow."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._since: float | None = None  # monotonic; None while connected
         self._pause = RETRY_FIRST_S
 
     def over(self) -> None:
         """The service answered."""
         if self._since is not None:
-            self._tell("(connected again)")
+            self._report("(connected again)")
         self._since, self._pause = None, RETRY_FIRST_S
 
     def wait(self, why: str) -> None:
@@ -167,7 +167,7 @@ class _Outage:
         """
         if self._since is None:
             self._since = time.monotonic()
-            self._tell("(connection lost, retrying)")
+            self._report("(connection lost, retrying)")
         if time.monotonic() - self._since > GIVE_UP_S:
             raise ChatError(f"gave up after {GIVE_UP_S:.0f} s: {why}")
         time.sleep(self._pause)
@@ -178,7 +178,7 @@ class Client:
     """One user at one gateway. `credential` returns a valid credential at every call.
 
     Attributes:
-        tell: gets a note when the connection is lost and when it is back.
+        report: gets a note when the connection is lost and when it is back.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Client:
     ) -> None:
         self._url = url.rstrip("/")
         self._credential = credential
-        self.tell: Callable[[str], None] = lambda text: None
+        self.report: Callable[[str], None] = lambda text: None
         self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S), transport=transport)
         self._watch_urls = [self._url]  # push services first; the gateway can always be asked
 
@@ -217,7 +217,7 @@ class Client:
         self._watch_urls = [*settings.get("push_urls", []), self._url]
         return str(settings.get("default_model") or "")
 
-    def ask(self, model: str, text: str, previous: str | None) -> str:
+    def send(self, model: str, text: str, previous: str | None) -> str:
         """Create a response and return its id.
 
         The idempotency key makes a repeated request the same request, so that a lost connection is
@@ -234,7 +234,7 @@ class Client:
             "previous_response_id": previous,
         }
         headers = {"Idempotency-Key": str(uuid.uuid4())}
-        outage = _Outage(self.tell)
+        outage = _Outage(self.report)
         while True:
             try:
                 answer = self._http.post(
@@ -280,24 +280,24 @@ class Client:
                 f"{self._url}/v1/responses/{response_id}/cancel", headers=self._headers()
             )
         except httpx.HTTPError as error:
-            self.tell(f"(could not be stopped: {error})")
+            self.report(f"(could not be stopped: {error})")
 
-    def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, Piece | None]]:
         """Yield the answer so far and what to show, over as many connections as it needs.
 
         Raises:
             ChatError: the service refuses, leaves out an event, or is away for GIVE_UP_S.
         """
         answer = Answer(response_id)
-        outage, attempt = _Outage(self.tell), 0
+        outage, attempt = _Outage(self.report), 0
         while not answer.status:
             try:
                 before = answer.last
-                for shown in self._watch_once(
+                for piece in self._watch_once(
                     answer, self._watch_urls[attempt % len(self._watch_urls)]
                 ):
                     outage.over()
-                    yield answer, shown
+                    yield answer, piece
                 if answer.last > before:
                     continue  # the service drains: the next request resumes
             except (httpx.TransportError, ConnectionResetError):
@@ -305,7 +305,7 @@ class Client:
             attempt += 1
             outage.wait(f"no service answers; the answer continues on the server: {response_id}")
 
-    def _watch_once(self, answer: Answer, base: str) -> Iterator[Shown | None]:
+    def _watch_once(self, answer: Answer, base: str) -> Iterator[Piece | None]:
         parameters: dict[str, str | int] = {"stream": "true"}
         if answer.last >= 0:
             parameters["starting_after"] = answer.last
@@ -319,7 +319,7 @@ class Client:
                 stream.read()
                 raise ChatError(_error_text(stream))
             for event in sse_events(stream.iter_lines()):
-                shown = answer.apply(event)
-                yield shown
+                piece = answer.apply(event)
+                yield piece
                 if answer.status:
                     return

@@ -78,21 +78,21 @@ def able(row: Row) -> str:
 def rows(data: paths.Data) -> list[Row]:
     """Every process of the deployment, with the engines of its workers. Empty if none runs."""
     running = state.load(data.state)
-    listed = [running.supervisor, *running.parts] if running else []
-    found = [_row(part, running) for part in listed] if running else []
-    found += [
+    parts = [running.supervisor, *running.parts] if running else []
+    rows_ = [_row(part, running) for part in parts] if running else []
+    rows_ += [
         Row(f"{part.name}/{below.name}", "engine", below.pid, "", True, "running", "")
-        for part in listed
+        for part in parts
         if part.role == "worker" and processes.alive(part.identity)
         for below in processes.descendants(part.pid)
     ]
-    known = {row.pid for row in found if row.runs}
-    found += _strangers(data, running.run if running else "", known)
-    return found if any(row.runs for row in found) else []
+    pids = {row.pid for row in rows_ if row.runs}
+    rows_ += _strangers(data, running.run if running else "", pids)
+    return rows_ if any(row.runs for row in rows_) else []
 
 
 def _row(part: state.Part, running: state.State) -> Row:
-    now = _state_of(part)
+    now = _state(part)
     answer = _ready(part, running) if now == "running" else readiness.Readiness(detail=part.detail)
     last = "" if part.last_exit is None else supervised.exit_name(part.last_exit)
     return Row(
@@ -112,7 +112,7 @@ def _row(part: state.Part, running: state.State) -> Row:
     )
 
 
-def _state_of(part: state.Part) -> str:
+def _state(part: state.Part) -> str:
     if processes.alive(part.identity):
         return "running"
     if part.exit_code is None:
@@ -136,7 +136,7 @@ def _ready(part: state.Part, running: state.State) -> readiness.Readiness:
 
 
 def _answer(probe: str, *, young: bool) -> readiness.Readiness:
-    answer = readiness.ask(probe)
+    answer = readiness.query(probe)
     if answer.ready:
         # Of a worker it is the trouble with its engine's server.
         return answer if answer.features is not None else replace(answer, detail="")
@@ -148,21 +148,21 @@ def _port(address: str) -> int:
     return urlsplit(address if "//" in address else f"//{address}").port or 0
 
 
-def _strangers(data: paths.Data, run: str, known: set[int]) -> Iterator[Row]:
+def _strangers(data: paths.Data, run: str, known_pids: set[int]) -> Iterator[Row]:
     """Processes with the deployment's mark that are in no list: joined services and orphans."""
-    joined: dict[str, Row] = {}
-    for found in processes.marked_in(data.root, run):
-        pid = found.identity.pid
-        if pid in known:
+    joined_rows: dict[str, Row] = {}
+    for process in processes.marked_in(data.root, run):
+        pid = process.identity.pid
+        if pid in known_pids:
             continue
-        role, is_joined, _ = found.part.partition(f"-{JOINED}-")
+        role, is_joined, _ = process.part.partition(f"-{JOINED}-")
         if not is_joined or role not in parts.SERVICE_ROLES:
             yield Row(processes.command(pid)[:40], "engine", pid, "", False, "orphan", "")
-        elif found.part.endswith(f"-{pid}"):
-            answer = _answer(f"{plan.url(int(found.admin_port or 0))}/ready", young=True)
-            address = plan.url(int(found.port)) if found.port else ""
-            joined[found.part] = Row(
-                found.part,
+        elif process.part.endswith(f"-{pid}"):
+            answer = _answer(f"{plan.url(int(process.admin_port or 0))}/ready", young=True)
+            address = plan.url(int(process.port)) if process.port else ""
+            joined_rows[process.part] = Row(
+                process.part,
                 role,  # type: ignore[arg-type]
                 pid,
                 address,
@@ -172,10 +172,10 @@ def _strangers(data: paths.Data, run: str, known: set[int]) -> Iterator[Row]:
                 features=_features(role, answer),  # type: ignore[arg-type]
                 parsers=answer.parsers,
             )
-            yield joined[found.part]
+            yield joined_rows[process.part]
         else:
-            state_word = "running" if found.part in joined else "orphan"
-            yield Row(f"{found.part}/engine", "engine", pid, "", True, state_word, "")
+            state_word = "running" if process.part in joined_rows else "orphan"
+            yield Row(f"{process.part}/engine", "engine", pid, "", True, state_word, "")
 
 
 def down(data: paths.Data, say: Callable[[str], None]) -> bool:
@@ -191,7 +191,7 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
         if not _wait(running, say):
             say("the supervisor does not stop; killing it and everything it started")
             processes.send(running.supervisor.identity, signal.SIGKILL)
-            processes.wait_gone([running.supervisor.identity], 5)
+            processes.wait_until_ended([running.supervisor.identity], 5)
     elif state.is_held(data.lock):
         say(
             f"a supervisor holds {data.lock}, but {data.state} does not name it: end it yourself "
@@ -202,9 +202,9 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
     def left_behind() -> list[processes.Identity]:
         # A new `up` may have begun meanwhile: its processes carry another mark.
         if state.is_held(data.lock):
-            return processes.marked(running.run) if running else []
-        marked = processes.marked_in(data.root, running.run if running else "")
-        return [found.identity for found in marked]
+            return processes.find_marked(running.run) if running else []
+        processes_ = processes.marked_in(data.root, running.run if running else "")
+        return [process.identity for process in processes_]
 
     swept = processes.end(left_behind, grace_s=kafka_broker.STOP_S)
     everyone += [one for one in swept if one not in everyone]
@@ -221,21 +221,21 @@ def down(data: paths.Data, say: Callable[[str], None]) -> bool:
 def _report(
     everyone: list[processes.Identity], names: dict[int, str], say: Callable[[str], None]
 ) -> bool:
-    def named(one: processes.Identity) -> str:
+    def name(one: processes.Identity) -> str:
         return names.get(one.pid, f"process {one.pid}")
 
-    left = [one for one in everyone if processes.alive(one)]
-    ended = [named(one) for one in everyone if one not in left]
+    survivors = [one for one in everyone if processes.alive(one)]
+    ended = [name(one) for one in everyone if one not in survivors]
     if ended:
-        say(f"stopped {processes.counted(ended)}: {', '.join(ended)}")
-    for one in left:
+        say(f"stopped {processes.count_text(ended)}: {', '.join(ended)}")
+    for one in survivors:
         say(
-            f"could not end {named(one)} (pid {one.pid}, {processes.command(one.pid)[:80]}): end "
+            f"could not end {name(one)} (pid {one.pid}, {processes.command(one.pid)[:80]}): end "
             f"it as its owner, `kill -9 {one.pid}`"
         )
-    if not left:
+    if not survivors:
         say("everything is stopped")
-    return not left
+    return not survivors
 
 
 def last_words(data: paths.Data) -> str:
@@ -251,12 +251,12 @@ def last_words(data: paths.Data) -> str:
 
 def _wait(running: state.State, say: Callable[[str], None]) -> bool:
     began = time.monotonic()
-    told = 0
-    while not processes.wait_gone([running.supervisor.identity], 1.0):
-        passed = int(time.monotonic() - began)
-        if passed >= DOWN_S:
+    reported_s = 0
+    while not processes.wait_until_ended([running.supervisor.identity], 1.0):
+        elapsed_s = int(time.monotonic() - began)
+        if elapsed_s >= DOWN_S:
             return False
-        if passed // 5 > told:
-            told = passed // 5
-            say(f"stopping … {passed} s")
+        if elapsed_s // 5 > reported_s:
+            reported_s = elapsed_s // 5
+            say(f"stopping … {elapsed_s} s")
     return True

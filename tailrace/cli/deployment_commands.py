@@ -57,7 +57,7 @@ def up(
     A part that ends is started again, on its port and with its data."""
     if fresh:
         raise options.refuse("up: --fresh is now --wipe", 2)
-    chosen = _checked(plan.Options(engine, model, workers, gateways, pushes, port, push_port))
+    plan_options = _check(plan.Options(engine, model, workers, gateways, pushes, port, push_port))
     folder = options.folder(data)
     if state.is_held(folder.lock):
         raise _already_running(folder)
@@ -65,10 +65,12 @@ def up(
         _wipe(folder)
     if detach:
         flags = ["--no-restart"] * no_restart + ["--verbose"] * verbose
-        arguments = [*_arguments(chosen, folder), *flags]
+        arguments = [*_arguments(plan_options, folder), *flags]
         raise typer.Exit(start_detached(arguments, folder, wait=not no_wait, console=Console()))
     raise typer.Exit(
-        _supervise(chosen, folder, restart=not no_restart, verbose=verbose, stop_hint="Ctrl-C")
+        _supervise(
+            plan_options, folder, restart=not no_restart, verbose=verbose, stop_hint="Ctrl-C"
+        )
     )
 
 
@@ -85,11 +87,11 @@ def supervise(
     verbose: Annotated[bool, typer.Option("--verbose")] = False,
 ) -> None:
     """The background process of `up --detach`."""
-    chosen = plan.Options(engine, model, workers, gateways, pushes, port, push_port)
+    options = plan.Options(engine, model, workers, gateways, pushes, port, push_port)
     folder = paths.Data(data)
     stop_hint = f"`{hints.command('down', folder)}`"
     raise typer.Exit(
-        _supervise(chosen, folder, restart=not no_restart, verbose=verbose, stop_hint=stop_hint)
+        _supervise(options, folder, restart=not no_restart, verbose=verbose, stop_hint=stop_hint)
     )
 
 
@@ -118,8 +120,8 @@ def ps(
     table = [_PS_HEAD, *(_ps_cells(row) for row in rows)]
     widths = [max(len(cells[i]) for cells in table) for i in range(len(_PS_HEAD))]
     for cells in table:
-        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        typer.echo("  ".join(padded).rstrip())
+        cells_ = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        typer.echo("  ".join(cells_).rstrip())
 
 
 def doctor_command(data: options.Data = None) -> None:
@@ -148,12 +150,12 @@ def _wipe(data: paths.Data) -> None:
         file.unlink(missing_ok=True)
 
 
-def _checked(chosen: plan.Options) -> plan.Options:
+def _check(plan_options: plan.Options) -> plan.Options:
     try:
-        chosen.check()
+        plan_options.check()
     except plan.BadOption as error:
         raise options.refuse(str(error), 2) from None
-    return chosen
+    return plan_options
 
 
 def _already_running(data: paths.Data) -> typer.Exit:
@@ -162,17 +164,19 @@ def _already_running(data: paths.Data) -> typer.Exit:
     return options.refuse(
         f"already running{where} (data folder {data.root}). Use it: `{hints.command('chat', data)}`"
         f". Stop it: `{hints.command('down', data)}`. Start another one beside it: "
-        f"{hints.beside(paths.Data(paths.cache() / 'data-2'))}"
+        f"{hints.free_ports_hint(paths.Data(paths.cache() / 'data-2'))}"
     )
 
 
-def _arguments(chosen: plan.Options, data: paths.Data) -> list[str]:
-    named = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(chosen).items()}
-    return [part for pair in {**named, "--data": str(data.root)}.items() for part in pair]
+def _arguments(options: plan.Options, data: paths.Data) -> list[str]:
+    arguments = {
+        f"--{name.replace('_', '-')}": str(value) for name, value in asdict(options).items()
+    }
+    return [part for pair in {**arguments, "--data": str(data.root)}.items() for part in pair]
 
 
 def _supervise(
-    chosen: plan.Options, data: paths.Data, *, restart: bool, verbose: bool, stop_hint: str
+    options: plan.Options, data: paths.Data, *, restart: bool, verbose: bool, stop_hint: str
 ) -> int:
     data.make()
     try:
@@ -181,7 +185,7 @@ def _supervise(
         raise _already_running(data) from None
     with lock:
         return supervisor.Supervisor(
-            chosen,
+            options,
             data,
             restart=restart,
             verbose=verbose,

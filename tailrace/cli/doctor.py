@@ -69,10 +69,10 @@ def examine(data: paths.Data) -> list[Finding]:
     ]
     rows = control.rows(data)
     # A running engine holds its memory already.
-    needed = 0.0 if any(row.role == "worker" and row.runs for row in rows) else ENGINE_MEMORY_GB
+    needed_gb = 0.0 if any(row.role == "worker" and row.runs for row in rows) else ENGINE_MEMORY_GB
     return [
         *(check() for check in every_check),
-        _memory(psutil.virtual_memory().available / 1e9, needed),
+        _memory(psutil.virtual_memory().available / 1e9, needed_gb),
         *(deployment(data, rows) or _ports(data)),
     ]
 
@@ -87,10 +87,10 @@ INSTALL = "Run `make install`"
 
 def _java() -> Finding:
     try:
-        found = java.find()
+        path = java.find()
     except processes.StartError as error:
         return Finding("Java", "problem", "no Java that Kafka can use", f"Cure: {error}")
-    return Finding("Java", "ok", f"{java.version(found)} ({found})")
+    return Finding("Java", "ok", f"{java.version(path)} ({path})")
 
 
 def _jars() -> Finding:
@@ -186,13 +186,13 @@ def _page() -> Finding:
     return Finding("page", "note", "not built", f"{INSTALL}; the API works without it")
 
 
-def _memory(free: float, needed: float) -> Finding:
+def _memory(free: float, needed_gb: float) -> Finding:
     """`free` and `needed` in GB."""
-    if free < needed:
+    if free < needed_gb:
         return Finding(
             "memory",
             "note",
-            f"{free:.1f} GB free; the default engine needs {needed:.0f}",
+            f"{free:.1f} GB free; the default engine needs {needed_gb:.0f}",
             "End other programs, or use --engine scripted or the URL of an engine",
         )
     return Finding("memory", "ok", f"{free:.1f} GB free")
@@ -240,10 +240,10 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
             f"`{hints.command('down', data)}` ends it",
         )
     if not row.runs:
-        supervised = row.detail.startswith("starts again") or "; starts again" in row.detail
+        is_restarting = row.detail.startswith("starts again") or "; starts again" in row.detail
         cure = (
             f"The supervisor starts it again; {log}"
-            if supervised
+            if is_restarting
             else f"Start again: `{hints.command('down', data)}`, then "
             f"`{hints.up(data, state.load(data.state))}`; {log}"
         )
@@ -263,11 +263,11 @@ def _part(data: paths.Data, row: control.Row) -> Finding:
 def _ports(data: paths.Data) -> list[Finding]:
     last = state.load(data.state)
     level: Level = "note"
-    found = [
+    used = [
         Finding("deployment", level, "nothing runs here", f"`{hints.up(data, last)}` starts it")
     ]
     if last and last.phase != "stopped":
-        found[0] = Finding(
+        used[0] = Finding(
             "deployment",
             "problem",
             f"nothing runs here: the last supervisor (pid {last.supervisor.pid}) was killed",
@@ -278,7 +278,7 @@ def _ports(data: paths.Data) -> list[Finding]:
         (plan.Options().push_port, "--push-port"),
     ):
         if not ports.port_is_free(port):
-            found.append(
+            used.append(
                 Finding(
                     f"port {port}",
                     "problem",
@@ -286,4 +286,4 @@ def _ports(data: paths.Data) -> list[Finding]:
                     f"Stop that, or start with {option} ANOTHER",
                 )
             )
-    return found
+    return used

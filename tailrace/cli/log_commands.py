@@ -85,20 +85,20 @@ def revoke_command(
     """Refuse the credentials of a user, a tenant, or one credential; end what is open for them."""
     folder = options.folder(data)
     address = _broker("revoke", bootstrap, folder)
-    named = (subject or None, tenant or None, credential or None)
+    targets = (subject or None, tenant or None, credential or None)
     try:
         if listed:
             for record in asyncio.run(revoke.read(address)):
                 typer.echo(revoke.line(record))
             return
-        if named == (None, None, None):
+        if targets == (None, None, None):
             raise ValueError("name a subject, or give --credential or --tenant")
-        of = revoke.issuer_of(issuer, revoke.issuers(issuers_file or folder.issuers))
+        issuer_name = revoke.resolve_issuer(issuer, revoke.issuers(issuers_file or folder.issuers))
         if undo:
-            if not revoke.lift(address, of, *named, typer.echo):
+            if not revoke.lift(address, issuer_name, *targets, typer.echo):
                 raise options.refuse("revoke: nothing of that kind is revoked")
             return
-        revoke.revoke(address, of, *named, revoke.seconds(ahead), typer.echo)
+        revoke.revoke(address, issuer_name, *targets, revoke.seconds(ahead), typer.echo)
     except ValueError as error:
         raise options.refuse(f"revoke: {error}", 2) from None
     except log.LogUnavailable as error:

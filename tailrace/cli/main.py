@@ -58,9 +58,11 @@ def token(
 ) -> None:
     """Print a development credential and nothing else."""
     try:
-        named = dev_credentials.scopes(scopes)
+        scope_names = dev_credentials.scopes(scopes)
         typer.echo(
-            dev_credentials.issue(options.folder(data), sub, dev_credentials.seconds(ttl), named)
+            dev_credentials.issue(
+                options.folder(data), sub, dev_credentials.seconds(ttl), scope_names
+            )
         )
     except ValueError as error:
         raise options.refuse(str(error), 2) from None

@@ -53,7 +53,7 @@ def refuse(text: str, code: int = 1) -> typer.Exit:
     return typer.Exit(code)
 
 
-def kafka(given: str, data: paths.Data) -> str:
+def kafka(address: str, data: paths.Data) -> str:
     """The address of `--kafka`, or of the broker that runs in the data folder; else empty."""
     running = state.load(data.state)
-    return given or (running.kafka if running and running.phase != "stopped" else "")
+    return address or (running.kafka if running and running.phase != "stopped" else "")

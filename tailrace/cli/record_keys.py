@@ -37,10 +37,10 @@ def rotate(file: Path, ahead_s: float, say: Callable[[str], None]) -> None:
     """
     text = file.read_bytes()
     record_tags.parse(text)
-    found = msgspec.json.decode(text, type=record_tags.KeyFile)
+    key_file = msgspec.json.decode(text, type=record_tags.KeyFile)
     begins = int(time.time() + ahead_s)
     keys = [_new(role, str(begins), begins) for role in record_tags.ROLES]
-    _write(file, msgspec.structs.replace(found, keys=[*found.keys, *keys]))
+    _write(file, msgspec.structs.replace(key_file, keys=[*key_file.keys, *keys]))
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(begins))
     say(f"added keys to {file}: they sign from {at} on; restart every service with it before")
 

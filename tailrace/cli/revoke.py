@@ -20,19 +20,19 @@ from tailrace.auth.keys import IssuersRefused
 from tailrace.protocol import records, topics
 
 
-def issuer_of(named: str, known: Sequence[str]) -> str:
+def resolve_issuer(name: str, issuers_: Sequence[str]) -> str:
     """The issuer that is meant.
 
     Raises:
         ValueError: there are several, and none is named. The text is for the user.
     """
-    if named:
-        return named
-    if len(known) == 1:
-        return known[0]
+    if name:
+        return name
+    if len(issuers_) == 1:
+        return issuers_[0]
     raise ValueError(
-        f"name the issuer with --issuer: there are {', '.join(known)}"
-        if known
+        f"name the issuer with --issuer: there are {', '.join(issuers_)}"
+        if issuers_
         else "name the issuer with --issuer: no issuers file says which there are"
     )
 
@@ -53,8 +53,8 @@ def seconds(text: str) -> float:
     """
     if not text:
         return 0.0
-    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    value = int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else 0
+    match = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    value = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[match[2]] if match else 0
     if not 1 <= value <= revocation_list.MAX_AHEAD_S:
         raise ValueError(f"{text!r} is no span: give 90s, 15m, 12h or up to 365d")
     return float(value)
@@ -62,28 +62,28 @@ def seconds(text: str) -> float:
 
 async def read(bootstrap: str) -> revocation_list.RevocationList:
     """What is revoked now. Raises log.LogUnavailable."""
-    found, now = revocation_list.RevocationList(), time.time()
+    revocations, now = revocation_list.RevocationList(), time.time()
     asking, replays = log.Offsets(bootstrap), log.Replays(bootstrap, size=1)
     try:
         start = (await asking.beginnings(topics.REVOCATIONS, [0]))[0]
         end = (await asking.ends(topics.REVOCATIONS, [0]))[0]
         async for batch in replays.read(topics.REVOCATIONS, 0, start, end):
             for record in batch:
-                decoded = records.revocation_of(record.key, record.value)
-                if decoded is not None:
-                    found.apply(decoded, now)
+                revocation = records.revocation_of(record.key, record.value)
+                if revocation is not None:
+                    revocations.apply(revocation, now)
     finally:
         await asking.stop()
         await replays.stop()
-    return found
+    return revocations
 
 
-async def append(bootstrap: str, revoked: Sequence[records.Revoked]) -> None:
+async def append(bootstrap: str, revocations: Sequence[records.Revoked]) -> None:
     """Append records. Raises log.LogUnavailable."""
     writer = log.Writer(bootstrap, client_id="tailrace-revoke")
     running = asyncio.ensure_future(writer.run())
     try:
-        for record in revoked:
+        for record in revocations:
             await writer.append(topics.REVOCATIONS, 0, record.id, records.encode(record))
     finally:
         await writer.stop()
@@ -121,32 +121,34 @@ def lift(
     """Take back every revocation of exactly what is named; returns how many there were. Raises
     log.LogUnavailable."""
 
-    async def lifted() -> list[records.Revoked]:
-        named = (issuer, subject, tenant, credential)
-        found = [
+    async def lift_matches() -> list[records.Revoked]:
+        targets = (issuer, subject, tenant, credential)
+        matches = [
             each
             for each in await read(bootstrap)
-            if (each.issuer, each.subject, each.tenant, each.credential) == named
+            if (each.issuer, each.subject, each.tenant, each.credential) == targets
         ]
-        await append(bootstrap, [msgspec.structs.replace(each, lifted=True) for each in found])
-        return found
+        await append(bootstrap, [msgspec.structs.replace(each, lifted=True) for each in matches])
+        return matches
 
-    found = asyncio.run(lifted())
-    for record in found:
+    revocations = asyncio.run(lift_matches())
+    for record in revocations:
         say(f"lifted: {line(record)}")
-    return len(found)
+    return len(revocations)
 
 
 def line(record: records.Revoked) -> str:
     """One revocation, for a person."""
-    named = {
+    targets = {
         "subject": record.subject,
         "tenant": record.tenant,
         "credential": record.credential,
     }
-    what = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+    target_text = ", ".join(
+        f"{name} {value}" for name, value in targets.items() if value is not None
+    )
     until = datetime.datetime.fromtimestamp(record.issued_until, datetime.UTC)
     return (
-        f"{record.id}  {what} of {record.issuer}: credentials issued until "
+        f"{record.id}  {target_text} of {record.issuer}: credentials issued until "
         f"{until:%Y-%m-%d %H:%M:%S} UTC are refused"
     )

@@ -53,7 +53,7 @@ def defaults(
     return shared
 
 
-def _of_pool(environ: Mapping[str, str], engine: str) -> dict[str, str] | None:
+def _pool_environment(environ: Mapping[str, str], engine: str) -> dict[str, str] | None:
     """Settings of a worker, where TAILRACE_POOLS names a file: of the pool TAILRACE_POOL, else of
     the first one. None where it names none.
 
@@ -90,7 +90,7 @@ def run_pipelines(data: paths.Data, words: Sequence[str]) -> NoReturn:
     os.execve(python, [python, "-m", "pipelines", *words], {**shared, **os.environ})  # noqa: S606
 
 
-def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn:
+def run(role: plan.Role, data: paths.Data, settings_: Mapping[str, str]) -> NoReturn:
     """Replace this process by the service.
 
     Args:
@@ -105,7 +105,7 @@ def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn
     if role in ("gateway", "push") and "TAILRACE_ISSUERS" not in os.environ:
         dev_credentials.ensure(data)
     page = paths.PAGE if (paths.PAGE / "index.html").exists() else None
-    environ = {**defaults(role, running, data, page), **os.environ, **given}
+    environ = {**defaults(role, running, data, page), **os.environ, **settings_}
     if running:  # `ps`, `doctor` and `down` find it by its mark
         environ |= {
             processes.RUN_MARK: running.run,
@@ -114,11 +114,13 @@ def run(role: plan.Role, data: paths.Data, given: Mapping[str, str]) -> NoReturn
     python = sys.executable
     if role == "worker":
         engine = environ.get("TAILRACE_ENGINE", running.engine if running else engines.DEFAULT)
-        of_pool = _of_pool({**environ, "TAILRACE_MODEL": given.get("TAILRACE_MODEL", "")}, engine)
-        if of_pool is not None:
-            environ = {**of_pool, **environ}
-        elif "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in given:
-            model = models.resolve(engine, given.get("TAILRACE_MODEL", ""))
+        pool_environment = _pool_environment(
+            {**environ, "TAILRACE_MODEL": settings_.get("TAILRACE_MODEL", "")}, engine
+        )
+        if pool_environment is not None:
+            environ = {**pool_environment, **environ}
+        elif "TAILRACE_MODEL" not in os.environ or "TAILRACE_MODEL" in settings_:
+            model = models.resolve(engine, settings_.get("TAILRACE_MODEL", ""))
             environ |= plan.worker_settings(engine, model)
             environ.setdefault("TAILRACE_POOLS", plan.pools(model))
         engine = environ.setdefault("TAILRACE_ENGINE", engine)

@@ -80,12 +80,12 @@ def archive_retry(
             "archive retry: nothing runs in this data folder; name a broker with --kafka", 2
         )
     try:
-        left = command.run(address, url or plan.archive_url(folder.archive), typer.echo)
+        remaining = command.run(address, url or plan.archive_url(folder.archive), typer.echo)
     except ValueError as error:
         raise options.refuse(f"archive retry: {error}", 2) from None
     except command.UNAVAILABLE as error:
         raise options.refuse(f"archive retry: {error}") from None
-    raise typer.Exit(1 if left else 0)
+    raise typer.Exit(1 if remaining else 0)
 
 
 def pipelines(
@@ -98,10 +98,10 @@ def pipelines(
     run_service.run_pipelines(options.folder(data), words)
 
 
-def _run_service(role: plan.Role, data: Path | None, given: dict[str, str]) -> None:
+def _run_service(role: plan.Role, data: Path | None, settings: dict[str, str]) -> None:
     try:
         run_service.run(
-            role, options.folder(data), {name: value for name, value in given.items() if value}
+            role, options.folder(data), {name: value for name, value in settings.items() if value}
         )
     except (processes.StartError, plan.BadOption) as error:
         raise options.refuse(str(error), 2) from None

@@ -21,7 +21,7 @@ HELP = """\
 /quit         leave (so do Ctrl-D, and Ctrl-C twice)
 Ctrl-C stops an answer. The arrow keys edit the line and bring back earlier ones."""
 
-ASK_ENGINE_S = 1.0  # between two looks at the engine while nothing arrives
+ENGINE_POLL_S = 1.0  # between two looks at the engine while nothing arrives
 ENGINE_NOTES = {"loading": "engine loading", "none": "no engine is there yet"}
 
 
@@ -38,12 +38,12 @@ class Chat:
         self._client = client
         self._console = console
         self._transcript: Transcript | None = None  # of the answer that is being written
-        client.tell = self._tell
+        client.report = self._report
         self.model = model
         self.previous: str | None = None
         self.warned = False
 
-    def ask(self, question: str) -> bool:
+    def send(self, question: str) -> bool:
         """Ask and show the answer. Returns whether it was completed.
 
         Raises:
@@ -51,18 +51,18 @@ class Chat:
             KeyboardInterrupt: the user stopped it before the gateway had accepted the question.
         """
         began = time.monotonic()
-        response_id = self._client.ask(self.model, question, self.previous)
+        response_id = self._client.send(self.model, question, self.previous)
         answer, first = Answer(response_id), 0.0
         self._transcript = transcript = Transcript(self._width, dims=_dims())
         note = _Note(self._client, self._console)
         try:
-            for answer, shown in self._client.watch(response_id):
+            for answer, piece in self._client.watch(response_id):
                 note.place(answer.waits)
-                if shown:
+                if piece:
                     note.end()
-                    if shown.text or shown.name:
+                    if piece.text or piece.name:
                         first = first or time.monotonic() - began
-                    _write(transcript.feed(shown))
+                    _write(transcript.feed(piece))
         except KeyboardInterrupt:
             note.end()
             self._client.cancel(response_id)
@@ -96,7 +96,7 @@ class Chat:
                 f"({tokens} tokens, first after {first * 1000:.0f} ms, {rate:.0f} tokens/s)"
             )
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         """A note of the client. An answer that is being written goes on below it."""
         if self._transcript:
             _write(self._transcript.interrupt())
@@ -119,14 +119,14 @@ class Chat:
         return True
 
     def _change_model(self, name: str) -> None:
-        offered = self._client.models()
-        if name in offered:
+        models = self._client.models()
+        if name in models:
             self.model = name
             self._console.line(f"({name} answers from now on)")
         else:
             if name:
                 self._console.line(f"there is no model {name}")
-            for one in offered:
+            for one in models:
                 self._console.line(f"{'*' if one == self.model else ' '} {one}")
 
 
@@ -161,16 +161,16 @@ class _Note:
                 self._console.status(f"({words})")
 
     def _run(self) -> None:
-        told = False
-        while not self._over.wait(ASK_ENGINE_S):
-            what = ENGINE_NOTES.get(self._client.engine_state())
+        printed = False
+        while not self._over.wait(ENGINE_POLL_S):
+            note = ENGINE_NOTES.get(self._client.engine_state())
             with self._lock:
-                if self._over.is_set() or self._place or not what:
+                if self._over.is_set() or self._place or not note:
                     continue
-                if not told:
-                    self._console.line(f"({what}; the answer begins when it is ready)")
-                    told = True
-                self._console.status(f"({what}: {time.monotonic() - self._began:.0f} s)")
+                if not printed:
+                    self._console.line(f"({note}; the answer begins when it is ready)")
+                    printed = True
+                self._console.status(f"({note}: {time.monotonic() - self._began:.0f} s)")
 
 
 def _dims() -> bool:
@@ -191,15 +191,15 @@ def run(url: str, credential: Callable[[], str], model: str, question: str, star
     console = Console(sys.stderr)
     with Client(url, credential) as client:
         try:
-            found = client.configure()
+            configuration = client.configure()
         except ChatError as error:
             console.line(f"chat: {error}: start one with `{start}`")
             return 1
-        chat = Chat(client, model or found, console)
+        chat = Chat(client, model or configuration, console)
         if not question:
             return dialogue(chat, console)
         try:
-            return 0 if chat.ask(question) else 1
+            return 0 if chat.send(question) else 1
         except ChatError as error:
             console.line(f"chat: {error}")
         except KeyboardInterrupt:
@@ -218,7 +218,7 @@ def dialogue(chat: Chat, console: Console) -> int:
             if line:
                 chat.warned = False
                 if not line.startswith("/"):
-                    chat.ask(line)
+                    chat.send(line)
                 elif not chat.obey(line):
                     return 0
         except EOFError:

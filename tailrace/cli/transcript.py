@@ -18,7 +18,7 @@ ARROW: Final = "→"
 Kind = Literal["message", "reasoning", "call"]
 
 
-class Shown(NamedTuple):
+class Piece(NamedTuple):
     """What one event adds to an answer: characters of one item.
 
     `name` is the tool whose call begins here. `ends`: no more of this item; `cut`: it is not whole.
@@ -49,17 +49,17 @@ class Transcript:
         self._column_0 = True
         self._dim = False
 
-    def feed(self, shown: Shown) -> str:
-        if shown.kind == "reasoning" and not self._terminal:
+    def feed(self, piece: Piece) -> str:
+        if piece.kind == "reasoning" and not self._terminal:
             return ""
         out = ""
-        if shown.name or (shown.text and shown.kind != self._open):
-            out += self._begin(shown)
-        if shown.text:
-            out += self._text(_one_line(shown.text) if shown.kind == "call" else shown.text)
-        if shown.ends and self._open == shown.kind:
-            if shown.kind == "call":
-                out += self._text(" …" if shown.cut else ")")
+        if piece.name or (piece.text and piece.kind != self._open):
+            out += self._begin(piece)
+        if piece.text:
+            out += self._text(_one_line(piece.text) if piece.kind == "call" else piece.text)
+        if piece.ends and self._open == piece.kind:
+            if piece.kind == "call":
+                out += self._text(" …" if piece.cut else ")")
             out += self.end()
         return out
 
@@ -81,17 +81,17 @@ class Transcript:
         self._wrap.restart()
         return f"{out}\n"
 
-    def _begin(self, shown: Shown) -> str:
+    def _begin(self, piece: Piece) -> str:
         out = self.end()
         if not self._column_0:
             out += "\n"
             self._column_0 = True
             if self._wrap:
                 self._wrap.restart()
-        self._open = shown.kind
-        if shown.kind == "call":
-            out += self._text(f"{ARROW} {_one_line(shown.name)}(")
-        elif shown.kind == "reasoning" and not self._dims:
+        self._open = piece.kind
+        if piece.kind == "call":
+            out += self._text(f"{ARROW} {_one_line(piece.name)}(")
+        elif piece.kind == "reasoning" and not self._dims:
             out += self._text("(thinking) ")
         return out
 

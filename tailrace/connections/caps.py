@@ -35,21 +35,21 @@ class Proxies:
 
     def trusts(self, address: str) -> bool:
         """Whether this is the address of a trusted proxy."""
-        if not self._networks or (parsed := _parsed(address)) is None:
+        if not self._networks or (ip := _parse(address)) is None:
             return False
-        return any(parsed in network for network in self._networks)
+        return any(ip in network for network in self._networks)
 
-    def client_of(self, peer: str, forwarded: Iterable[bytes]) -> str:
+    def client_of(self, peer: str, header_values: Iterable[bytes]) -> str:
         """The address that a request came from.
 
         Args:
             peer: of the connection; a trusted proxy.
             forwarded: values of the `X-Forwarded-For` headers, in order.
         """
-        hops = b",".join(forwarded).decode("latin-1").split(",")
+        hops = b",".join(header_values).decode("latin-1").split(",")
         for hop in reversed(hops):
             address = hop.strip()
-            if _parsed(address) is None:
+            if _parse(address) is None:
                 return peer  # nothing that a proxy writes: what stands before it is not believed
             if not self.trusts(address):
                 return address
@@ -57,20 +57,20 @@ class Proxies:
 
 
 @functools.lru_cache(maxsize=1024)  # an address is parsed once, not for each connection of it
-def key_of(address: str) -> str:
+def address_key(address: str) -> str:
     """What an address is counted as: itself, or its network for IPv6."""
-    parsed = _parsed(address)
-    if parsed is None:
+    ip = _parse(address)
+    if ip is None:
         return UNKNOWN
-    if parsed.version == 4:
-        return str(parsed)
-    mapped = parsed.ipv4_mapped
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
+    if ip.version == 4:
+        return str(ip)
+    ipv4 = ip.ipv4_mapped
+    if ipv4 is not None:
+        return str(ipv4)
+    return str(ipaddress.ip_network((ip, IPV6_PREFIX), strict=False))
 
 
-def _parsed(address: str) -> Address | None:
+def _parse(address: str) -> Address | None:
     try:
         return ipaddress.ip_address(address)
     except ValueError:
@@ -122,11 +122,11 @@ class Caps:
     def keep(self, key: str, more: int) -> bool:
         """Count `more` bytes that are kept for this key; fewer when negative. Returns whether there
         was room; if not, nothing is counted."""
-        kept = self.kept.get(key, 0) + more
-        if more > 0 and kept > KEPT_BYTES_PER_ADDRESS:
+        total = self.kept.get(key, 0) + more
+        if more > 0 and total > KEPT_BYTES_PER_ADDRESS:
             return False
-        if kept > 0:
-            self.kept[key] = kept
+        if total > 0:
+            self.kept[key] = total
         else:
             self.kept.pop(key, None)
         return True
@@ -150,7 +150,7 @@ class Place:
 
     def charge(self, address: str) -> bool:
         """Charge this address, and no other any more. Returns whether there was room."""
-        key = key_of(address)
+        key = address_key(address)
         if key == self.key:
             return True
         self.discharge()

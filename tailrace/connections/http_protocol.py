@@ -50,9 +50,9 @@ class HttpProtocol(HttpToolsProtocol):
     Attributes:
         caps: of this server.
         place: among them; None before the connection has one, and after it was given back or on.
-        _proxied: whether the peer is a trusted proxy.
+        _via_proxy: whether the peer is a trusted proxy.
         _state: IDLE between requests, HEAD, BODY.
-        _arrived: bytes of the present request, as far as they came.
+        _head_bytes: bytes of the present request, as far as they came.
         _timer: ends a head or a body that does not come; None while there is neither.
     """
 
@@ -62,9 +62,9 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.place: caps.Place | None = None
-        self._proxied = False
+        self._via_proxy = False
         self._state = IDLE
-        self._arrived = 0
+        self._head_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     # ---- the connection
@@ -77,8 +77,8 @@ class HttpProtocol(HttpToolsProtocol):
             return
         peer = self.client[0] if self.client else ""
         self.place = caps.Place(self.caps)
-        self._proxied = self.caps.proxies.trusts(peer)
-        if self._proxied or self._charge(peer):
+        self._via_proxy = self.caps.proxies.trusts(peer)
+        if self._via_proxy or self._charge(peer):
             self._timer = self.loop.call_later(HANDSHAKE_S, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -102,13 +102,13 @@ class HttpProtocol(HttpToolsProtocol):
         """Parse in slices: what is counted as a head is never much more than it."""
         for start in range(0, len(data), SLICE_BYTES):
             piece = data if len(data) <= SLICE_BYTES else data[start : start + SLICE_BYTES]
-            if self._state == HEAD and self._arrived + len(piece) > MAX_HEAD_BYTES:
+            if self._state == HEAD and self._head_bytes + len(piece) > MAX_HEAD_BYTES:
                 self._refuse(errors.request_head_too_large(MAX_HEAD_BYTES), "head")
                 return
             super().data_received(piece)
             if self.parser is None or self.transport.is_closing():
                 return  # another protocol has the connection, or it was refused
-            self._arrived += len(piece)
+            self._head_bytes += len(piece)
         if self._state == IDLE:
             self._stop_timer()
             if self.place is not None and self.place.kept:
@@ -119,23 +119,23 @@ class HttpProtocol(HttpToolsProtocol):
                 self._timer = self.loop.call_later(HANDSHAKE_S, self._head_is_late)
             else:
                 self._timer = self.loop.call_later(BODY_S, self._late, "body")
-        if self.place is not None and not self.place.keep(min(self._arrived, MAX_KEPT_BYTES)):
+        if self.place is not None and not self.place.keep(min(self._head_bytes, MAX_KEPT_BYTES)):
             self._refuse(errors.too_many_connections(RETRY_S), "bytes")
 
     def on_message_begin(self) -> None:
         """A head begins."""
         self._state = HEAD
-        self._arrived = 0
+        self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._state = BODY
         self._stop_timer()
-        if self._proxied:
+        if self._via_proxy:
             peer = self.client[0] if self.client else ""
-            forwarded = [value for name, value in self.headers if name == b"x-forwarded-for"]
-            address = self.caps.proxies.client_of(peer, forwarded)
+            hops = [value for name, value in self.headers if name == b"x-forwarded-for"]
+            address = self.caps.proxies.client_of(peer, hops)
             if not self._charge(address):
                 raise Refused
             self.scope["client"] = (address, 0)
@@ -155,8 +155,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timer()
         successor: Any = self.ws_protocol_class
         if getattr(successor, "takes_places", False):
-            given = {"place": self.place, "client": self.scope["client"]}
-            self.ws_protocol_class = functools.partial(successor, **given)  # type: ignore[assignment]
+            arguments = {"place": self.place, "client": self.scope["client"]}
+            self.ws_protocol_class = functools.partial(successor, **arguments)  # type: ignore[assignment]
         elif self.place is not None:
             self.place.leave()
         self.place = None
@@ -173,12 +173,12 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._timer = self.loop.call_later(HEAD_S - HANDSHAKE_S, self._late, "head")
 
-    def _late(self, what: str) -> None:
+    def _late(self, part: str) -> None:
         self._timer = None
         if self._state == HEAD:
-            self._refuse(errors.request_timeout(), what)
+            self._refuse(errors.request_timeout(), part)
         else:  # nothing came, or an answer may be under way
-            telemetry.CONNECTIONS_REFUSED.labels(reason=what).inc()
+            telemetry.CONNECTIONS_REFUSED.labels(reason=part).inc()
             self.transport.close()
 
     def _refuse(self, error: errors.ApiError, reason: str) -> None:
@@ -210,7 +210,7 @@ def missing(base: type = HttpToolsProtocol) -> list[str]:
         *("connection_made", "connection_lost", "data_received", "handle_websocket_upgrade"),
         *("on_message_begin", "on_headers_complete", "on_message_complete", "send_400_response"),
     )
-    used = {
+    features = {
         "self.parser.feed_data(data)": "a parser that is fed",
         "except httptools.HttpParserError": "an error of a callback ends the parsing",
         "self.ws_protocol_class(": "ws_protocol_class",
@@ -219,20 +219,20 @@ def missing(base: type = HttpToolsProtocol) -> list[str]:
         "self.headers.append((name, value))": "headers",
         "self.parser = None": "a parser that may be dropped",
     }
-    gone = [name for name in methods if not callable(getattr(base, name, None))]
-    return gone + [what for text, what in used.items() if text not in source]
+    missing_methods = [name for name in methods if not callable(getattr(base, name, None))]
+    return missing_methods + [feature for text, feature in features.items() if text not in source]
 
 
 def over(bounds: caps.Caps, base: type = HttpToolsProtocol) -> Any:
     """The class of HTTP connections of one server: `HttpProtocol` with these caps, or uvicorn's own
     where it has changed."""
-    if changed := missing(base):
+    if differences := missing(base):
         telemetry.log(
             telemetry.Action.NOTE,
             part="http_protocol",
             version=uvicorn.__version__,
             tried_with=TRIED_WITH,
-            changed=changed,
+            changed=differences,
         )
         return "httptools"
     return type("HttpProtocol", (HttpProtocol,), {"caps": bounds})

@@ -31,7 +31,7 @@ class TokenBuckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def take(self, key: str, now: float, amount: float = 1.0) -> float:
+    def consume(self, key: str, now: float, amount: float = 1.0) -> float:
         """Take `amount` if it is there. Returns 0, or the seconds until it will be."""
         full_at = max(self._full_at.get(key, now), now) + amount / self._rate
         if wait_s := self._missing_s(full_at, now):

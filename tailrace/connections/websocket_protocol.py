@@ -19,7 +19,7 @@ messages that are read one by one, and the request of the handshake, which nothi
 together 4 KiB, a sixth of what an idle socket takes. This class keeps neither.
 
 The class stands on names that uvicorn does not document. `missing` says which of them are gone;
-then `chosen` returns uvicorn's own class, which has none of these bounds.
+then `protocol_class` returns uvicorn's own class, which has none of these bounds.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Protocol(WebSocketsSansIOProtocol):
         _backlog_since, _backlog: since when something has waited to be parsed, and how many frames
             were read since then.
         _caught_up: when all that had come was parsed; None while something waits.
-        _slowed: reads on when it is the turn of this connection among those of its address that
+        _slow_timer: reads on when it is the turn of this connection among those of its address that
             sends too much; None while it waits for none.
         _late: ends a handshake or a message that is not complete in time; None while there is none.
     """
@@ -150,7 +150,7 @@ class Protocol(WebSocketsSansIOProtocol):
     _backlog_since = 0.0
     _backlog = 0
     _caught_up: float | None = -PAUSE_S
-    _slowed: asyncio.TimerHandle | None = None
+    _slow_timer: asyncio.TimerHandle | None = None
     _late: asyncio.TimerHandle | None = None
     _place: caps.Place | None = None
     _at: tuple[str, int] | None = None
@@ -188,9 +188,9 @@ class Protocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
         self._in_time()
-        if self._slowed is not None:
-            self._slowed.cancel()
-            self._slowed = None
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
         self.held = b""
         super().connection_lost(exc)
         if self._place is not None:
@@ -243,8 +243,8 @@ class Protocol(WebSocketsSansIOProtocol):
             rest, self.held = self.held + data, b""
             self._parse(rest)
         if self._place is not None:
-            kept = len(self.held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
-            if kept != self._place.kept and not self._place.keep(kept):
+            memory = len(self.held) + len(self.conn.reader.buffer) + (self.conn.cur_size or 0)
+            if memory != self._place.kept and not self._place.keep(memory):
                 self._abuse("bytes")
 
     def _parse(self, data: bytes, waited: bool = False) -> None:
@@ -277,7 +277,7 @@ class Protocol(WebSocketsSansIOProtocol):
             self.read_paused
             or not self.handshake_complete
             or not self.writable.is_set()
-            or self._slowed is not None
+            or self._slow_timer is not None
         )
 
     def _hold(self, rest: bytes) -> None:
@@ -295,11 +295,11 @@ class Protocol(WebSocketsSansIOProtocol):
     def _take_turn(self) -> None:
         if not self._turn:
             self._turn = True
-            self.loop.call_soon(self._go_on)
+            self.loop.call_soon(self._continue)
 
-    def _go_on(self, waited: bool = False) -> None:
+    def _continue(self, waited: bool = False) -> None:
         if waited:
-            self._slowed = None
+            self._slow_timer = None
         else:
             self._turn = False
         rest, self.held = self.held, b""
@@ -313,7 +313,7 @@ class Protocol(WebSocketsSansIOProtocol):
         if waited or self._place is None or not (wait_s := self._place.wait_s(self.loop.time())):
             return False
         telemetry.CLIENTS_SLOWED.labels(reason="frames").inc()
-        self._slowed = self.loop.call_later(wait_s, self._go_on, True)
+        self._slow_timer = self.loop.call_later(wait_s, self._continue, True)
         return True
 
     def _resume(self) -> None:
@@ -467,8 +467,8 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
         "close_sent": "self.close_sent = True" in source,
         "pong_timer": "call_later(self.ping_timeout, self.keepalive_timeout)" in source,
     }
-    used = {part.split("(")[0].split(")")[0] for part in source.split("self.queue.")[1:]}
-    others = sorted(f"queue.{name}" for name in used if not hasattr(Inbox, name))
+    members = {part.split("(")[0].split(")")[0] for part in source.split("self.queue.")[1:]}
+    others = sorted(f"queue.{name}" for name in members if not hasattr(Inbox, name))
     connection = vars(ServerProtocol())
     others += [
         f"conn.{name}" for name in ("events", "reader", "cur_size") if name not in connection
@@ -478,15 +478,15 @@ def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
     return [name for name, there in relied_on.items() if not there] + others
 
 
-def chosen(base: type = WebSocketsSansIOProtocol) -> Any:
+def protocol_class(base: type = WebSocketsSansIOProtocol) -> Any:
     """The class of WebSocket connections: `Protocol`, or uvicorn's own where it has changed."""
-    if changed := missing(base):
+    if differences := missing(base):
         telemetry.log(
             telemetry.Action.NOTE,
             part="websocket_protocol",
             version=uvicorn.__version__,
             tried_with=TRIED_WITH,
-            changed=changed,
+            changed=differences,
         )
         return "websockets-sansio"
     return Protocol

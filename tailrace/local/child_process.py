@@ -62,8 +62,8 @@ class ChildProcess:
                 raise processes.StartError(
                     f"{name}: cannot run {self.command[0]}: {error.strerror}"
                 ) from error
-        found = processes.identity(self._popen.pid)
-        self.identity = found or processes.Identity(self._popen.pid, 0)
+        identity = processes.identity(self._popen.pid)
+        self.identity = identity or processes.Identity(self._popen.pid, 0)
 
     @property
     def pid(self) -> int:

@@ -33,7 +33,7 @@ class Console:
         self._clock = clock
         self._terminal = self._stream.isatty()
         self._lock = threading.Lock()
-        self._printed = clock()  # when something was printed last
+        self._printed_at = clock()  # when something was printed last
         self._heartbeat = HEARTBEAT_S
         self._status = ""  # what stands on the terminal's status line now
 
@@ -41,35 +41,35 @@ class Console:
         """Print one line."""
         with self._lock:
             self._heartbeat = HEARTBEAT_S
-            self._write(f"{self._erased()}{text}\n")
+            self._write(f"{self._erase_code()}{text}\n")
 
     def status(self, text: str) -> None:
         """Show what goes on. It may be called as often as one likes."""
         with self._lock:
-            passed = self._clock() - self._printed
+            elapsed_s = self._clock() - self._printed_at
             if self._terminal:
-                shown = text[: shutil.get_terminal_size().columns - 1]
-                if shown != self._status and (passed >= REDRAW_S or not self._status):
-                    self._write(f"\r\x1b[K{shown}")
-                    self._status = shown
-            elif passed >= self._heartbeat:
+                line = text[: shutil.get_terminal_size().columns - 1]
+                if line != self._status and (elapsed_s >= REDRAW_S or not self._status):
+                    self._write(f"\r\x1b[K{line}")
+                    self._status = line
+            elif elapsed_s >= self._heartbeat:
                 self._heartbeat *= 2
                 self._write(f"{text}\n")
 
     def clear(self) -> None:
         """Remove the status from the terminal."""
         with self._lock:
-            erase = self._erased()
+            erase = self._erase_code()
             if erase:
                 self._write(erase)
 
-    def _erased(self) -> str:
+    def _erase_code(self) -> str:
         erase = "\r\x1b[K" if self._status else ""
         self._status = ""
         return erase
 
     def _write(self, text: str) -> None:
-        self._printed = self._clock()
+        self._printed_at = self._clock()
         try:
             self._stream.write(text)
             self._stream.flush()

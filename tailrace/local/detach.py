@@ -38,7 +38,7 @@ def start_detached(
             env=os.environ.copy(),
         )
     follower = logs.Follower(log)
-    wanted = ("ready",) if wait else ("serving", "ready")
+    states = ("ready",) if wait else ("serving", "ready")
     try:
         while True:
             ended = supervisor.poll()
@@ -47,7 +47,7 @@ def start_detached(
                 console.line(line)
             if ended is not None:
                 return ended or 1  # it ends before it is ready only when it failed
-            if running and running.supervisor.pid == supervisor.pid and running.phase in wanted:
+            if running and running.supervisor.pid == supervisor.pid and running.phase in states:
                 return 0
             time.sleep(POLL_S)
     except KeyboardInterrupt:

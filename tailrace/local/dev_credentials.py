@@ -42,8 +42,8 @@ def seconds(text: str) -> int:
     Raises:
         ValueError: it is not a lifetime, or longer than MAX_LIFETIME_S. The text is for the user.
     """
-    found = _DURATION.match(text.strip())
-    value = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = _DURATION.match(text.strip())
+    value = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= value <= MAX_LIFETIME_S:
         raise ValueError(
             f"{text!r} is no lifetime: give a number with s, m or h, at most 24h (for example 1h)"
@@ -94,13 +94,13 @@ def mint(
         raise ValueError("a development key is an EC key on P-256")
     if not 1 <= ttl <= issuers.MAX_LIFETIME_S:
         raise ValueError(f"ttl must be 1 to {issuers.MAX_LIFETIME_S} s")
-    issued = int(now)
+    issued_at = int(now)
     claims: dict[str, Any] = {
         "iss": iss,
         "aud": audience,
         "sub": subject,
-        "iat": issued,
-        "exp": issued + ttl,
+        "iat": issued_at,
+        "exp": issued_at + ttl,
     }
     if tenant is not None:
         claims["tenant"] = tenant
@@ -140,10 +140,10 @@ def scopes(text: str) -> list[str]:
     Raises:
         ValueError: one is unknown, or there is none. The text is for the user.
     """
-    found = [each.strip() for each in text.split(",") if each.strip()]
-    if not found or not principal.SCOPES.issuperset(found):
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    if not names or not principal.SCOPES.issuperset(names):
         raise ValueError(f"{text!r}: scopes are {', '.join(sorted(principal.SCOPES))}")
-    return found
+    return names
 
 
 def issue(data: paths.Data, subject: str, ttl: int, scopes: Sequence[str] = DEFAULT_SCOPES) -> str:

@@ -18,10 +18,10 @@ from tailrace.local import paths, plan, ports, processes, state
 
 def program() -> str:
     """The path of this command, relative to the working directory where that is possible."""
-    found = Path(sys.executable).parent / "tailrace"
+    path = Path(sys.executable).parent / "tailrace"
     with contextlib.suppress(ValueError):
-        return str(found.relative_to(Path.cwd()))
-    return str(found)
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def command(words: str, data: paths.Data) -> str:
@@ -46,16 +46,18 @@ def up(data: paths.Data, running: state.State | None = None) -> str:
     return command(" ".join(words), data)
 
 
-def beside(data: paths.Data) -> str:
+def free_ports_hint(data: paths.Data) -> str:
     """A start in this data folder whose ports are free now, by this command and by make."""
-    taken: set[int] = set()
+    used_ports: set[int] = set()
 
     def next_free(first: int) -> int:
-        found = next(
-            port for port in range(first, 65_536) if port not in taken and ports.port_is_free(port)
+        number = next(
+            port
+            for port in range(first, 65_536)
+            if port not in used_ports and ports.port_is_free(port)
         )
-        taken.add(found)
-        return found
+        used_ports.add(number)
+        return number
 
     default = plan.Options()
     options = (
@@ -72,8 +74,8 @@ def holder(port: int) -> str:
     pid = ports.listener(port)
     if pid is None:
         return ""
-    folder = processes.folder_of(pid)
+    folder = processes.data_folder(pid)
     if folder:
-        other = paths.Data(Path(folder))
-        return f" by the deployment in {folder} (`{command('down', other)}` stops it)"
+        other_data = paths.Data(Path(folder))
+        return f" by the deployment in {folder} (`{command('down', other_data)}` stops it)"
     return f" by process {pid} ({processes.command(pid)[:80]})"

@@ -53,9 +53,9 @@ class Infrastructure:
         say: Callable[[str], None],
         status: Callable[[str], None],
     ) -> None:
-        given = settings.command()
-        self.kafka, self.redis = given.kafka, given.redis
-        self._kafka_heap_mb = given.kafka_heap_mb
+        environment = settings.command()
+        self.kafka, self.redis = environment.kafka, environment.redis
+        self._kafka_heap_mb = environment.kafka_heap_mb
         self._data = data
         self._run = run
         self._say = say
@@ -76,7 +76,7 @@ class Infrastructure:
         self,
         kafka_port: int,
         *,
-        recorded: Callable[[list[state.Part]], None],
+        record: Callable[[list[state.Part]], None],
         check: Callable[[], None],
     ) -> None:
         """Start what is not given and wait until it serves.
@@ -112,22 +112,20 @@ class Infrastructure:
             )
         for part in self._parts.values():
             part.start()
-        recorded(self.parts())
-        self._wait(recorded, check)
+        record(self.parts())
+        self._wait(record, check)
         self.kafka, self.redis = (
             self._address("kafka", self.kafka),
             self._address("redis", self.redis),
         )
 
-    def _address(self, name: str, given: str) -> str:
+    def _address(self, name: str, address: str) -> str:
         part = self._parts.get(name)
         if part is None:
-            return given
+            return address
         return part.bootstrap if isinstance(part, kafka_broker.Broker) else part.url
 
-    def _wait(
-        self, recorded: Callable[[list[state.Part]], None], check: Callable[[], None]
-    ) -> None:
+    def _wait(self, record: Callable[[list[state.Part]], None], check: Callable[[], None]) -> None:
         waiting = dict(self._parts)
         tries = PORT_TRIES
         deadline = time.monotonic() + kafka_broker.START_S
@@ -144,13 +142,13 @@ class Infrastructure:
                     if tries == 0 or part.child is None or PORT_TAKEN not in part.child.output():
                         raise
                     self._move(part)
-                    recorded(self.parts())
+                    record(self.parts())
             if waiting and time.monotonic() >= deadline:
                 name, part = next(iter(waiting.items()))
-                shown = part.child.last_lines(50) if part.child else ""
+                last_lines = part.child.last_lines(50) if part.child else ""
                 raise processes.StartError(
                     f"{name} was not ready after {kafka_broker.START_S:.0f} s; its "
-                    f"last lines:\n{shown}"
+                    f"last lines:\n{last_lines}"
                 )
             time.sleep(POLL_S)
 
@@ -164,13 +162,13 @@ class Infrastructure:
 
     def parts(self) -> list[state.Part]:
         """The parts started here, for the state file."""
-        found = []
+        parts = []
         for name, part in self._parts.items():
             if part.child is None:
                 continue
             role: state.Role = "kafka" if isinstance(part, kafka_broker.Broker) else "redis"
             identity = part.child.identity
-            found.append(
+            parts.append(
                 state.Part(
                     name=name,
                     role=role,
@@ -182,7 +180,7 @@ class Infrastructure:
                     since=time.time(),
                 )
             )
-        return found
+        return parts
 
     def stop(self) -> None:
         """Stop Redis first and the broker last. Each wait has a limit."""

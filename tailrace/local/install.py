@@ -51,7 +51,7 @@ def lanes(engine: str, page: bool) -> list[list[Step]]:
     Raises:
         plan.BadOption: `engine` is not an engine.
     """
-    found = [
+    lanes_ = [
         [
             Step("Java", install_kafka.has_java, install_kafka.install_java),
             Step(
@@ -60,7 +60,9 @@ def lanes(engine: str, page: bool) -> list[list[Step]]:
                 install_kafka.fetch_jars,
             ),
             Step(
-                "Kafka's class archive", install_kafka.has_class_archive, install_kafka.keep_classes
+                "Kafka's class archive",
+                install_kafka.has_class_archive,
+                install_kafka.archive_classes,
             ),
         ],
         [Step("Redis", _has_redis, _install_redis)],
@@ -75,10 +77,10 @@ def lanes(engine: str, page: bool) -> list[list[Step]]:
             ),
             Step("model", install_engine.model_present, install_engine.build_model),
         ]
-        found.insert(0, engine_steps)
+        lanes_.insert(0, engine_steps)
     if page and paths.FRONTEND.is_dir():
-        found.append([Step("page", install_page.page_built, install_page.build_page)])
-    return found
+        lanes_.append([Step("page", install_page.page_built, install_page.build_page)])
+    return lanes_
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"{engines.CHOICES} (for which no engine is installed)",
     )
     parser.add_argument("--no-page", action="store_true", help="leave the front end out")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        work = lanes(chosen.engine, page=not chosen.no_page)
+        work = lanes(options.engine, page=not options.no_page)
     except plan.BadOption as error:
         parser.error(str(error))
     return _perform(work)
@@ -105,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _perform(work: Sequence[Sequence[Step]]) -> int:
     progress = install_steps.Progress()
-    due = [step.name for lane in work for step in lane if step.due()]
-    if due:
+    pending = [step.name for lane in work for step in lane if step.due()]
+    if pending:
         shutil.rmtree(install_steps.LOGS, ignore_errors=True)
-        progress.console.line(f"installing {', '.join(due)} (logs in {install_steps.LOGS})")
+        progress.console.line(f"installing {', '.join(pending)} (logs in {install_steps.LOGS})")
     began = time.monotonic()
     with progress.shown(), ThreadPoolExecutor(max_workers=len(work)) as pool:
         failures = [

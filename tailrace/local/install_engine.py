@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tailrace.local import paths
-from tailrace.local.install_steps import apt, digest, run_logged, stamped
+from tailrace.local.install_steps import apt, digest, has_stamp, run_logged
 
 
 def has_gpu() -> bool:
@@ -19,12 +19,12 @@ def has_gpu() -> bool:
     if not program:
         return False
     try:
-        listed = subprocess.run(
+        listing = subprocess.run(
             [program, "-L"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return listed.returncode == 0 and "GPU" in listed.stdout
+    return listing.returncode == 0 and "GPU" in listing.stdout
 
 
 def _engine_lock() -> Path:
@@ -33,16 +33,16 @@ def _engine_lock() -> Path:
 
 
 def _version(python: Path) -> str:
-    asked = subprocess.run(
+    process = subprocess.run(
         [str(python), "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return asked.stdout.strip()
+    return process.stdout.strip()
 
 
-def _engine_wanted() -> str:
+def _wanted_version() -> str:
     lock = _engine_lock()
     here = ".".join(str(part) for part in sys.version_info[:2])
     return f"{here} {lock.name} {digest(lock, paths.ROOT / 'pyproject.toml')}"
@@ -50,7 +50,7 @@ def _engine_wanted() -> str:
 
 def engine_installed() -> bool:
     """Whether the environment is what the lock file and pyproject.toml ask for."""
-    return stamped(paths.ENGINE_ENVIRONMENT / "tailrace-stamp", _engine_wanted())
+    return has_stamp(paths.ENGINE_ENVIRONMENT / "tailrace-stamp", _wanted_version())
 
 
 def install_environment() -> None:
@@ -74,7 +74,7 @@ def install_environment() -> None:
         "engine", [uv, "pip", "sync", "--require-hashes", "--python", python, _engine_lock()]
     )
     run_logged("engine", [paths.ROOT / "scripts" / "register.sh", paths.ENGINE_ENVIRONMENT])
-    (paths.ENGINE_ENVIRONMENT / "tailrace-stamp").write_text(_engine_wanted())
+    (paths.ENGINE_ENVIRONMENT / "tailrace-stamp").write_text(_wanted_version())
 
 
 def has_numa() -> bool:
@@ -108,7 +108,7 @@ def _model_recipe() -> str:
 
 def model_present() -> bool:
     """Whether the default model was built by this recipe."""
-    return stamped(paths.model() / "tailrace-stamp", _model_recipe())
+    return has_stamp(paths.model() / "tailrace-stamp", _model_recipe())
 
 
 def build_model() -> None:

@@ -52,9 +52,11 @@ def check_jars(folder: Path, sums: dict[str, str]) -> None:
     Raises:
         InstallError: a jar is missing, unexpected or altered; the text names them.
     """
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
+    digests = {
+        jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")
+    }
     wrong = sorted(
-        {name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name)}
+        {name for name in digests.keys() | sums.keys() if digests.get(name) != sums.get(name)}
     )
     if wrong:
         raise InstallError(
@@ -111,7 +113,7 @@ def has_class_archive() -> bool:
     return kafka_broker.class_archive(java.find(), paths.jars()).exists()
 
 
-def keep_classes() -> None:
+def archive_classes() -> None:
     """Keep Kafka's classes for a quick start. A failure is only reported: a broker starts without
     them, but slower."""
     try:

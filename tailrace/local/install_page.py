@@ -9,15 +9,15 @@ import subprocess
 from pathlib import Path
 
 from tailrace.local import paths
-from tailrace.local.install_steps import InstallError, digest, run_logged, stamped
+from tailrace.local.install_steps import InstallError, digest, has_stamp, run_logged
 
 OLDEST_NODE = (20, 19)  # Vite's minimum
 
 
 def parse_node_version(text: str) -> tuple[int, int]:
     """From `node --version` ("v20.19.2"); (0, 0) for anything else."""
-    found = re.match(r"v(\d+)\.(\d+)\.", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"v(\d+)\.(\d+)\.", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def node_path() -> str | None:
@@ -62,18 +62,18 @@ def _node_programs(package: Path) -> Path:
 
 
 def _page_sources() -> list[Path]:
-    skipped = {"node_modules", "dist", "dist-admin", "tests", "test-results"}
+    skip = {"node_modules", "dist", "dist-admin", "tests", "test-results"}
     return [
         file
         for file in paths.FRONTEND.rglob("*")
-        if file.is_file() and skipped.isdisjoint(file.relative_to(paths.FRONTEND).parts)
+        if file.is_file() and skip.isdisjoint(file.relative_to(paths.FRONTEND).parts)
     ]
 
 
 def page_built() -> bool:
     """Whether both pages were built from these sources."""
     return (
-        stamped(paths.FRONTEND / "node_modules" / ".tailrace-page", digest(*_page_sources()))
+        has_stamp(paths.FRONTEND / "node_modules" / ".tailrace-page", digest(*_page_sources()))
         and (paths.PAGE / "index.html").exists()
         and (paths.ADMIN_PAGE / "admin.html").exists()
     )
@@ -90,11 +90,11 @@ def build_page() -> None:
     environ = {**os.environ, "PATH": path}
     modules = paths.FRONTEND / "node_modules"
     lock = digest(paths.FRONTEND / "package-lock.json", paths.FRONTEND / "package.json")
-    if not stamped(modules / ".tailrace-lock", lock):
+    if not has_stamp(modules / ".tailrace-lock", lock):
         run_logged(
             "page", ["npm", "ci", "--no-audit", "--no-fund"], cwd=paths.FRONTEND, environ=environ
         )
         (modules / ".tailrace-lock").write_text(lock)
-    built_from = digest(*_page_sources())
+    source_digest = digest(*_page_sources())
     run_logged("page", ["npm", "run", "build"], cwd=paths.FRONTEND, environ=environ)
-    (modules / ".tailrace-page").write_text(built_from)
+    (modules / ".tailrace-page").write_text(source_digest)

@@ -65,10 +65,10 @@ class Progress:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the running steps with their seconds until the block ends."""
-        finished = threading.Event()
+        stop = threading.Event()
 
         def show() -> None:
-            while not finished.wait(SHOW_S):
+            while not stop.wait(SHOW_S):
                 now = time.monotonic()
                 steps = [f"{name} {now - began:.0f} s" for name, began in [*self.running.items()]]
                 if steps:
@@ -79,7 +79,7 @@ class Progress:
         try:
             yield
         finally:
-            finished.set()
+            stop.set()
             thread.join()
             self.console.clear()
 
@@ -114,7 +114,7 @@ def run_logged(
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{step.replace(' ', '-')}.log"
     with log.open("ab") as output:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(part) for part in command],
             cwd=cwd,
             env=environ,
@@ -123,7 +123,7 @@ def run_logged(
             stderr=subprocess.STDOUT,
             check=False,
         )
-    if done.returncode != 0:
+    if process.returncode != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
         raise InstallError(
             f"{step}: `{' '.join(str(part) for part in command[:4])} …` "
@@ -175,9 +175,9 @@ def digest(*files: Path) -> str:
     return total.hexdigest()
 
 
-def stamped(stamp: Path, wanted: str) -> bool:
+def has_stamp(stamp: Path, content: str) -> bool:
     """Whether a step left this stamp when it was done."""
-    return stamp.exists() and stamp.read_text() == wanted
+    return stamp.exists() and stamp.read_text() == content
 
 
 def perform_lane(steps: Sequence[Step], progress: Progress) -> InstallError | None:

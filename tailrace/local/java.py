@@ -18,10 +18,10 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 def parse_version(text: str) -> int | None:
     """Major version from the output of `java -version` ("17.0.15", "25", and "1.8.0_402" for 8)."""
-    found = _VERSION.search(text)
-    if not found:
+    match = _VERSION.search(text)
+    if not match:
         return None
-    major, minor = int(found[1]), found[2]
+    major, minor = int(match[1]), match[2]
     return int(minor) if major == 1 and minor else major
 
 
@@ -55,8 +55,8 @@ def find(environ: Mapping[str, str] = os.environ) -> Path:
         StartError: there is none.
     """
     for java in _candidates(environ):
-        found = version(java)
-        if found is not None and found >= OLDEST:
+        number = version(java)
+        if number is not None and number >= OLDEST:
             return java
     raise StartError(
         f"no Java {OLDEST} or newer: run `make install`, or set JAVA_HOME, or give a broker "

@@ -90,13 +90,13 @@ def classpath(folder: Path) -> str:
     Raises:
         StartError: the folder has no jars.
     """
-    found = sorted(folder.glob("*.jar"))
-    if not found:
+    jars = sorted(folder.glob("*.jar"))
+    if not jars:
         raise processes.StartError(
             f"Kafka's jars are not in {folder}: run `make install`, or give a broker by "
             f"TAILRACE_KAFKA"
         )
-    return ":".join(str(jar) for jar in found)
+    return ":".join(str(jar) for jar in jars)
 
 
 class Broker(server_process.ServerProcess):
@@ -175,7 +175,7 @@ class Broker(server_process.ServerProcess):
         # An interrupted format leaves files but no meta.properties. StorageTool refuses such a
         # folder.
         shutil.rmtree(self._log_dir, ignore_errors=True)
-        done = subprocess.run(
+        process = subprocess.run(
             self.command(
                 "kafka.tools.StorageTool",
                 "format",
@@ -191,9 +191,9 @@ class Broker(server_process.ServerProcess):
             check=False,
             env=_environ(),
         )
-        if done.returncode != 0:
+        if process.returncode != 0:
             raise processes.StartError(
-                f"Kafka could not format {self._log_dir}:\n{done.stdout}{done.stderr}"
+                f"Kafka could not format {self._log_dir}:\n{process.stdout}{process.stderr}"
             )
 
     def start(self) -> None:
@@ -245,14 +245,14 @@ def make_class_archive() -> None:
     target = class_archive(java.find(), paths.jars())
     with tempfile.TemporaryDirectory(prefix="tailrace-classes-") as name:
         folder = Path(name)
-        made = folder / "classes.jsa"
+        archive = folder / "classes.jsa"
         port = ports.free_port()
         run = f"classes-{secrets.token_hex(6)}"
         broker = Broker(
             folder / "kafka", port, ports.free_port({port}), run=run, log=folder / "kafka.log"
         )
         broker.prepare()
-        broker._java_options = [f"-XX:ArchiveClassesAtExit={made}"]
+        broker._java_options = [f"-XX:ArchiveClassesAtExit={archive}"]
         try:
             broker.start()
             broker.wait_ready(ARCHIVE_S)
@@ -262,14 +262,14 @@ def make_class_archive() -> None:
             raise processes.StartError(
                 f"Kafka had not written its classes {ARCHIVE_S:.0f} s after its end"
             )
-        made.touch()
+        archive.touch()
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(made, fresh)
+        shutil.copyfile(archive, fresh)
         fresh.replace(target)
 
 
 def _environ() -> dict[str, str]:
     """The environment without the Java options and class path of the user's other programs."""
-    dropped = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
-    return {key: value for key, value in os.environ.items() if key not in dropped}
+    excluded = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+    return {key: value for key, value in os.environ.items() if key not in excluded}

@@ -10,8 +10,17 @@ MAX_READ = 1 << 20
 MAX_LINE = 600
 
 _TIME = ("time", "ts", "timestamp")
-_WHAT = ("action", "event", "message", "msg")
-_HIDDEN = {"service", "name", "logger", "instance", *_TIME, *_WHAT, "level", "severity"}
+_MESSAGE_KEYS = ("action", "event", "message", "msg")
+_HIDDEN_KEYS = {
+    "service",
+    "name",
+    "logger",
+    "instance",
+    *_TIME,
+    *_MESSAGE_KEYS,
+    "level",
+    "severity",
+}
 
 
 class Follower:
@@ -48,13 +57,13 @@ def readable(line: str) -> str:
     if not isinstance(record, dict):
         return line[:MAX_LINE]
     level = str(record.get("level", record.get("severity", ""))).lower()
-    what = next((str(record[key]) for key in _WHAT if record.get(key)), "")
+    message = next((str(record[key]) for key in _MESSAGE_KEYS if record.get(key)), "")
     rest = " ".join(
         f"{key}={_value(value)}"
         for key, value in record.items()
-        if key not in _HIDDEN and value not in (None, "")
+        if key not in _HIDDEN_KEYS and value not in (None, "")
     )
-    shown = " ".join(
-        part for part in (level if level not in ("", "info") else "", what, rest) if part
+    fields = " ".join(
+        part for part in (level if level not in ("", "info") else "", message, rest) if part
     )
-    return shown[:MAX_LINE]
+    return fields[:MAX_LINE]

@@ -14,10 +14,10 @@ from tailrace.local import paths, plan, processes
 def in_folder(folder: Path, name: str) -> plan.Model:
     """A model folder, with the sampling of its generation_config.json where it has one."""
     try:
-        recommended = json.loads((folder / "generation_config.json").read_text())
+        defaults = json.loads((folder / "generation_config.json").read_text())
         temperature, top_p = (
-            float(recommended.get("temperature") or 1.0),
-            float(recommended.get("top_p") or 1.0),
+            float(defaults.get("temperature") or 1.0),
+            float(defaults.get("top_p") or 1.0),
         )
     except (OSError, ValueError, TypeError, AttributeError):
         temperature, top_p = 1.0, 1.0
@@ -39,7 +39,7 @@ def context_length(folder: Path) -> int:
         return plan.MAX_MODEL_LEN
 
 
-def offered(base: str) -> list[str]:
+def list_models(base: str) -> list[str]:
     """Model names at an OpenAI-compatible base URL.
 
     Raises:
@@ -68,7 +68,7 @@ def resolve(engine: str, model: str) -> plan.Model:
         # The default model's name, so that clients of the default model work unchanged.
         return plan.Model(engine, model or paths.MODEL)
     if model_from is engines.ModelFrom.SERVER:
-        name = model or next(iter(offered(engine)), "")
+        name = model or next(iter(list_models(engine)), "")
         if not name:
             raise processes.StartError(
                 f"the engine at {engine} offers no model; load one there, or name one with --model"

@@ -52,18 +52,18 @@ class Parts:
         self._followers: dict[str, logs.Follower] = {}
         self.starting = True  # until the deployment was ready once
 
-    def _of(self, *roles: str) -> list[Supervised]:
+    def _with_role(self, *roles: str) -> list[Supervised]:
         return [one for one in self._all if one.part.role in roles]
 
     @property
     def edge(self) -> list[Supervised]:
         """Gateways, push services and the archive's process: all that is up in seconds."""
-        return self._of("gateway", "push", "archive")
+        return self._with_role("gateway", "push", "archive")
 
     @property
     def workers(self) -> list[Supervised]:
         """Workers."""
-        return self._of("worker")
+        return self._with_role("worker")
 
     @property
     def pids(self) -> set[int]:
@@ -83,7 +83,7 @@ class Parts:
         return None
 
     def _nothing_else_for(self, one: Supervised) -> bool:
-        return one.part.role != "worker" or all(other.failed for other in self.workers)
+        return one.part.role != "worker" or all(worker.failed for worker in self.workers)
 
     def start(self, program: ServiceProgram) -> state.Part:
         """Start a service. Returns its entry for the state file.
@@ -103,11 +103,11 @@ class Parts:
         one.restarts.ready(time.monotonic())
         self._all.append(one)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Notice ends, start again what is due, probe, and show new log lines."""
         for one in self._all:
             self._notice_end(one)
-            self._start_again(one)
+            self._restart_part(one)
             self._probe(one)
         self._follow()
 
@@ -118,32 +118,34 @@ class Parts:
         one.ended, one.ended_at = True, time.monotonic()
         one.answer = readiness.Readiness()
         one.part.exit_code, one.part.ready, one.part.detail = code, False, ""
-        left = one.child.sweep()
-        swept = f" (it left {processes.counted(left)}, now ended)" if left else ""
-        what = f"{one.part.name} {describe_exit(code)}{swept}"
+        leftovers = one.child.sweep()
+        swept = f" (it left {processes.count_text(leftovers)}, now ended)" if leftovers else ""
+        message = f"{one.part.name} {describe_exit(code)}{swept}"
         if self.starting and code >= 0 and not one.ever_ready:
             one.failed = True
             if self._nothing_else_for(one):
                 return  # the supervisor gives up and says why
         if self._restart:
-            self._plan_restart(one, what)
+            self._plan_restart(one, message)
         else:
-            self._say(f"{what} and stays ended (--no-restart): {self._cure}. Log: {one.part.log}")
+            self._say(
+                f"{message} and stays ended (--no-restart): {self._cure}. Log: {one.part.log}"
+            )
 
-    def _plan_restart(self, one: Supervised, what: str) -> None:
+    def _plan_restart(self, one: Supervised, reason: str) -> None:
         pause = one.restarts.ended(time.monotonic())
-        again = f"starts again in {pause:g} s"
+        plan = f"starts again in {pause:g} s"
         if one.restarts.explain:
             times = one.restarts.in_a_row
-            self._say(f"{what}, {times} times in a row; {again}; {one.last_lines()}")
+            self._say(f"{reason}, {times} times in a row; {plan}; {one.last_lines()}")
         else:
-            self._say(f"{what}; {again}")
+            self._say(f"{reason}; {plan}")
         keeps = f"keeps dying, {one.restarts.in_a_row} times in a row; "
-        one.part.detail = f"{keeps if one.restarts.keeps_dying else ''}{again}"
+        one.part.detail = f"{keeps if one.restarts.keeps_dying else ''}{plan}"
 
-    def _start_again(self, one: Supervised) -> None:
-        due = one.restarts.due
-        if due is None or time.monotonic() < due:
+    def _restart_part(self, one: Supervised) -> None:
+        due_at = one.restarts.due
+        if due_at is None or time.monotonic() < due_at:
             return
         part = one.part
         try:
@@ -178,8 +180,8 @@ class Parts:
         name, address = one.part.name, one.part.address
         where = f" at {address}" if address else ""
         if one.ended_at and one.part.restarts:
-            passed = time.monotonic() - one.ended_at
-            self._say(f"{name} is ready again{where}, {passed:.1f} s after its end")
+            elapsed_s = time.monotonic() - one.ended_at
+            self._say(f"{name} is ready again{where}, {elapsed_s:.1f} s after its end")
             one.ended_at = 0.0
         else:
             self._note(f"{name} is ready{where}")
@@ -198,16 +200,16 @@ class Parts:
 
         `hurry` ends the wait early. What the services need (Redis, Kafka) is not ended.
         """
-        services = self._of(*SERVICE_ROLES)
-        joined = self._joined()
+        services = self._with_role(*SERVICE_ROLES)
+        joined_services = self._joined_services()
         for one in services:
             one.child.send(signal.SIGTERM)
-        for stranger in joined:
+        for stranger in joined_services:
             processes.send(stranger, signal.SIGTERM)
         deadline = time.monotonic() + SERVICE_GRACE_S
         while (
             any(one.child.returncode is None for one in services)
-            or any(processes.alive(stranger) for stranger in joined)
+            or any(processes.alive(stranger) for stranger in joined_services)
         ) and not (time.monotonic() >= deadline or hurry()):
             self._follow()
             time.sleep(0.05)
@@ -215,11 +217,13 @@ class Parts:
             if one.child.returncode is None:
                 self._say(f"{one.part.name} did not stop by itself and is killed")
             one.child.stop(0)
-        processes.end(self._joined)
+        processes.end(self._joined_services)
 
-    def _joined(self) -> list[processes.Identity]:
+    def _joined_services(self) -> list[processes.Identity]:
         """Processes with the deployment's mark that belong to no part of it."""
         own = {one.part.name for one in self._all}
         return [
-            found.identity for found in processes.marked_in(self._folder) if found.part not in own
+            process.identity
+            for process in processes.marked_in(self._folder)
+            if process.part not in own
         ]

@@ -46,8 +46,8 @@ def trials() -> Path:
 
 def default_data() -> Path:
     """The data folder without `--data`: TAILRACE_DATA, else one in the cache folder."""
-    named = os.environ.get("TAILRACE_DATA")
-    return Path(named) if named else cache() / "data"
+    folder = os.environ.get("TAILRACE_DATA")
+    return Path(folder) if folder else cache() / "data"
 
 
 @dataclass(frozen=True, slots=True)

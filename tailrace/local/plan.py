@@ -20,7 +20,7 @@ MAX_MODEL_LEN = 8192
 
 # A process title must not overwrite the environment: `tailrace down` finds its processes by a
 # variable in it.
-_OF_WORKERS: Final = {"SPT_NOENV": "1"}
+_WORKER_ENVIRONMENT: Final = {"SPT_NOENV": "1"}
 
 
 class BadOption(ValueError):
@@ -159,19 +159,19 @@ def public_name(source: str) -> str:
 def ports(options: Options) -> tuple[list[int], list[int]]:
     """The ports of gateways and pushes. The first of each is the option; each further one is the
     next unused number."""
-    given = {options.port, options.push_port}
+    used = {options.port, options.push_port}
 
     def following(first: int, count: int) -> list[int]:
-        found = [first]
+        result = [first]
         candidate = first
-        while len(found) < count:
+        while len(result) < count:
             candidate += 1
             if candidate > 65_535:
                 raise BadOption(f"no ports left above {first}")
-            if candidate not in given:
-                given.add(candidate)
-                found.append(candidate)
-        return found
+            if candidate not in used:
+                used.add(candidate)
+                result.append(candidate)
+        return result
 
     return following(options.port, options.gateways), following(options.push_port, options.pushes)
 
@@ -179,14 +179,14 @@ def ports(options: Options) -> tuple[list[int], list[int]]:
 def pools(model: Model) -> str:
     """TAILRACE_POOLS for one pool with this model. Gateways count with the files of a model that is
     a folder."""
-    served = {
+    model_names = {
         "models": [model.name],
         "max_model_len": model.max_len,
         "temperature": model.temperature,
         "top_p": model.top_p,
         **({"tokenizer": model.source} if model.source.startswith("/") else {}),
     }
-    return json.dumps({POOL: served})
+    return json.dumps({POOL: model_names})
 
 
 def origins(gateway_ports: list[int]) -> str:
@@ -218,7 +218,7 @@ def workers(options: Options, catalog: Catalog, default: Path) -> list[Workers]:
         raise BadOption(
             f"--model {options.model}: TAILRACE_POOLS is set; a pool's `source` says what it loads"
         )
-    found = []
+    result = []
     for pool in catalog.pools:
         engine = pool.engine or options.engine
         source = pool.source or (str(default) if default.name in pool.models else "")
@@ -226,15 +226,17 @@ def workers(options: Options, catalog: Catalog, default: Path) -> list[Workers]:
             raise BadOption(
                 f"TAILRACE_POOLS: pool {pool.name}: its engine {engine} needs the member `source`"
             )
-        environ = {"TAILRACE_POOL": pool.name, "TAILRACE_ENGINE": engine, **_OF_WORKERS}
-        found.append(Workers(engine, {**environ, **({"TAILRACE_MODEL": source} if source else {})}))
-    return found
+        environ = {"TAILRACE_POOL": pool.name, "TAILRACE_ENGINE": engine, **_WORKER_ENVIRONMENT}
+        result.append(
+            Workers(engine, {**environ, **({"TAILRACE_MODEL": source} if source else {})})
+        )
+    return result
 
 
 def services(
     options: Options,
-    offered: str,
-    of_pools: Sequence[Workers],
+    pools_file: str,
+    worker_groups: Sequence[Workers],
     around: Surroundings,
     free_port: Callable[[], int],
 ) -> list[Service]:
@@ -250,7 +252,7 @@ def services(
         "TAILRACE_KAFKA": around.kafka,
         "TAILRACE_REDIS": around.redis,
         "TAILRACE_HOST": HOST,
-        "TAILRACE_POOLS": offered,
+        "TAILRACE_POOLS": pools_file,
     }
     edge = {
         **shared,
@@ -275,12 +277,12 @@ def services(
         environ: Mapping[str, str],
     ) -> Service:
         name, admin_port = f"{role}-{number}", free_port()
-        placed = {
+        environment = {
             "TAILRACE_NAME": name,
             "TAILRACE_ADMIN_PORT": str(admin_port),
             **({"TAILRACE_PORT": str(port)} if port else {}),
         }
-        return Service(name, role, python, port, admin_port, {**environ, **placed})
+        return Service(name, role, python, port, admin_port, {**environ, **environment})
 
     return [
         *(
@@ -300,7 +302,9 @@ def services(
                 around.engine_python if needs_engine_environment(one.engine) else around.python,
                 {**shared, **one.environ, "TAILRACE_TRIALS": str(around.trials)},
             )
-            for number, one in enumerate((w for w in of_pools for _ in range(options.workers)), 1)
+            for number, one in enumerate(
+                (w for w in worker_groups for _ in range(options.workers)), 1
+            )
         ),
     ]
 
@@ -312,5 +316,5 @@ def worker_settings(engine: str, model: Model) -> dict[str, str]:
         "TAILRACE_ENGINE": engine,
         "TAILRACE_MODEL": model.source,
         "TAILRACE_MODEL_NAME": model.name,
-        **_OF_WORKERS,
+        **_WORKER_ENVIRONMENT,
     }

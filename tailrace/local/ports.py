@@ -21,7 +21,7 @@ CLAIM_S = 60.0  # a server must have bound its port this long after the port was
 _claims: dict[int, tuple[int, float]] = {}
 
 
-def free_port(taken: set[int] | None = None, following: int = 0) -> int:
+def free_port(used: set[int] | None = None, following: int = 0) -> int:
     """Choose a free port whose `following` next ports are free too, none of them in `taken`.
 
     The port lies below the kernel's range for outgoing connections: a connection of any program
@@ -35,7 +35,7 @@ def free_port(taken: set[int] | None = None, following: int = 0) -> int:
         first = random.choice(span)
         block = range(first, first + following + 1)
         if (
-            not set(block) & (taken or set())
+            not set(block) & (used or set())
             and all(port_is_free(p) for p in block)
             and _claim(block)
         ):
@@ -53,8 +53,8 @@ def _claim(block: Sequence[int]) -> bool:
     now = time.monotonic()
     for port in [port for port, (_, until) in _claims.items() if until <= now]:
         os.close(_claims.pop(port)[0])
-    with contextlib.ExitStack() as bound:
-        names = [bound.enter_context(socket.socket(socket.AF_UNIX)) for _ in block]
+    with contextlib.ExitStack() as sockets:
+        names = [sockets.enter_context(socket.socket(socket.AF_UNIX)) for _ in block]
         try:
             for port, name in zip(block, names, strict=True):
                 name.bind(f"\0tailrace-port-{port}")

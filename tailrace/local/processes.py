@@ -84,44 +84,44 @@ class Descendant:
     name: str
 
 
-def _started(process: psutil.Process) -> int:
+def _start_time(process: psutil.Process) -> int:
     """Ticks since boot. psutil gives the start by the wall clock, which may be set at any time:
     the boot time, which psutil added, is taken off again. It is read twice, in case the clock is
     set in between."""
     while True:
         boot = psutil.boot_time()
-        created = psutil.Process(process.pid).create_time()
+        create_time = psutil.Process(process.pid).create_time()
         if psutil.boot_time() == boot:
-            ticks: int = round((created - boot) * _TICKS_PER_S)
+            ticks: int = round((create_time - boot) * _TICKS_PER_S)
             return ticks
 
 
 def identity(pid: int) -> Identity | None:
     """None if there is no such process."""
     try:
-        return Identity(pid, _started(psutil.Process(pid)))
+        return Identity(pid, _start_time(psutil.Process(pid)))
     except psutil.Error:
         return None
 
 
-def alive(wanted: Identity) -> bool:
+def alive(identity_: Identity) -> bool:
     """Whether exactly this process runs. A zombie is dead."""
     try:
-        process = psutil.Process(wanted.pid)
-        return process.status() not in _DEAD and _started(process) == wanted.started
+        process = psutil.Process(identity_.pid)
+        return process.status() not in _DEAD and _start_time(process) == identity_.started
     except psutil.Error:
         return False
 
 
-def send(wanted: Identity, signum: int) -> bool:
+def send(identity_: Identity, signum: int) -> bool:
     """Signal exactly this process. The pidfd pins it, so a pid that is reused between the look and
     the signal is not hit. Returns False if the process is gone."""
     try:
-        fd = os.pidfd_open(wanted.pid)
+        fd = os.pidfd_open(identity_.pid)
     except OSError:
         return False
     try:
-        if not alive(wanted):
+        if not alive(identity_):
             return False
         signal.pidfd_send_signal(fd, signum)
     except OSError:
@@ -132,7 +132,7 @@ def send(wanted: Identity, signum: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkedProcess:
     """A process that carries the mark of a deployment.
 
     Attributes:
@@ -152,25 +152,25 @@ def new_mark(folder: Path) -> str:
     return f"{secrets.token_hex(8)}@{folder}"
 
 
-def marked(run: str, part: str | None = None) -> list[Identity]:
+def find_marked(run: str, part: str | None = None) -> list[Identity]:
     """Every process with the mark of this run (and of this part), orphans included."""
     return [
-        found.identity
-        for found in _every_marked()
-        if found.run == run and part in (None, found.part)
+        process.identity
+        for process in _all_marked()
+        if process.run == run and part in (None, process.part)
     ]
 
 
-def marked_in(folder: Path, run: str = "") -> list[Marked]:
+def marked_in(folder: Path, run: str = "") -> list[MarkedProcess]:
     """Every process with the mark of any run in this data folder, or with the mark `run`."""
     return [
-        found
-        for found in _every_marked()
-        if found.run == run or found.run.partition("@")[2] == str(folder)
+        process
+        for process in _all_marked()
+        if process.run == run or process.run.partition("@")[2] == str(folder)
     ]
 
 
-def folder_of(pid: int) -> str:
+def data_folder(pid: int) -> str:
     """The data folder of the deployment that this process belongs to; empty if it has no mark."""
     try:
         mark: str = psutil.Process(pid).environ().get(RUN_MARK, "")
@@ -179,7 +179,7 @@ def folder_of(pid: int) -> str:
     return mark.partition("@")[2]
 
 
-def _every_marked() -> Iterator[Marked]:
+def _all_marked() -> Iterator[MarkedProcess]:
     """All living processes with a mark but this one."""
     for process in psutil.process_iter():
         try:
@@ -189,10 +189,10 @@ def _every_marked() -> Iterator[Marked]:
         run = environ.get(RUN_MARK)
         if not run or process.pid == os.getpid():
             continue
-        found = identity(process.pid)
-        if found:
-            yield Marked(
-                found,
+        identity_ = identity(process.pid)
+        if identity_:
+            yield MarkedProcess(
+                identity_,
                 run,
                 environ.get(PART_MARK, ""),
                 environ.get(PORT, ""),
@@ -202,7 +202,7 @@ def _every_marked() -> Iterator[Marked]:
 
 def descendants(root: int) -> list[Descendant]:
     """All living processes below `root`."""
-    found = []
+    identities = []
     try:
         below = psutil.Process(root).children(recursive=True)
     except psutil.Error:
@@ -210,15 +210,15 @@ def descendants(root: int) -> list[Descendant]:
     for process in below:
         try:
             if process.status() not in _DEAD:
-                found.append(Descendant(process.pid, process.name()))
+                identities.append(Descendant(process.pid, process.name()))
         except psutil.Error:
             continue
-    return found
+    return identities
 
 
-def counted(found: Sequence[object]) -> str:
+def count_text(items: Sequence[object]) -> str:
     """ "1 process", "2 processes"."""
-    return f"{len(found)} process{'' if len(found) == 1 else 'es'}"
+    return f"{len(items)} process{'' if len(items) == 1 else 'es'}"
 
 
 def command(pid: int) -> str:
@@ -234,7 +234,7 @@ def sweep(run: str, part: str | None = None) -> list[Identity]:
 
     Returns the processes that were found. One that could not be ended is still `alive`.
     """
-    return end(lambda: marked(run, part))
+    return end(lambda: find_marked(run, part))
 
 
 def end(find: Callable[[], list[Identity]], *, grace_s: float = 0.0) -> list[Identity]:
@@ -242,49 +242,49 @@ def end(find: Callable[[], list[Identity]], *, grace_s: float = 0.0) -> list[Ide
 
     Returns the processes that were found. One that could not be ended is still `alive`.
     """
-    found = find()
-    if grace_s and found:
-        for one in found:
+    identities = find()
+    if grace_s and identities:
+        for one in identities:
             send(one, signal.SIGTERM)
-        wait_gone(found, grace_s)
-    everything = list(found)
+        wait_until_ended(identities, grace_s)
+    everything = list(identities)
     for _ in range(20):  # a process may fork between the look and the kill
-        left = [one for one in find() if alive(one)]
-        if not left:
+        survivors = [one for one in find() if alive(one)]
+        if not survivors:
             break
-        everything += [one for one in left if one not in everything]
-        sent = [send(one, signal.SIGKILL) for one in left]
-        if not wait_gone(left, 1.0) and not any(sent):
+        everything += [one for one in survivors if one not in everything]
+        signals = [send(one, signal.SIGKILL) for one in survivors]
+        if not wait_until_ended(survivors, 1.0) and not any(signals):
             break  # this user may not end them
     return everything
 
 
-def wait_gone(wanted: Sequence[Identity], timeout_s: float) -> bool:
+def wait_until_ended(identities: Sequence[Identity], timeout_s: float) -> bool:
     """Wait until all of these have ended. Returns False if one runs at the timeout."""
     deadline = time.monotonic() + timeout_s
-    while any(alive(one) for one in wanted):
+    while any(alive(one) for one in identities):
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.02)
     return True
 
 
-def reap_orphans(known: set[int]) -> list[Identity]:
+def reap_orphans(own: set[int]) -> list[Identity]:
     """As the subreaper: kill and reap orphans that became children of this process.
 
     `known` are the pids of its own children: their exit status belongs to their owner. Returns the
     orphans that still ran. Looks at every process of the machine, so call it about once a second.
     """
-    killed = []
+    orphans = []
     for process in psutil.Process().children():
-        if process.pid in known:
+        if process.pid in own:
             continue
-        found = identity(process.pid)
-        if found and alive(found):
-            send(found, signal.SIGKILL)
-            killed.append(found)
+        identity_ = identity(process.pid)
+        if identity_ and alive(identity_):
+            send(identity_, signal.SIGKILL)
+            orphans.append(identity_)
         try:
             os.waitpid(process.pid, os.WNOHANG)
         except ChildProcessError:
             pass
-    return killed
+    return orphans

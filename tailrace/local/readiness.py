@@ -31,7 +31,7 @@ class Readiness:
     parsers: tuple[str, ...] = ()
 
 
-def ask(url: str) -> Readiness:
+def query(url: str) -> Readiness:
     """Ask once. Never raises: no answer means "not ready"."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
@@ -55,11 +55,11 @@ def parse(status: int, body: bytes) -> Readiness:
         fields = {}
     if not isinstance(fields, dict):
         fields = {}
-    told, parsers = fields.get("features"), fields.get("parsers")
+    features, parsers = fields.get("features"), fields.get("parsers")
     return Readiness(
         ready=status == 200,
         state=str(fields.get("state") or ""),
         detail=str(fields.get("detail") or ""),
-        features=tuple(map(str, told)) if isinstance(told, list) else None,
+        features=tuple(map(str, features)) if isinstance(features, list) else None,
         parsers=tuple(map(str, parsers)) if isinstance(parsers, list) else (),
     )

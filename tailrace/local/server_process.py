@@ -38,7 +38,7 @@ class ServerProcess(abc.ABC):
         self.run = run
         self.log = log
         self.child: ChildProcess | None = None
-        self._served: ChildProcess | None = None  # the process that is known to own the port
+        self._port_owner: ChildProcess | None = None  # the process that is known to own the port
 
     @abc.abstractmethod
     def start(self) -> None:
@@ -56,10 +56,10 @@ class ServerProcess(abc.ABC):
         """Whether it serves. Never raises. Its output is only read until it has served once."""
         if self.child is None or self.child.returncode is not None:
             return Readiness()
-        if self._served is not self.child:
+        if self._port_owner is not self.child:
             if not self.serves(self.child):
                 return Readiness()
-            self._served = self.child
+            self._port_owner = self.child
         return Readiness(ready=self.answers())
 
     def ready(self) -> bool:
@@ -68,7 +68,7 @@ class ServerProcess(abc.ABC):
         if self.child.returncode is not None:
             raise StartError(
                 f"{self.title} ended with exit code {self.child.returncode}; "
-                f"{self._said(self.child)}"
+                f"{self._last_output(self.child)}"
             )
         return self.serves(self.child)
 
@@ -80,7 +80,8 @@ class ServerProcess(abc.ABC):
             if time.monotonic() >= deadline:
                 assert self.child is not None
                 raise StartError(
-                    f"{self.title} was not ready after {limit:.0f} s; {self._said(self.child)}"
+                    f"{self.title} was not ready after {limit:.0f} s; "
+                    f"{self._last_output(self.child)}"
                 )
             time.sleep(0.05)
 
@@ -96,5 +97,5 @@ class ServerProcess(abc.ABC):
             self.child.kill()
             self.child = None
 
-    def _said(self, child: ChildProcess) -> str:
+    def _last_output(self, child: ChildProcess) -> str:
         return f"its last lines:\n{child.last_lines(self.shown_lines)}"

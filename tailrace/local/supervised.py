@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tailrace.local import child_process, logs, paths, plan, readiness, restarts, state
 
-SHOWN_LINES = 25
+MAX_LINES = 25
 
 
 class Program(Protocol):
@@ -65,7 +65,7 @@ class ServiceProgram:
         )
 
     def ask(self) -> readiness.Readiness:
-        return readiness.ask(self.service.probe)
+        return readiness.query(self.service.probe)
 
     def part(self) -> state.Part:
         """Its entry for the state file, after start()."""
@@ -116,19 +116,19 @@ class Supervised:
 
     def last_lines(self) -> str:
         """Where its log is, and the last lines of its newest process."""
-        lines = self.child.last_lines(SHOWN_LINES).splitlines()
-        shown = "\n".join(f"    {logs.readable(line)}" for line in lines if line.strip())
-        return f"its last lines ({self.part.log}):\n{shown}"
+        lines = self.child.last_lines(MAX_LINES).splitlines()
+        text = "\n".join(f"    {logs.readable(line)}" for line in lines if line.strip())
+        return f"its last lines ({self.part.log}):\n{text}"
 
     def why_failed(self) -> str:
         """One sentence and its last lines."""
         code = self.child.returncode
-        what = (
+        reason = (
             describe_exit(code)
             if code is not None
             else f"reports: {self.answer.detail or 'failed'}"
         )
-        return f"{self.part.name} {what}; {self.last_lines()}"
+        return f"{self.part.name} {reason}; {self.last_lines()}"
 
 
 def exit_name(code: int) -> str:

@@ -76,7 +76,7 @@ class Supervisor:
         self._began = time.monotonic()
         run = processes.new_mark(data.root)
         self._state = state.State(run=run, supervisor=_own_part())
-        self._saved = b""  # the state file's content
+        self._saved_state = b""  # the state file's content
         self._pools: settings.Catalog | None = None  # of TAILRACE_POOLS, as it was at the start
         self._below = infrastructure.Infrastructure(data, run, self._say, self._status)
         self._parts = parts.Parts(
@@ -90,11 +90,11 @@ class Supervisor:
         self._next_orphans = 0.0  # when to look for orphans again (monotonic)
         self._signals = 0  # how often the user asked to stop
 
-    def _timed(self, text: str) -> str:
+    def _with_time(self, text: str) -> str:
         return f"[{time.monotonic() - self._began:5.1f} s] {text}"
 
     def _say(self, text: str) -> None:
-        self._console.line(self._timed(text))
+        self._console.line(self._with_time(text))
 
     def _note(self, text: str) -> None:
         """What only `--verbose` prints; the log files and `ps` have it too."""
@@ -102,7 +102,7 @@ class Supervisor:
             self._say(text)
 
     def _status(self, text: str) -> None:
-        self._console.status(self._timed(text))
+        self._console.status(self._with_time(text))
 
     def run(self) -> int:
         """Run until the user stops it or it cannot start. Nothing that it started is left.
@@ -129,15 +129,15 @@ class Supervisor:
     def _on_signal(self, signum: int, frame: object) -> None:
         self._signals += 1
 
-    def _check_stopped(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._signals:
             raise Stopped
 
     def _save(self) -> None:
         encoded = repr(self._state).encode()
-        if encoded != self._saved:
+        if encoded != self._saved_state:
             state.save(self._data.state, self._state)
-            self._saved = encoded
+            self._saved_state = encoded
 
     # Starting
 
@@ -153,7 +153,7 @@ class Supervisor:
         dev_credentials.ensure(self._data)
         dev_credentials.renew_page_credential(self._data)
         self._state.kafka_port = previous.kafka_port if previous else 0
-        self._below.start(self._state.kafka_port, recorded=self._record, check=self._check_stopped)
+        self._below.start(self._state.kafka_port, record=self._record, check=self._raise_if_stopped)
         self._state.kafka, self._state.redis = self._below.kafka, self._below.redis
         self._state.kafka_port = self._below.kafka_port or self._state.kafka_port
         for part in self._state.parts:
@@ -173,11 +173,13 @@ class Supervisor:
         run = previous.run if previous else ""
 
         def leftovers() -> list[processes.Identity]:
-            return [found.identity for found in processes.marked_in(self._data.root, run)]
+            return [process.identity for process in processes.marked_in(self._data.root, run)]
 
-        left = processes.end(leftovers, grace_s=5.0)
-        if left:
-            self._say(f"ended {processes.counted(left)} left by a supervisor that was killed")
+        survivors = processes.end(leftovers, grace_s=5.0)
+        if survivors:
+            self._say(
+                f"ended {processes.count_text(survivors)} left by a supervisor that was killed"
+            )
         if previous:
             state.remove_scratch(previous)
 
@@ -212,15 +214,16 @@ class Supervisor:
 
     def _check_ports(self) -> None:
         gateway_ports, push_ports = plan.ports(self._options)
-        taken = [
+        busy = [
             f"port {port} ({option}) is taken{hints.holder(port)}"
-            for option, wanted in (("--port", gateway_ports), ("--push-port", push_ports))
-            for port in wanted
+            for option, numbers in (("--port", gateway_ports), ("--push-port", push_ports))
+            for port in numbers
             if not ports.port_is_free(port)
         ]
-        if taken:
+        if busy:
             raise processes.StartError(
-                f"{'; '.join(taken)}. Stop that, or use other ports: {hints.beside(self._data)}"
+                f"{'; '.join(busy)}. Stop that, or use other ports: "
+                f"{hints.free_ports_hint(self._data)}"
             )
 
     def _apply_topics(self) -> None:
@@ -258,15 +261,15 @@ class Supervisor:
         self._state.urls = [plan.url(port) for port in gateway_ports]
         self._state.url = self._state.urls[0]
         self._state.push_urls = [plan.url(port) for port in push_ports]
-        given = {*gateway_ports, *push_ports}
+        used = {*gateway_ports, *push_ports}
 
         def free_port() -> int:
-            port = ports.free_port(given)
-            given.add(port)
+            port = ports.free_port(used)
+            used.add(port)
             return port
 
         for service in plan.services(self._options, self._state.pools, workers, around, free_port):
-            self._check_stopped()
+            self._raise_if_stopped()
             log = infrastructure.fresh_log(self._data.logs / f"{service.name}.log")
             program = ServiceProgram(
                 service, run=self._state.run, log=log, scratch=self._state.scratch
@@ -315,15 +318,15 @@ class Supervisor:
                 self._state.phase = "ready"
                 self._parts.starting = False
                 self._save()
-                self._say(f"ready: {self._what_is_up()}. {self._stop_hint} stops all of it")
+                self._say(f"ready: {self._summary()}. {self._stop_hint} stops all of it")
 
-    def _what_is_up(self) -> str:
+    def _summary(self) -> str:
         missing = [part.name for part in self._state.parts if part.exit_code is not None]
         return f"all but {', '.join(missing)}" if missing else "every part is up"
 
     def _tick(self) -> None:
-        self._check_stopped()
-        self._parts.look()
+        self._raise_if_stopped()
+        self._parts.poll()
         hopeless = self._parts.hopeless if self._parts.starting else None
         if hopeless:
             raise processes.StartError(hopeless.why_failed())
@@ -344,27 +347,27 @@ class Supervisor:
         """
         self._state.phase = "stopping"
         self._save()
-        asked_before = self._signals
+        signals_before = self._signals
         if self._state.parts:
             self._say("stopping")
-        self._parts.stop_services(hurry=lambda: self._signals > asked_before)
+        self._parts.stop_services(hurry=lambda: self._signals > signals_before)
         self._below.stop()
-        left = [one for one in processes.sweep(self._state.run) if processes.alive(one)]
-        for one in left:
+        survivors = [one for one in processes.sweep(self._state.run) if processes.alive(one)]
+        for one in survivors:
             self._say(f"could not end process {one.pid} ({processes.command(one.pid)[:80]})")
-        if self._state.parts and not left:
+        if self._state.parts and not survivors:
             self._say("everything is stopped")
         state.remove_scratch(self._state)
         # The broker's port stays, for the next start, and so does the mark, in case a process was
         # missed.
         self._state.phase, self._state.parts = "stopped", []
         self._save()
-        return not left
+        return not survivors
 
 
 def _own_part() -> state.Part:
-    found = processes.identity(os.getpid())
-    started = found.started if found else 0
+    identity = processes.identity(os.getpid())
+    started_at = identity.started if identity else 0
     return state.Part(
-        name="supervisor", role="supervisor", pid=os.getpid(), started=started, since=time.time()
+        name="supervisor", role="supervisor", pid=os.getpid(), started=started_at, since=time.time()
     )

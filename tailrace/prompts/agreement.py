@@ -63,10 +63,10 @@ def digest(
     """
     if any(word in template for word in _DATED):
         return ""
-    found = hashlib.blake2b(digest_size=16)
+    digest_ = hashlib.blake2b(digest_size=16)
 
     def add(value: Any) -> None:
-        found.update(json.dumps(value, sort_keys=True).encode() + b"\n")
+        digest_.update(json.dumps(value, sort_keys=True).encode() + b"\n")
 
     add(template)
     parts = json.loads(tokenizer)
@@ -78,31 +78,31 @@ def digest(
             add(list(render(request)))
         except Exception:  # of any type: both refuse it, or they differ
             add("refused")
-    return found.hexdigest()
+    return digest_.hexdigest()
 
 
 def _requests() -> Iterator[records.Request]:
     """Probes of all that a prompt may be made of."""
     user = {"role": "user", "content": "".join(_TEXTS)}
     answer = {"role": "assistant", "content": "Yes."}
-    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    returned = {"role": "tool", "tool_call_id": "call_1", "content": "<42>"}
-    told = {"role": "system", "content": "Be brief."}
-    thought = {**answer, "reasoning_content": "Hm."}
+    call_message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    tool_message = {"role": "tool", "tool_call_id": "call_1", "content": "<42>"}
+    system_message = {"role": "system", "content": "Be brief."}
+    reasoning_message = {**answer, "reasoning_content": "Hm."}
     dialogues: list[list[dict[str, Any]]] = [
         *([{"role": "user", "content": text}] for text in _TEXTS),
-        [told, user],
+        [system_message, user],
         [user, answer, user],
-        [told, user, thought, user],
-        [user, called, returned],
-        [user, {**called, "content": "Wait."}, returned, answer, told, user],
+        [system_message, user, reasoning_message, user],
+        [user, call_message, tool_message],
+        [user, {**call_message, "content": "Wait."}, tool_message, answer, system_message, user],
     ]
     for dialogue in dialogues:
         for tools in ([], [_TOOL], [_TOOL, _custom()]):
             yield _request(dialogue, tools=tools)
     for text in _TEXTS:
-        begun = {"role": "assistant", "content": text}
-        yield _request([told, user, begun], continue_final=True)
+        partial_answer = {"role": "assistant", "content": text}
+        yield _request([system_message, user, partial_answer], continue_final=True)
     for effort in ("none", "low", "high"):
         yield _request([user], reasoning={"effort": effort})
 

@@ -77,23 +77,23 @@ class Template:
         self._tokenizer = tokenizer
         self.takes_tools = "tailrace_probe" in self._probe(tools=[_PROBE_TOOL])
         self.takes_images = self._takes_images([], {"role": "user"})
-        of_tool = {"role": "tool", "tool_call_id": "call", "name": "tailrace_probe"}
-        self.takes_tool_images = self._takes_images([*_PROBE, _PROBE_CALL], of_tool)
+        tool_message = {"role": "tool", "tool_call_id": "call", "name": "tailrace_probe"}
+        self.takes_tool_images = self._takes_images([*_PROBE, _PROBE_CALL], tool_message)
         self.switches = frozenset(
             name
-            for name, (one, other) in _SWITCHES.items()
-            if self._probe(**{name: one}) != self._probe(**{name: other})
+            for name, (one, second) in _SWITCHES.items()
+            if self._probe(**{name: one}) != self._probe(**{name: second})
         )
-        begun = [*_PROBE, {"role": "assistant", "content": _OPEN}]
-        self.continues = self._probe(begun, add_generation_prompt=False).count(_OPEN) == 1
+        partial = [*_PROBE, {"role": "assistant", "content": _OPEN}]
+        self.continues = self._probe(partial, add_generation_prompt=False).count(_OPEN) == 1
 
     @property
     def text(self) -> str:
         """Its source; of several the one for tools."""
-        found = self._tokenizer.chat_template
-        if isinstance(found, dict):
-            found = found.get("tool_use") or found.get("default")
-        return found or ""
+        template = self._tokenizer.chat_template
+        if isinstance(template, dict):
+            template = template.get("tool_use") or template.get("default")
+        return template or ""
 
     @property
     def opens_thinking(self) -> bool:
@@ -107,11 +107,15 @@ class Template:
             Unrenderable: the template does not take the messages, or what is asked of the
                 reasoning.
         """
-        tools = [shown_tool(t) for t in request.tools] if request.tool_choice.mode != "none" else []
+        tools = (
+            [tool_for_template(t) for t in request.tools]
+            if request.tool_choice.mode != "none"
+            else []
+        )
         variables = self.variables(request)
-        made = self._open if request.continue_final else self._closed
+        render = self._open if request.continue_final else self._closed
         try:
-            ids = made(messages(request.messages), tools=tools or None, **variables)
+            ids = render(messages(request.messages), tools=tools or None, **variables)
         except Exception as error:  # templates raise any type, for example on the order of roles
             raise Unrenderable(
                 "invalid_prompt",
@@ -119,24 +123,24 @@ class Template:
             ) from error
         return list(ids)
 
-    def _closed(self, said: list[dict[str, Any]], **variables: Any) -> list[int]:
+    def _closed(self, messages_: list[dict[str, Any]], **variables: Any) -> list[int]:
         """The ids of messages that the model answers."""
         return list(
             self._tokenizer.apply_chat_template(
-                said, tokenize=True, add_generation_prompt=True, return_dict=False, **variables
+                messages_, tokenize=True, add_generation_prompt=True, return_dict=False, **variables
             )
         )
 
-    def _open(self, said: list[dict[str, Any]], **variables: Any) -> list[int]:
+    def _open(self, messages_: list[dict[str, Any]], **variables: Any) -> list[int]:
         """The ids of messages of which the model continues the last one."""
-        text = said[-1]["content"]
-        shown = self._tokenizer.apply_chat_template(
-            [*said[:-1], {**said[-1], "content": _OPEN}],
+        text = messages_[-1]["content"]
+        rendered = self._tokenizer.apply_chat_template(
+            [*messages_[:-1], {**messages_[-1], "content": _OPEN}],
             tokenize=False,
             add_generation_prompt=False,
             **variables,
         )
-        before = shown[: shown.rindex(_OPEN)]  # of several the last: a user may write it too
+        before = rendered[: rendered.rindex(_OPEN)]  # of several the last: a user may write it too
         return list(self._tokenizer.encode(before + text, add_special_tokens=False))
 
     def variables(self, request: records.Request) -> dict[str, Any]:
@@ -149,31 +153,31 @@ class Template:
         if effort is None:
             return {}
         thinks = effort not in _NONE
-        found: dict[str, Any] = {
+        variables: dict[str, Any] = {
             name: thinks for name in ("enable_thinking", "thinking") if name in self.switches
         }
-        if "reasoning_effort" in self.switches and (thinks or not found):
-            found["reasoning_effort"] = _EFFORTS.get(effort, effort)
-        if not found and effort != "none":
+        if "reasoning_effort" in self.switches and (thinks or not variables):
+            variables["reasoning_effort"] = _EFFORTS.get(effort, effort)
+        if not variables and effort != "none":
             raise Unrenderable(
                 "unsupported_parameter",
                 "The model does not support `reasoning.effort`: its template has no use for it.",
             )
-        return found
+        return variables
 
     def _takes_images(self, before: list[dict[str, Any]], message: dict[str, Any]) -> bool:
         """Whether it marks an image in `message`, which has no content yet."""
         text: dict[str, Any] = {"type": "text", "text": "?"}
-        of_text = self._probe([*before, {**message, "content": [text]}])
-        of_both = self._probe([*before, {**message, "content": [{"type": "image"}, text]}])
+        with_text = self._probe([*before, {**message, "content": [text]}])
+        with_both = self._probe([*before, {**message, "content": [{"type": "image"}, text]}])
         # A template that does not know parts may write them out as they are.
-        return of_both not in ("", of_text) and "'type'" not in of_both
+        return with_both not in ("", with_text) and "'type'" not in with_both
 
     def _probe(self, messages: Any = _PROBE, **variables: Any) -> str:
         """A prompt with these variables; empty where the template refuses them."""
-        asked = {"add_generation_prompt": True, **variables}
+        arguments = {"add_generation_prompt": True, **variables}
         try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **asked))
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, **arguments))
         except Exception:  # templates raise any type
             return ""
 
@@ -183,12 +187,12 @@ def raw_text(request: records.Request) -> str:
     return "".join(str(message["content"]) for message in request.messages)
 
 
-def messages(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def messages(request_messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A request's messages as templates take them: texts, images as markers, arguments of calls as
     objects, outputs with the name of their tool. `developer` is the newer name of `system`."""
     names: dict[str, str] = {}
-    made = []
-    for message in found:
+    prompt_messages = []
+    for message in request_messages:
         role = str(message.get("role", "user"))
         one: dict[str, Any] = {
             "role": "system" if role == "developer" else role,
@@ -202,11 +206,11 @@ def messages(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if role == "tool":
             call_id = message.get("tool_call_id", "")
             one |= {"tool_call_id": call_id, "name": names.get(call_id, "")}
-        made.append(one)
-    return made
+        prompt_messages.append(one)
+    return prompt_messages
 
 
-def text_of(content: Any) -> str:
+def content_text(content: Any) -> str:
     """A message's text: a string, or the text parts of a list of parts."""
     if isinstance(content, str):
         return content
@@ -221,14 +225,14 @@ def text_of(content: Any) -> str:
 
 def _content(content: Any) -> str | list[dict[str, Any]]:
     if not images.any_in([{"content": content}]):
-        return text_of(content)
+        return content_text(content)
     return [
         {"type": "image"} if p["type"] == "image" else {"type": "text", "text": p["text"]}
         for p in content
     ]
 
 
-def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+def tool_for_template(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool as templates take it: a function. A custom tool is one that takes a text."""
     if tool.get("type") == "custom":
         custom = tool["custom"]
@@ -239,11 +243,11 @@ def shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
             "parameters": CUSTOM_PARAMETERS,
         }
     else:
-        given = tool["function"]
+        declaration = tool["function"]
         function = {
-            "name": given["name"],
-            "description": given.get("description") or "",
-            "parameters": given.get("parameters") or {"type": "object", "properties": {}},
+            "name": declaration["name"],
+            "description": declaration.get("description") or "",
+            "parameters": declaration.get("parameters") or {"type": "object", "properties": {}},
         }
     return {"type": "function", "function": function}
 
@@ -272,9 +276,9 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     else:
         name, arguments = call["function"]["name"], call["function"].get("arguments", "")
         try:
-            parsed = json.loads(arguments or "{}")
+            values = json.loads(arguments or "{}")
         except ValueError:
-            parsed = None
-        arguments = parsed if isinstance(parsed, dict) else arguments
+            values = None
+        arguments = values if isinstance(values, dict) else arguments
     function = {"name": name, "arguments": arguments}
     return {"id": call.get("id", ""), "type": "function", "function": function}

@@ -120,8 +120,8 @@ class _FolderTokenizer:
         return list(self.fast.encode(text).ids)
 
     def _templates(self) -> Mapping[str, str]:
-        found = self.chat_template
-        return found if isinstance(found, dict) else {"default": found}
+        templates = self.chat_template
+        return templates if isinstance(templates, dict) else {"default": templates}
 
 
 def _source(folder: Path, config: dict[str, Any]) -> str | dict[str, str]:
@@ -129,22 +129,22 @@ def _source(folder: Path, config: dict[str, Any]) -> str | dict[str, str]:
     if (folder / "additional_chat_templates").exists():
         raise ValueError("several templates in files of their own are not supported")
     file = folder / "chat_template.jinja"
-    found = file.read_text() if file.exists() else config.get("chat_template")
-    if isinstance(found, list):
-        found = {each["name"]: each["template"] for each in found}
-    if not found or (isinstance(found, dict) and "default" not in found):
+    source = file.read_text() if file.exists() else config.get("chat_template")
+    if isinstance(source, list):
+        source = {each["name"]: each["template"] for each in source}
+    if not source or (isinstance(source, dict) and "default" not in source):
         raise ValueError("it has no template")
-    return found
+    return source
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    found = {}
+    tokens = {}
     for name in _SPECIAL:
         value = config.get(name)
         value = value.get("content") if isinstance(value, dict) else value
         if isinstance(value, str):
-            found[name] = value
-    return found
+            tokens[name] = value
+    return tokens
 
 
 def _refuse(message: str) -> NoReturn:
@@ -169,12 +169,12 @@ def _to_json(
 
 
 def _environment() -> jinja2.Environment:
-    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _refuse
-    return made
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    return environment
 
 
 _ENVIRONMENT: Final = _environment()

@@ -35,10 +35,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[AskedFeature, ...], msgspec.Meta(description="features that the request must use")
     ] = ()
 
-    def fits(self, tokens: float, asked: frozenset[str]) -> bool:
+    def fits(self, tokens: float, needs: frozenset[str]) -> bool:
         """Whether a request with this prompt, which asks for these features, is the rule's."""
         short = self.max_prompt_tokens is None or tokens <= self.max_prompt_tokens
-        return short and asked.issuperset(self.features)
+        return short and needs.issuperset(self.features)
 
 
 PoolName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -74,9 +74,9 @@ class Catalog:
     _by_model: Mapping[str, tuple[Pool, str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        found = {model: (pool, model) for pool in self.pools for model in pool.answers}
-        found |= {alias: (pool, pool.models[0]) for pool in self.pools for alias in pool.aliases}
-        object.__setattr__(self, "_by_model", found)
+        by_name = {model: (pool, model) for pool in self.pools for model in pool.answers}
+        by_name |= {alias: (pool, pool.models[0]) for pool in self.pools for alias in pool.aliases}
+        object.__setattr__(self, "_by_model", by_name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,8 +92,8 @@ class Catalog:
     def listed(self) -> tuple[str, ...]:
         """What requests may name: models, adapters and aliases, and `auto` where there are
         rules."""
-        named = [name for pool in self.pools for name in (*pool.answers, *pool.aliases)]
-        return (*named, AUTO) if self.rules else tuple(named)
+        names = [name for pool in self.pools for name in (*pool.answers, *pool.aliases)]
+        return (*names, AUTO) if self.rules else tuple(names)
 
     def pool(self, name: str) -> Pool | None:
         """The pool of this name."""
@@ -105,7 +105,7 @@ class Catalog:
         first = self.pool(name)
         if first is None:
             return ()
-        others = (self.pool(other) for other in first.fallback)
+        others = (self.pool(pool_name) for pool_name in first.fallback)
         return (first, *(pool for pool in others if pool is not None))
 
     def stands_in_for(self, name: str) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Catalog:
         return self._by_model.get(model)
 
 
-def of_pools(value: Any) -> Catalog:
+def from_pools(value: Any) -> Catalog:
     """The catalog that a mapping of pools says.
 
     Raises:
@@ -128,7 +128,7 @@ def of_pools(value: Any) -> Catalog:
     return _catalog(value, ())
 
 
-def of_file(value: Any, file: Path | None = None) -> Catalog:
+def from_file(value: Any, file: Path | None = None) -> Catalog:
     """The catalog that a file says.
 
     Raises:
@@ -138,8 +138,8 @@ def of_file(value: Any, file: Path | None = None) -> Catalog:
     rules = value.get("auto") or ()
     if not isinstance(rules, list | tuple):
         raise ValueError("auto: not a list of rules")
-    found = [_converted(rule, Rule, f"auto[{number}]") for number, rule in enumerate(rules)]
-    return _catalog(value.get("pools"), found, file)
+    rules_ = [_convert(rule, Rule, f"auto[{number}]") for number, rule in enumerate(rules)]
+    return _catalog(value.get("pools"), rules_, file)
 
 
 def _catalog(value: Any, rules: Iterable[Rule], file: Path | None = None) -> Catalog:
@@ -155,28 +155,28 @@ def _catalog(value: Any, rules: Iterable[Rule], file: Path | None = None) -> Cat
         if catalog.find(rule.model) is None:
             raise ValueError(
                 f"auto[{number}]: no pool has the model {rule.model!r}"
-                f"{_meant(rule.model, catalog.listed[:-1])}"
+                f"{_suggestion(rule.model, catalog.listed[:-1])}"
             )
     return catalog
 
 
 def _check_unique(catalog: Catalog) -> None:
-    of: dict[str, str] = {AUTO: ""} if catalog.rules else {}
+    owners: dict[str, str] = {AUTO: ""} if catalog.rules else {}
     for pool in catalog.pools:
         for name in (*pool.answers, *pool.aliases):
-            if name in of:
-                where = f"pool {of[name]} too" if of[name] else "the rules of 'auto'"
+            if name in owners:
+                where = f"pool {owners[name]} too" if owners[name] else "the rules of 'auto'"
                 raise ValueError(f"pool {pool.name}: the name {name!r} is that of {where}")
-            of[name] = pool.name
+            owners[name] = pool.name
 
 
 def _check_fallback(pool: Pool, names: Sequence[str]) -> None:
-    for other in pool.fallback:
-        if other not in names:
+    for name in pool.fallback:
+        if name not in names:
             raise ValueError(
-                f"pool {pool.name}: fallback: {other!r} is no pool{_meant(other, names)}"
+                f"pool {pool.name}: fallback: {name!r} is no pool{_suggestion(name, names)}"
             )
-        if other == pool.name:
+        if name == pool.name:
             raise ValueError(f"pool {pool.name}: fallback: it names the pool itself")
     if len(set(pool.fallback)) != len(pool.fallback):
         raise ValueError(f"pool {pool.name}: fallback: it names a pool twice")
@@ -187,7 +187,7 @@ def _pool(name: Any, value: Any) -> Pool:
         raise ValueError(f"the name of a pool is not a text: {name!r}")
     topics.requests(name, topics.CLASSES[0])  # raises ValueError for a name that is none
     where = f"pool {name}"
-    shape = _converted(value, PoolShape, where)
+    shape = _convert(value, PoolShape, where)
     answer = shape.max_output_tokens or min(
         shapes.DEFAULT_OUTPUT_TOKENS,
         shape.max_model_len // 4,
@@ -245,7 +245,7 @@ def _pool(name: Any, value: Any) -> Pool:
     )
 
 
-def _converted(value: Any, shape: type[T], where: str) -> T:
+def _convert(value: Any, shape: type[T], where: str) -> T:
     _check_names(value, shape, where)
     try:
         return msgspec.convert(value, shape)
@@ -257,12 +257,12 @@ def _check_names(value: Any, shape: type[Any], where: str) -> None:
     """Check that a mapping has no member that the shape does not know."""
     if not isinstance(value, dict):
         raise ValueError(f"{where}: not a mapping")
-    known = shape.__struct_fields__
+    names = shape.__struct_fields__
     for name in value:
-        if name not in known:
-            raise ValueError(f"{where}: there is no member {name!r}{_meant(name, known)}")
+        if name not in names:
+            raise ValueError(f"{where}: there is no member {name!r}{_suggestion(name, names)}")
 
 
-def _meant(name: Any, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name), list(known), 1)
+def _suggestion(name: Any, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(names), 1)
     return f", perhaps {near[0]!r}" if near else ""

@@ -10,7 +10,7 @@ from tailrace import telemetry
 from tailrace.settings import pools_file
 from tailrace.settings.catalog import Catalog
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 
 Admit = Callable[[Sequence[str]], Awaitable[None]]
 """Checks that pools with these names, which are new, can be used. Raises ValueError, which says
@@ -27,7 +27,7 @@ class CurrentPools:
         catalog: the pools and rules in force.
         _ever: names of all pools since the start. Their requests may run after they vanished.
         _content: the file's content that is in force; None: not known yet.
-        _refused: why the file as it is cannot be used; empty: it is in force.
+        _refusal: why the file as it is cannot be used; empty: it is in force.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class CurrentPools:
         catalog: Catalog,
         *,
         admit: Admit | None = None,
-        changed: Callable[[Catalog], None] | None = None,
+        on_change: Callable[[Catalog], None] | None = None,
     ) -> None:
         """`changed` is told of each new catalog."""
         self.catalog = catalog
         self._admit = admit
-        self._changed = changed
+        self._on_change = on_change
         self._ever = dict.fromkeys(catalog.names)
         self._content: bytes | None = None
-        self._refused = ""
+        self._refusal = ""
 
     def ever(self) -> Sequence[str]:
         """The names of all pools since the start."""
@@ -52,10 +52,10 @@ class CurrentPools:
     async def run(self) -> None:
         """Look at the file once a second until cancelled. Ends at once where there is none."""
         while self.catalog.file is not None:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+            await self.poll()
+            await asyncio.sleep(POLL_S)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Take what the file says, if that is something else than what is in force."""
         file = self.catalog.file
         assert file is not None
@@ -63,38 +63,38 @@ class CurrentPools:
             # The content decides: Kubernetes swaps a symbolic link, and clocks may be coarse.
             data = await asyncio.to_thread(pools_file.content, file)
             if data == self._content:
-                self._accepted()
+                self._accept()
                 return
-            found = pools_file.decoded(data, file)
-            if found != self.catalog:
+            catalog = pools_file.decode(data, file)
+            if catalog != self.catalog:
                 if self._admit is not None:
-                    known = self.catalog.names
-                    await self._admit([name for name in found.names if name not in known])
-                self._take(found)
+                    names = self.catalog.names
+                    await self._admit([name for name in catalog.names if name not in names])
+                self._apply(catalog)
         except ValueError as error:
             self._refuse(str(error))
             return
         self._content = data
-        self._accepted()
+        self._accept()
 
-    def _take(self, found: Catalog) -> None:
-        self.catalog = found
-        self._ever |= dict.fromkeys(found.names)
+    def _apply(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._ever |= dict.fromkeys(catalog.names)
         telemetry.POOLS_READ.labels(outcome="taken").inc()
         telemetry.log(
-            telemetry.Action.POOLS_CHANGED, pools=list(found.names), rules=len(found.rules)
+            telemetry.Action.POOLS_CHANGED, pools=list(catalog.names), rules=len(catalog.rules)
         )
-        if self._changed is not None:
-            self._changed(found)
+        if self._on_change is not None:
+            self._on_change(catalog)
 
-    def _accepted(self) -> None:
-        self._refused = ""
+    def _accept(self) -> None:
+        self._refusal = ""
         telemetry.POOLS_STALE.set(0)
 
     def _refuse(self, why: str) -> None:
-        if why == self._refused:
+        if why == self._refusal:
             return
-        self._refused = why
+        self._refusal = why
         telemetry.POOLS_READ.labels(outcome="refused").inc()
         telemetry.POOLS_STALE.set(1)
         telemetry.log(telemetry.Action.POOLS_REFUSED, detail=why)

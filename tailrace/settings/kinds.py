@@ -1,6 +1,6 @@
 """The kinds of values that a variable may have, and how each is read from text.
 
-A kind turns text into a value or raises ValueError. `services.parsed` turns that error into one
+A kind turns text into a value or raises ValueError. `services.parse` turns that error into one
 line that names the variable, the value and what is expected. No kind has side effects; those that
 name files look whether the file is there.
 """
@@ -19,7 +19,7 @@ from tailrace import engines
 from tailrace.log import address
 from tailrace.protocol import record_tags, topics
 
-SHOWN_CHARACTERS: Final = 60
+MAX_QUOTED_CHARACTERS: Final = 60
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -119,23 +119,25 @@ def secret_lines(least: int) -> Kind:
             content = Path(text).read_bytes()
         except OSError as error:
             raise ValueError(error.strerror) from error
-        found = tuple(stripped for line in content.splitlines() if (stripped := line.strip()))
-        if not found:
+        secrets = tuple(secret for line in content.splitlines() if (secret := line.strip()))
+        if not secrets:
             raise ValueError("it is empty")
-        for i, line in enumerate(found, start=1):
+        for i, line in enumerate(secrets, start=1):
             if len(line) < least:
                 raise ValueError(f"{len(line)} bytes on line {i}")
-        return found
+        return secrets
 
     return Kind(f"a file with at least {least} random bytes on each line", parse, None)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text in quotes, in one line, cut when it is long."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")
+    return repr(
+        text if len(text) <= MAX_QUOTED_CHARACTERS else text[: MAX_QUOTED_CHARACTERS - 1] + "…"
+    )
 
 
-def _listed(text: str) -> list[str]:
+def _items(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -157,7 +159,7 @@ def _base_url(text: str) -> str:
         or parts.fragment
         or re.search(r"[^\x21-\x7e]|[;,'\"]", url)
     ):
-        raise ValueError(f"{shortened(text)} is none")
+        raise ValueError(f"{shorten(text)} is none")
     _ = parts.port  # raises ValueError
     return url
 
@@ -205,15 +207,15 @@ def _vectors(text: str) -> str:
 
 
 def _origins(text: str) -> frozenset[str]:
-    found = frozenset(each.rstrip("/") for each in _listed(text))
-    for origin in found:
+    origins = frozenset(each.rstrip("/") for each in _items(text))
+    for origin in origins:
         if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", origin):
-            raise ValueError(f"{shortened(origin)} is none")
-    return found
+            raise ValueError(f"{shorten(origin)} is none")
+    return origins
 
 
 def _networks(text: str) -> tuple[Network, ...]:
-    return tuple(ipaddress.ip_network(each) for each in _listed(text))
+    return tuple(ipaddress.ip_network(each) for each in _items(text))
 
 
 def _record_keys(text: str) -> record_tags.Keyring:
@@ -243,7 +245,7 @@ URL: Final = Kind("an http(s) URL", _base_url)
 ENDPOINT: Final = Kind("an http(s) URL", _endpoint)
 URLS: Final = Kind(
     "a list of http(s) URLs, separated by commas",
-    lambda text: tuple(_base_url(each) for each in _listed(text)),
+    lambda text: tuple(_base_url(each) for each in _items(text)),
     (),
 )
 ORIGINS: Final = Kind(
@@ -251,7 +253,7 @@ ORIGINS: Final = Kind(
 )
 # A single address is a network, too.
 NAMES: Final = Kind(
-    "a list of names, separated by commas", lambda text: frozenset(_listed(text)), frozenset()
+    "a list of names, separated by commas", lambda text: frozenset(_items(text)), frozenset()
 )
 NETWORKS: Final = Kind("a list of networks (10.0.0.0/8), separated by commas", _networks, ())
 RECORD_KEYS: Final = Kind("a file of record keys", _record_keys, None)

@@ -13,7 +13,7 @@ from tailrace.settings import catalog, kinds
 from tailrace.settings.catalog import Catalog
 
 
-def parsed(text: str) -> Catalog:
+def parse(text: str) -> Catalog:
     """The pools in their order, of a file or of inline JSON. A model or alias names its pool, so
     none may be in two.
 
@@ -21,9 +21,9 @@ def parsed(text: str) -> Catalog:
         ValueError: the text names the line, or the pool and the member.
     """
     if not text.lstrip().startswith("{"):
-        return decoded(content(Path(text)), Path(text))
+        return decode(content(Path(text)), Path(text))
     try:
-        return catalog.of_pools(msgspec.json.decode(text))
+        return catalog.from_pools(msgspec.json.decode(text))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
@@ -40,7 +40,7 @@ def content(path: Path) -> bytes:
         raise ValueError(error.strerror) from error
 
 
-def decoded(data: bytes, path: Path) -> Catalog:
+def decode(data: bytes, path: Path) -> Catalog:
     """The catalog that a file's content says.
 
     Raises:
@@ -54,20 +54,20 @@ def decoded(data: bytes, path: Path) -> Catalog:
         raise ValueError(f"{line}{error.problem}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"no YAML: {error}") from error
-    return catalog.of_file(value, path)
+    return catalog.from_file(value, path)
 
 
 class _Loader(yaml.SafeLoader):
     """YAML in which no member of a mapping is given twice: the second one would win silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
-            if key.value in seen:
+            if key.value in keys:
                 problem = f"{key.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-POOLS: Final = kinds.Kind("a YAML file of pools, or a JSON object of them", parsed, Catalog(()))
+POOLS: Final = kinds.Kind("a YAML file of pools, or a JSON object of them", parse, Catalog(()))

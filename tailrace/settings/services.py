@@ -208,7 +208,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
     own = catalog.pool(values["pool"])
     if own is None:
         raise Misconfigured(
-            f"TAILRACE_POOL: {kinds.shortened(values['pool'])} is not one of the pools in "
+            f"TAILRACE_POOL: {kinds.shorten(values['pool'])} is not one of the pools in "
             f"TAILRACE_POOLS ({', '.join(catalog.names)})"
         )
     if own.engine and not environ.get("TAILRACE_ENGINE"):
@@ -221,14 +221,14 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
                 f"TAILRACE_MODEL: not set, but the {engine} engine needs a model folder or hub name"
             )
         if folder[0] in "/.~" and not Path(folder).is_dir():
-            raise Misconfigured(f"TAILRACE_MODEL: there is no folder {kinds.shortened(folder)}")
+            raise Misconfigured(f"TAILRACE_MODEL: there is no folder {kinds.shorten(folder)}")
     _check_credential(values)
     name = values["model_name"] = values["model_name"] or own.models[0]
     values["model"] = folder or name
     values["models"] = tuple(dict.fromkeys((name, *own.answers)))
-    of = [pool for pool in catalog.pools if own.name in pool.fallback]
+    pools = [pool for pool in catalog.pools if own.name in pool.fallback]
     values["stands_in_for"] = catalog.stands_in_for(own.name)
-    values["related"] = tuple(dict.fromkeys((*(pool.name for pool in of), *own.fallback)))
+    values["related"] = tuple(dict.fromkeys((*(pool.name for pool in pools), *own.fallback)))
     values["max_model_len"] = own.max_model_len
     values["max_num_seqs"] = values["max_num_seqs"] or own.max_num_seqs or kind.max_num_seqs
     values["engine_args"], values["cache"] = own.engine_args, own.cache
@@ -237,7 +237,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
         if values[member] and kind is not engines.VLLM:
             raise Misconfigured(
                 f"TAILRACE_POOLS: pool {own.name}: {member} are for the engine "
-                f"{engines.VLLM.name}, and this worker's is {kinds.shortened(engine)}"
+                f"{engines.VLLM.name}, and this worker's is {kinds.shorten(engine)}"
             )
     return WorkerSettings(**values)
 
@@ -248,9 +248,9 @@ def _check_credential(values: Mapping[str, Any]) -> None:
         Misconfigured: the engine would be asked with two credentials, or with a part of one.
     """
     ways = ("engine_key", "engine_key_file", "engine_token_url")
-    given = [f"TAILRACE_{way.upper()}" for way in ways if values[way]]
-    if len(given) > 1:
-        raise Misconfigured(f"{given[0]}: set beside {given[1]}, but only one of them can hold")
+    names = [f"TAILRACE_{kind.upper()}" for kind in ways if values[kind]]
+    if len(names) > 1:
+        raise Misconfigured(f"{names[0]}: set beside {names[1]}, but only one of them can hold")
     parts = ("engine_client_id", "engine_client_secret_file")
     for part in parts if values["engine_token_url"] else ():
         if not values[part]:
@@ -294,7 +294,7 @@ def record_keys(environ: Mapping[str, str] = os.environ) -> record_tags.Keyring 
 def _alone(field: str, environ: Mapping[str, str]) -> Any:
     row = next(row for row in table.VARIABLES if row.field == field)
     text = environ.get(row.name)
-    return parsed(row, text) if text else None
+    return parse(row, text) if text else None
 
 
 def check(environ: Mapping[str, str] = os.environ) -> None:
@@ -308,10 +308,10 @@ def check(environ: Mapping[str, str] = os.environ) -> None:
     """
     for row in table.VARIABLES:
         if environ.get(row.name):
-            parsed(row, environ[row.name])
+            parse(row, environ[row.name])
 
 
-def parsed(row: table.Variable, text: str) -> Any:
+def parse(row: table.Variable, text: str) -> Any:
     """The value of a variable.
 
     Raises:
@@ -320,7 +320,7 @@ def parsed(row: table.Variable, text: str) -> Any:
     try:
         return row.kind.parse(text)
     except ValueError as error:
-        value = "the value" if row.secret else kinds.shortened(text)
+        value = "the value" if row.secret else kinds.shorten(text)
         why = " ".join(str(error).split())
         raise Misconfigured(
             f"{row.name}: {value} is not {row.kind.expected}{f' ({why})' if why else ''}"
@@ -336,5 +336,5 @@ def _values(reader: str, environ: Mapping[str, str]) -> dict[str, Any]:
         text = environ.get(row.name) or row.default_for(reader)
         if text is None:
             raise Misconfigured(f"{row.name}: not set, but it has to be {row.kind.expected}")
-        values[row.field] = parsed(row, text) if text else row.kind.absent
+        values[row.field] = parse(row, text) if text else row.kind.absent
     return values

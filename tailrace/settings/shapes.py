@@ -433,14 +433,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def limits(text: str) -> Limits:
     """From JSON with those limits that differ from their defaults. Raises ValueError."""
-    found: Limits = _decode(text, Limits)
-    return found
+    value: Limits = _decode(text, Limits)
+    return value
 
 
 def weights(text: str) -> Mapping[str, float]:
     """From JSON with names of tenants and their weights. Raises ValueError."""
-    found: Mapping[str, float] = _decode(text, dict[str, Weight])
-    return found
+    table: Mapping[str, float] = _decode(text, dict[str, Weight])
+    return table
 
 
 def _decode(text: str, shape: Any) -> Any:

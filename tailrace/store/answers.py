@@ -18,7 +18,7 @@ import msgspec
 
 from tailrace.protocol import records
 from tailrace.store import indexed
-from tailrace.store.redis_store import RedisStore, decoded
+from tailrace.store.redis_store import RedisStore, decode
 
 MAX_PER_POOL: Final = 10_000
 MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is not kept
@@ -50,10 +50,10 @@ class Answers:
 
     async def find(self, pool: str, digest: str) -> Answer | None:
         """The answer under this digest, or None."""
-        found = decoded(await self._redis.execute("GET", f"{_index(pool)}:{digest}"), _Answer)
-        if found is None:
+        answer = decode(await self._redis.execute("GET", f"{_index(pool)}:{digest}"), _Answer)
+        if answer is None:
             return None
-        return Answer(found.rid, found.ids, found.prompt_tokens, found.made_by)
+        return Answer(answer.rid, answer.ids, answer.prompt_tokens, answer.made_by)
 
     async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
         """Keep an answer of at most MAX_IDS ids. Another one under this digest is replaced."""

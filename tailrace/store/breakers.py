@@ -32,7 +32,7 @@ class Open(NamedTuple):
     for_s: float
 
 
-class _Told(msgspec.Struct):
+class _Entry(msgspec.Struct):
     by: str
     opened: Times
     reason: Reason
@@ -44,14 +44,14 @@ class Breakers:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, found: Open) -> None:
+    async def tell(self, pool: str, breaker: Open) -> None:
         """A breaker has opened here."""
-        value = _Told(found.by, found.opened, found.reason)
-        await expiring_fields.put(self._redis, _KEY, pool, value, found.for_s)
+        value = _Entry(breaker.by, breaker.opened, breaker.reason)
+        await expiring_fields.write(self._redis, _KEY, pool, value, breaker.for_s)
 
     async def listed(self) -> Mapping[str, Open]:
         """Those that are open, by pool."""
-        found: dict[str, Open] = {}
-        for pool, left_s, told in await expiring_fields.listed(self._redis, _KEY, _Told):
-            found[pool] = Open(told.by, told.opened, told.reason, min(left_s, MOST_S))
-        return found
+        breakers: dict[str, Open] = {}
+        for pool, remaining_s, entry in await expiring_fields.list_valid(self._redis, _KEY, _Entry):
+            breakers[pool] = Open(entry.by, entry.opened, entry.reason, min(remaining_s, MOST_S))
+        return breakers

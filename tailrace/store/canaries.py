@@ -32,7 +32,7 @@ class Returned(NamedTuple):
     for_s: float
 
 
-class _Told(msgspec.Struct):
+class _Entry(msgspec.Struct):
     terms: Digest
     reason: Reason
 
@@ -43,17 +43,19 @@ class Canaries:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, revision: str, found: Returned) -> None:
+    async def tell(self, pool: str, revision: str, verdict: Returned) -> None:
         """A revision gets no new requests."""
-        value = _Told(found.terms, found.reason)
-        name, lives_s = f"{pool}/{revision}", min(found.for_s, MOST_S)
-        await expiring_fields.put(self._redis, _KEY, name, value, lives_s)
+        value = _Entry(verdict.terms, verdict.reason)
+        name, lives_s = f"{pool}/{revision}", min(verdict.for_s, MOST_S)
+        await expiring_fields.write(self._redis, _KEY, name, value, lives_s)
 
     async def listed(self) -> Mapping[tuple[str, str], Returned]:
         """Those that get nothing, by pool and revision."""
-        found: dict[tuple[str, str], Returned] = {}
-        for name, left_s, told in await expiring_fields.listed(self._redis, _KEY, _Told):
+        verdicts: dict[tuple[str, str], Returned] = {}
+        for name, remaining_s, entry in await expiring_fields.list_valid(self._redis, _KEY, _Entry):
             if len(name) <= MAX_NAME:
                 pool, _, revision = name.partition("/")
-                found[pool, revision] = Returned(told.terms, told.reason, min(left_s, MOST_S))
-        return found
+                verdicts[pool, revision] = Returned(
+                    entry.terms, entry.reason, min(remaining_s, MOST_S)
+                )
+        return verdicts

@@ -8,11 +8,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tailrace.store.redis_store import RedisStore, decoded, milliseconds
+from tailrace.store.redis_store import RedisStore, decode, milliseconds
 
 T = TypeVar("T")
 
-_PUT: Final = """
+_WRITE: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%d %s', now + tonumber(ARGV[2]), ARGV[3]))
@@ -41,27 +41,27 @@ class Field(NamedTuple, Generic[T]):
     """One that is valid. `left_s`: until it expires."""
 
     name: str
-    left_s: float
+    remaining_s: float
     value: T
 
 
-async def put(redis: RedisStore, key: str, field: str, value: object, lives_s: float) -> None:
+async def write(redis: RedisStore, key: str, field: str, value: object, lives_s: float) -> None:
     """Write a field in place of the one before. Raises StoreUnavailable."""
     encoded = msgspec.json.encode(value)
-    await redis.execute("EVAL", _PUT, 1, key, field, milliseconds(lives_s), encoded)
+    await redis.execute("EVAL", _WRITE, 1, key, field, milliseconds(lives_s), encoded)
 
 
-async def listed(redis: RedisStore, key: str, shape: type[T]) -> list[Field[T]]:
+async def list_valid(redis: RedisStore, key: str, shape: type[T]) -> list[Field[T]]:
     """Every field that is valid and has this shape. Raises StoreUnavailable."""
     flat: object = await redis.execute("EVAL", _LIST, 1, key)
     if not isinstance(flat, list):
         return []
     return [
-        Field(name.decode(errors="replace"), int(left) / 1000, value)
-        for name, left, encoded in zip(flat[::3], flat[1::3], flat[2::3], strict=False)
+        Field(name.decode(errors="replace"), int(remaining_ms) / 1000, value)
+        for name, remaining_ms, encoded in zip(flat[::3], flat[1::3], flat[2::3], strict=False)
         if isinstance(name, bytes)
-        and isinstance(left, bytes)
-        and left.isdigit()
-        and len(left) < 16
-        and (value := decoded(encoded, shape)) is not None
+        and isinstance(remaining_ms, bytes)
+        and remaining_ms.isdigit()
+        and len(remaining_ms) < 16
+        and (value := decode(encoded, shape)) is not None
     ]

@@ -58,7 +58,7 @@ redis.call('PEXPIRE', KEYS[1], math.ceil((burst - tokens) / rate * 1000) + 1000)
 """
 
 
-class Consumed(NamedTuple):
+class Verdict(NamedTuple):
     """The answer of a bucket. `retry_after_s` is 0 when allowed; `remaining` counts tokens."""
 
     allowed: bool
@@ -80,7 +80,7 @@ class TokenBuckets:
         burst: float,
         now: float | None = None,
         kind: str = "requests",
-    ) -> Consumed:
+    ) -> Verdict:
         """Take `cost` tokens from a bucket that fills by `rate` per second up to `burst`.
 
         A cost above `burst` empties a full bucket, because otherwise it could never be paid. `now`
@@ -102,7 +102,7 @@ class TokenBuckets:
             burst,
             "" if now is None else repr(now),
         )
-        return _consumed(answer)
+        return _parse(answer)
 
     async def settle(
         self, principal_key: str, difference: float, rate: float, burst: float, kind: str
@@ -117,7 +117,7 @@ class TokenBuckets:
         await self._redis.execute("EVAL", _SETTLE, 1, key, difference, rate, burst)
 
 
-def _consumed(answer: object) -> Consumed:
+def _parse(answer: object) -> Verdict:
     """The script's answer.
 
     Raises:
@@ -126,7 +126,7 @@ def _consumed(answer: object) -> Consumed:
     match answer:
         case [int(allowed), bytes() | str() as wait, bytes() | str() as remaining]:
             with contextlib.suppress(ValueError):
-                consumed = Consumed(bool(allowed), float(wait), float(remaining))
-                if math.isfinite(consumed.retry_after_s) and math.isfinite(consumed.remaining):
-                    return consumed
+                verdict = Verdict(bool(allowed), float(wait), float(remaining))
+                if math.isfinite(verdict.retry_after_s) and math.isfinite(verdict.remaining):
+                    return verdict
     raise StoreUnavailable("no answer of a token bucket")

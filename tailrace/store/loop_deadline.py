@@ -26,14 +26,14 @@ class LoopDeadline:
     The error is TimeoutError, or OwnLoopLate if the loop was late for most of the time.
 
     Attributes:
-        _left: seconds of on-time steps that are left.
+        _remaining_s: seconds of on-time steps that are left.
         _give_up: loop time at which the deadline ends in any case.
     """
 
     def __init__(self, answer: asyncio.Future[Any], seconds: float) -> None:
         self._loop = answer.get_loop()
         self._answer = answer
-        self._left = seconds
+        self._remaining_s = seconds
         self._give_up = self._loop.time() + seconds * MAX_STRETCH
         self._arm()
 
@@ -42,17 +42,17 @@ class LoopDeadline:
         self._timer.cancel()
 
     def _arm(self) -> None:
-        self._step = min(self._left, STEP_S)
+        self._step = min(self._remaining_s, STEP_S)
         self._due = self._loop.time() + self._step
-        self._timer = self._loop.call_at(self._due, self._fired)
+        self._timer = self._loop.call_at(self._due, self._on_timer)
 
-    def _fired(self) -> None:
+    def _on_timer(self) -> None:
         if self._answer.done():
             return
         now = self._loop.time()
         if now - self._due < LATE_S:
-            self._left -= self._step
-            if self._left < 0.001:
+            self._remaining_s -= self._step
+            if self._remaining_s < 0.001:
                 self._answer.set_exception(TimeoutError())
                 return
         elif now >= self._give_up:

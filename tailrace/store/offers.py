@@ -49,7 +49,7 @@ class Offers(Generic[T]):
 
     async def publish(self, pool: str, name: str, offer: T, ttl_s: float = OFFER_TTL_S) -> None:
         """The worker `name` offers this, in place of what it offered before."""
-        await expiring_fields.put(self._redis, self._key(pool), name, offer, ttl_s)
+        await expiring_fields.write(self._redis, self._key(pool), name, offer, ttl_s)
 
     async def withdraw(self, pool: str, name: str) -> bool:
         """Nothing more is offered as `name`. Returns whether this call removed it: of all that
@@ -58,5 +58,5 @@ class Offers(Generic[T]):
 
     async def all_of(self, pool: str) -> dict[str, T]:
         """Every offer that is still valid, by the worker's name."""
-        found = await expiring_fields.listed(self._redis, self._key(pool), self._offer)
-        return {name: offer for name, _, offer in found}
+        fields = await expiring_fields.list_valid(self._redis, self._key(pool), self._offer)
+        return {name: offer for name, _, offer in fields}

@@ -25,7 +25,7 @@ _LINE: Final = re.compile(rb"([0-9a-f]{12}) ([1-9]\d{0,8}) \d+")
 
 # As in `indexed`. ARGV further: most holders, holder, then pairs of digest and tokens; 0: it holds
 # it no longer.
-_TELL: Final = (
+_PUBLISH: Final = (
     indexed.BEGIN
     + """
 local holder = ARGV[4]
@@ -53,7 +53,7 @@ end
 )
 
 
-def name_of(incarnation: str) -> str:
+def holder_name(incarnation: str) -> str:
     """What Redis has for a worker's process."""
     return digest(incarnation)[:_NAME]
 
@@ -71,29 +71,31 @@ class Prefixes:
             return
         await self._redis.execute(
             "EVAL",
-            _TELL,
+            _PUBLISH,
             1,
             _index(pool),
             milliseconds(PREFIX_TTL_S),
             self._max_per_pool,
             MAX_HOLDERS,
-            name_of(incarnation),
+            holder_name(incarnation),
             *(each for pair in tokens.items() for each in pair),
         )
 
     async def held(self, pool: str, digests: Sequence[str]) -> dict[str, int]:
-        """Tokens of a prompt that workers hold, by `name_of` the worker. `digests`: of the prompt's
-        beginnings, the longest last."""
-        asked = digests[-MAX_DIGESTS_PER_CALL:]
-        if not asked:
+        """Tokens of a prompt that workers hold, by `holder_name` the worker. `digests`: of the
+        prompt's beginnings, the longest last."""
+        wanted_digests = digests[-MAX_DIGESTS_PER_CALL:]
+        if not wanted_digests:
             return {}
-        found = await self._redis.execute("MGET", *(f"{_index(pool)}:{each}" for each in asked))
+        values = await self._redis.execute(
+            "MGET", *(f"{_index(pool)}:{each}" for each in wanted_digests)
+        )
         most: dict[str, int] = {}
-        for value in found if isinstance(found, list) else ():
+        for value in values if isinstance(values, list) else ():
             for line in value.split(b"\n", MAX_HOLDERS) if isinstance(value, bytes) else ():
-                told = _LINE.fullmatch(line)
-                if told is not None and (tokens := int(told[2])) <= MAX_TOKENS:
-                    name = told[1].decode()
+                match = _LINE.fullmatch(line)
+                if match is not None and (tokens := int(match[2])) <= MAX_TOKENS:
+                    name = match[1].decode()
                     most[name] = max(most.get(name, 0), tokens)
         return most
 

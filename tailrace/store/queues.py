@@ -20,7 +20,7 @@ MAX_FIELDS: Final = 50_000
 MAX_POSITION: Final = 1_000_000
 MAX_ETA_S: Final = 86_400.0
 
-TELL: Final = """
+PUBLISH: Final = """
 if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[2]) then redis.call('DEL', KEYS[1]) end
 for rid in string.gmatch(ARGV[4], '%S+') do redis.call('HDEL', KEYS[1], rid) end
 for rid, place in string.gmatch(ARGV[3], '(%S+) (%S+ %S+)') do
@@ -42,18 +42,20 @@ class Queues:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, places: Mapping[str, Place], gone: Collection[str]) -> None:
+    async def tell(self, pool: str, places: Mapping[str, Place], finished: Collection[str]) -> None:
         """Where requests stand now, by id. `gone`: those that wait no more."""
-        told = "\n".join([f"{rid} {_text(place)}" for rid, place in places.items()])
+        lines = "\n".join([f"{rid} {_text(place)}" for rid, place in places.items()])
         bounds = milliseconds(TTL_S), MAX_FIELDS
-        await self._redis.execute("EVAL", TELL, 1, _key(pool), *bounds, told, " ".join(gone))
+        await self._redis.execute(
+            "EVAL", PUBLISH, 1, _key(pool), *bounds, lines, " ".join(finished)
+        )
 
     async def read(self, pool: str, rids: Sequence[str]) -> dict[str, Place]:
         """The places of those that wait. `rids`: at least one."""
-        found: object = await self._redis.execute("HMGET", _key(pool), *rids)
-        if not isinstance(found, list):
+        values: object = await self._redis.execute("HMGET", _key(pool), *rids)
+        if not isinstance(values, list):
             return {}
-        places = {rid: _place(value) for rid, value in zip(rids, found, strict=False)}
+        places = {rid: _place(value) for rid, value in zip(rids, values, strict=False)}
         return {rid: place for rid, place in places.items() if place is not None}
 
 

@@ -86,12 +86,12 @@ class CommandBatches:
         commands = [command for command, _ in batch]
         exchange = asyncio.create_task(self._exchange(commands))
 
-        def given_up(_: asyncio.Future[Any]) -> None:
+        def on_cancel(_: asyncio.Future[Any]) -> None:
             if all(answer.done() for _, answer in batch):
                 exchange.cancel()
 
         for _, pending in batch:
-            pending.add_done_callback(given_up)
+            pending.add_done_callback(on_cancel)
         try:
             await asyncio.wait({exchange})
         finally:
@@ -173,10 +173,10 @@ class RedisStore:
         """
         if self._clock() < self._away_until and not patient:
             raise StoreUnavailable("away a moment ago")
-        asked = self._batches.call(command)
-        deadline = LoopDeadline(asked, self._timeout_s * (PATIENCE if patient else 1))
+        reply = self._batches.call(command)
+        deadline = LoopDeadline(reply, self._timeout_s * (PATIENCE if patient else 1))
         try:
-            answer = await asked
+            answer = await reply
         except OwnLoopLate as error:  # this process is slow, and nothing is known about Redis
             telemetry.REDIS_FAILURES.inc()
             raise StoreUnavailable("the own event loop is late") from error
@@ -217,7 +217,7 @@ def _client(url: str, timeout_s: float) -> redis.asyncio.Redis:
     return redis.asyncio.Redis.from_pool(pool)
 
 
-def decoded(value: object, type_: type[T]) -> T | None:
+def decode(value: object, type_: type[T]) -> T | None:
     """A JSON value as `type_`; None when it is missing, is too large, or cannot be read as that
     type, whatever the reason (a broken cache entry is no entry)."""
     if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:

@@ -27,12 +27,12 @@ class Running:
     async def tell(self, gateway: str, counts: Mapping[str, int]) -> None:
         """What this gateway runs, by principal."""
         value = {digest(name): count for name, count in counts.items()}
-        await expiring_fields.put(self._redis, _KEY, gateway, value, TTL_S)
+        await expiring_fields.write(self._redis, _KEY, gateway, value, TTL_S)
 
     async def elsewhere(self, gateway: str) -> Counter[str]:
         """What the other gateways run, by `digest` of the principal."""
-        found = Counter[str]()
-        for name, _, counts in await expiring_fields.listed(self._redis, _KEY, dict[str, int]):
+        totals = Counter[str]()
+        for name, _, counts in await expiring_fields.list_valid(self._redis, _KEY, dict[str, int]):
             if name != gateway:
-                found.update({key: n for key, n in counts.items() if n > 0})
-        return found
+                totals.update({key: n for key, n in counts.items() if n > 0})
+        return totals

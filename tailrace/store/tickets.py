@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from tailrace.auth.principal import InvalidCredential, Principal, Reason
-from tailrace.store.redis_store import RedisStore, decoded, digest, milliseconds
+from tailrace.store.redis_store import RedisStore, decode, digest, milliseconds
 
 TICKET_TTL_S: Final = 30
 _MIN_TTL_S: Final = 1.0
@@ -46,7 +46,7 @@ class Tickets:
         """A ticket of 22 characters that fit a WebSocket subprotocol. `now` in seconds since the
         epoch. The ticket outlives its credential by at most a second."""
         ticket = secrets.token_urlsafe(16)
-        stored = _Ticket(
+        entry = _Ticket(
             principal.issuer,
             principal.subject,
             principal.tenant,
@@ -60,7 +60,7 @@ class Tickets:
         await self._redis.execute(
             "SET",
             _key(ticket),
-            msgspec.json.encode(stored),
+            msgspec.json.encode(entry),
             "PX",
             milliseconds(ttl_s),
             "NX",
@@ -77,19 +77,19 @@ class Tickets:
         """
         if _SHAPE.fullmatch(ticket) is None:
             raise InvalidCredential(Reason.TICKET)
-        stored = decoded(await self._redis.execute("GETDEL", _key(ticket), patient=True), _Ticket)
-        if stored is None:
+        entry = decode(await self._redis.execute("GETDEL", _key(ticket), patient=True), _Ticket)
+        if entry is None:
             raise InvalidCredential(Reason.TICKET)
-        if stored.origin != origin:
+        if entry.origin != origin:
             raise InvalidCredential(Reason.TICKET_ORIGIN)
         return Principal(
-            stored.issuer,
-            stored.subject,
-            stored.tenant,
-            frozenset(stored.scopes),
-            stored.expires_at,
-            stored.issued_at,
-            stored.credential,
+            entry.issuer,
+            entry.subject,
+            entry.tenant,
+            frozenset(entry.scopes),
+            entry.expires_at,
+            entry.issued_at,
+            entry.credential,
         )
 
 

@@ -29,15 +29,15 @@ class Workers:
     ) -> None:
         """`info`: state (loading, ready, draining), features (`tailrace.protocol.features`),
         capacity, running, queued, tokens_per_s, partitions and more."""
-        await expiring_fields.put(self._redis, _key(pool), name, info, ttl_s)
+        await expiring_fields.write(self._redis, _key(pool), name, info, ttl_s)
 
     async def list_workers(self, pool: str) -> list[dict[str, Any]]:
         """Every worker whose last heartbeat is still valid, by name: its `info` plus `name` and
         `silent_s`, how old the heartbeat is."""
-        found = await expiring_fields.listed(self._redis, _key(pool), dict[str, Any])
+        fields = await expiring_fields.list_valid(self._redis, _key(pool), dict[str, Any])
         beats = {
-            name: info | {"name": name, "silent_s": max(0.0, HEARTBEAT_TTL_S - left_s)}
-            for name, left_s, info in found
+            name: info | {"name": name, "silent_s": max(0.0, HEARTBEAT_TTL_S - remaining_s)}
+            for name, remaining_s, info in fields
             if all(_plausible(each) for each in info.values())
         }
         return [beats[name] for name in sorted(beats)]

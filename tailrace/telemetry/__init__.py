@@ -90,7 +90,7 @@ from tailrace.telemetry.metrics import (
     TASKS,
     TOKENS,
     Stage,
-    exposed,
+    exposition,
     inter_token_seconds,
 )
 from tailrace.telemetry.process_setup import (
@@ -181,7 +181,7 @@ __all__ = [
     "Stage",
     "describe",
     "exporting",
-    "exposed",
+    "exposition",
     "instrument",
     "inter_token_seconds",
     "log",

@@ -1,7 +1,7 @@
 """JSON lines on stderr: `log(Action.X, field=value)`.
 
 Prompts, outputs, credentials and tickets never appear in a line. Callers do not pass
-them; `guarded` and the formatter are the second defence behind that rule.
+them; `guard` and the formatter are the second defence behind that rule.
 """
 
 import contextlib
@@ -187,7 +187,7 @@ _SECRET_TEXT: Final = re.compile(
 )
 
 
-def guarded(name: str, value: Any, depth: int = 0) -> Any:
+def guard(name: str, value: Any, depth: int = 0) -> Any:
     """`value` as it may appear in a line under the name `name`."""
     if value is None or isinstance(value, bool | int):
         return value
@@ -196,21 +196,21 @@ def guarded(name: str, value: Any, depth: int = 0) -> Any:
     if name.lower().rpartition("_")[2] in _CLOSED_FIELDS:
         return _REDACTED
     if isinstance(value, str):
-        return redacted(value)
+        return redact(value)
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
         return {
-            redacted(str(key)): guarded(str(key), value[key], depth + 1)
+            redact(str(key)): guard(str(key), value[key], depth + 1)
             for key in list(value)[:_MAX_ITEMS]
         }
     if isinstance(value, list | tuple | set | frozenset) and depth < _MAX_DEPTH:
-        return [guarded("", each, depth + 1) for each in list(value)[:_MAX_ITEMS]]
+        return [guard("", each, depth + 1) for each in list(value)[:_MAX_ITEMS]]
     return f"<{type(value).__name__}>"  # its repr could hold anything
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """`text` without credentials and tickets, at most MAX_TEXT characters."""
-    shown = _SECRET_TEXT.sub(_REDACTED, text[: MAX_TEXT * 20])
-    return shown if len(shown) <= MAX_TEXT else shown[:MAX_TEXT] + "…"
+    text_ = _SECRET_TEXT.sub(_REDACTED, text[: MAX_TEXT * 20])
+    return text_ if len(text_) <= MAX_TEXT else text_[:MAX_TEXT] + "…"
 
 
 # The messages of these errors are words of the program or the system. Other errors (ValueError,
@@ -230,7 +230,7 @@ def describe(error: BaseException) -> str:
         else f"{kind.__module__}.{kind.__qualname__}"
     )
     plain = isinstance(error, _PLAIN_ERRORS) or kind.__module__.partition(".")[0] in _PLAIN_PACKAGES
-    text = redacted(str(error)) if plain else ""
+    text = redact(str(error)) if plain else ""
     return f"{name}: {text}" if text else name
 
 
@@ -270,12 +270,12 @@ class JsonFormatter(logging.Formatter):
         action = getattr(record, "action", None)
         if action is None:
             # The first line only: asyncio writes the repr of a task and its exception below it.
-            message = redacted(record.getMessage().partition("\n")[0])
+            message = redact(record.getMessage().partition("\n")[0])
             line |= {"action": Action.NOTE.value, "logger": record.name, "message": message}
         else:
             line |= {
                 "action": action,
-                **{key: guarded(key, value) for key, value in record.__dict__["fields"].items()},
+                **{key: guard(key, value) for key, value in record.__dict__["fields"].items()},
             }
         if record.exc_info and record.exc_info[1] is not None:
             line |= _error_fields(record.exc_info[1])

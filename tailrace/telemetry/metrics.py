@@ -315,6 +315,6 @@ def inter_token_seconds(pool: str) -> Histogram:
     return INTER_TOKEN_SECONDS.labels(pool=pool)
 
 
-def exposed() -> tuple[bytes, str]:
+def exposition() -> tuple[bytes, str]:
     """All metrics as a scraper reads them, and the content type."""
     return prometheus_client.generate_latest(), prometheus_client.CONTENT_TYPE_LATEST

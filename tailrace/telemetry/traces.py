@@ -8,7 +8,7 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter
 
-from tailrace.telemetry.lines import guarded
+from tailrace.telemetry.lines import guard
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -77,9 +77,9 @@ def _span(
     name: str, parent: Context | None, attributes: Mapping[str, str | int | float | bool]
 ) -> Iterator[trace.Span]:
     tracer = trace.get_tracer("tailrace")
-    shown = {f"tailrace.{key}": guarded(key, value) for key, value in attributes.items()}
+    attributes_ = {f"tailrace.{key}": guard(key, value) for key, value in attributes.items()}
     with tracer.start_as_current_span(
-        name, parent, attributes=shown, record_exception=False, set_status_on_exception=False
+        name, parent, attributes=attributes_, record_exception=False, set_status_on_exception=False
     ) as current:
         try:
             yield current

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-MAX_FOUND: Final = 16_384  # rows of one answer
+MAX_ROWS: Final = 16_384  # rows of one answer
 
 
 class Unavailable(Exception):
@@ -42,7 +42,7 @@ class Passage:
     vector: bytes
 
 
-class Found(NamedTuple):
+class Hit(NamedTuple):
     """A row that a search found. `score`: cosine of both vectors."""
 
     attachment: str
@@ -77,7 +77,7 @@ class VectorDatabase(Protocol):
     def check_writes(self) -> None:
         """Return if a harmless row can be written."""
 
-    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
+    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Hit]:
         """The rows that are most alike, best first."""
 
     def numbers(self, where: Where, model: str) -> set[int]:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from tailrace.protocol import vector_stores
 from tailrace.vectors import contract
-from tailrace.vectors.contract import Found, NotInstalled, Passage, Unavailable, Where
+from tailrace.vectors.contract import Hit, NotInstalled, Passage, Unavailable, Where
 
 ANSWER_S: Final = 30.0
 BATCH: Final = 500  # rows of one call: with 4,096 dimensions 8 MB
@@ -35,7 +35,7 @@ _SAFE_MODEL: Final = 8  # bytes of a model's digest
 _INSTALL: Final = "install them with: pip install 'tailrace[retrieval]'"
 
 
-def of(url: str, name: str, tag: bytes) -> Milvus:
+def open_database(url: str, name: str, tag: bytes) -> Milvus:
     """The database of a setting. It connects in `open`.
 
     Args:
@@ -127,11 +127,14 @@ class Milvus:
                 self._dimensions[name] = dimensions
             for start in range(0, len(rows), BATCH):
                 self._call("upsert", name, rows[start : start + BATCH])
-        gone = [_id(key) for key in erased]
+        row_ids = [_id(key) for key in erased]
         for name in self._dimensions:
             # A row may have been by another model before, and what is erased by any.
-            ids = gone + [
-                row["id"] for other, rows in by_collection.items() if other != name for row in rows
+            ids = row_ids + [
+                row["id"]
+                for collection, rows in by_collection.items()
+                if collection != name
+                for row in rows
             ]
             for start in range(0, len(ids), BATCH):
                 self._call("delete", name, ids=ids[start : start + BATCH])
@@ -140,7 +143,7 @@ class Milvus:
         if positions:
             self._remember(positions)
 
-    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
+    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Hit]:
         name = self._collection(model, len(vector) // 4)
         if name not in self._dimensions or not where.attachments:
             return []
@@ -153,7 +156,7 @@ class Milvus:
             output_fields=["attachment", "number", "text"],
         )
         return [
-            Found(
+            Hit(
                 hit["entity"]["attachment"],
                 int(hit["entity"]["number"]),
                 hit["entity"]["text"],
@@ -163,17 +166,17 @@ class Milvus:
         ]
 
     def numbers(self, where: Where, model: str) -> set[int]:
-        digest = self._of_model(model)
+        digest = self._model_prefix(model)
         names = [name for name in self._dimensions if name.startswith(digest)]
         return {int(row["number"]) for name in names for row in self._rows(name, where, "number")}
 
     def texts(self, where: Where) -> list[str]:
-        found = {
+        texts = {
             int(row["number"]): row["text"]
             for name in self._dimensions
             for row in self._rows(name, where, "number", "text")
         }
-        return [found[number] for number in sorted(found)]
+        return [texts[number] for number in sorted(texts)]
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -192,12 +195,12 @@ class Milvus:
         ]
         self._call("upsert", self._places, rows)
 
-    def _of_model(self, model: str) -> str:
+    def _model_prefix(self, model: str) -> str:
         digest = hashlib.blake2b(model.encode(), digest_size=_SAFE_MODEL).hexdigest()
         return f"{self._prefix}_{digest}_"
 
     def _collection(self, model: str, dimensions: int) -> str:
-        return f"{self._of_model(model)}{dimensions}"
+        return f"{self._model_prefix(model)}{dimensions}"
 
     def _rows(self, name: str, where: Where, *fields: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._call(
@@ -205,7 +208,7 @@ class Milvus:
             name,
             filter=_filter(where),
             output_fields=list(fields),
-            limit=contract.MAX_FOUND,
+            limit=contract.MAX_ROWS,
         )
         return rows
 
@@ -232,13 +235,13 @@ class Milvus:
         )
         self._call("load_collection", name)
 
-    def _call(self, method: str, *args: Any, **named: Any) -> Any:
+    def _call(self, method: str, *args: Any, **keywords: Any) -> Any:
         if self._client is None:
             raise Unavailable("the vector database is not open")
         import pymilvus
 
         try:
-            return getattr(self._client, method)(*args, **self._limits, **named)
+            return getattr(self._client, method)(*args, **self._limits, **keywords)
         except pymilvus.MilvusException as error:
             # The message may quote a filter or a row.
             raise Unavailable(f"{method}: code {error.code}") from error

@@ -10,47 +10,59 @@ from tailrace.verify.report import Report
 from tailrace.verify.response_checks import counterexample
 
 
-def check_told(
+def check_activity(
     out: Report, response: history.Response, account: reference_fold.Account, *, committed: bool
 ) -> None:
     """L12: a stored response that has ended and whose request is committed is told to have ended,
     with its status; of nothing else is that told. `committed`: the group is past one of its
     requests."""
-    due = committed and _due(response, account)
-    if not due and not response.told:
+    expected = committed and _expects_end(response, account)
+    if not expected and not response.notices:
         return
-    out.judged("L12")
-    problem = next(_problems(response, account, due=due), None)
+    out.count("L12")
+    problem = next(_problems(response, account, expected=expected), None)
     if problem is not None:
         out.fail("L12", counterexample(response, problem))
 
 
-def _due(response: history.Response, account: reference_fold.Account) -> bool:
-    if not response.asked or account.reason in (None, "withdrawn"):
+def _expects_end(response: history.Response, account: reference_fold.Account) -> bool:
+    if not response.requests or account.reason in (None, "withdrawn"):
         return False
-    request = response.asked[0].request
-    shown = request.echo.get("object") != events.EMBEDDINGS
-    return request.store and request.generate and shown and account.principal == request.owner
+    request = response.requests[0].request
+    is_response = request.echo.get("object") != events.EMBEDDINGS
+    return request.store and request.generate and is_response and account.principal == request.owner
 
 
 def _problems(
-    response: history.Response, account: reference_fold.Account, *, due: bool
+    response: history.Response, account: reference_fold.Account, *, expected: bool
 ) -> Iterator[str]:
-    ends = [told for told in response.told if isinstance(told, activity.Ended)]
-    if due and not ends:
+    ends = [notice for notice in response.notices if isinstance(notice, activity.Ended)]
+    if expected and not ends:
         yield "it has ended, and its owner's feed does not say so"
-    if response.asked:
-        request = response.asked[0].request
+    if response.requests:
+        request = response.requests[0].request
         embedding = request.echo.get("object") == events.EMBEDDINGS
         if embedding or not (request.store and request.generate):
             yield "the feed tells of a response that nobody can read later"
         created = request.echo.get("created_at")
-        of_request = (request.owner, request.model, created, request.conversation, request.previous)
-        for told in response.told:
-            of = (told.owner, told.model, told.created_at, told.conversation, told.previous)
-            if of != of_request:
+        request_fields = (
+            request.owner,
+            request.model,
+            created,
+            request.conversation,
+            request.previous,
+        )
+        for notice in response.notices:
+            notice_fields = (
+                notice.owner,
+                notice.model,
+                notice.created_at,
+                notice.conversation,
+                notice.previous,
+            )
+            if notice_fields != request_fields:
                 yield "the feed names another owner, model, time, conversation or previous response"
     if ends and account.reason in (None, "withdrawn"):
         yield "the feed says that it has ended"
-    elif any(told.status != account.status for told in ends):
+    elif any(notice.status != account.status for notice in ends):
         yield f"the feed says that it is {ends[0].status}, and it is {account.status}"

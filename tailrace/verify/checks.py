@@ -51,7 +51,7 @@ class Options:
 
 
 def judge(
-    found: history.History, options: Options | None = None
+    log_history: history.History, options: Options | None = None
 ) -> tuple[Report, dict[str, Outcome]]:
     """Run every check on every response of a history.
 
@@ -60,31 +60,31 @@ def judge(
     options = options or Options()
     out = Report()
     outcomes = {}
-    for response in found.responses.values():
-        outcomes[response.rid] = _response(out, response, found, options)
-    _commits(out, found, outcomes)
+    for response in log_history.responses.values():
+        outcomes[response.rid] = _response(out, response, log_history, options)
+    _commits(out, log_history, outcomes)
     _keys(out, outcomes.values())
-    for line in found.misplaced:
-        out.judged("A1")
+    for line in log_history.misplaced:
+        out.count("A1")
         out.fail("A1", Counterexample(line, "", 1))
-    if found.keyed:
-        out.judged("A2")
-    for r in found.forgeries:
-        line = f"{history.place(r)}: {r.forgery}; its key is {history.shown(r.key)}"
+    if log_history.keyed:
+        out.count("A2")
+    for r in log_history.forgeries:
+        line = f"{history.place(r)}: {r.forgery}; its key is {history.printable(r.key)}"
         out.fail("A2", Counterexample(line, "", 1))
         out.note(f"forged record in {r.topic}: {r.forgery}")
-    for topic, n in found.garbage.items():
+    for topic, n in log_history.garbage.items():
         out.figures[f"garbage records in {topic}"] += n
-    if found.late:
-        out.figures["requests that came too late to count"] += found.late
+    if log_history.late:
+        out.figures["requests that came too late to count"] += log_history.late
     return out, outcomes
 
 
 def _response(
-    out: Report, response: history.Response, found: history.History, options: Options
+    out: Report, response: history.Response, log_history: history.History, options: Options
 ) -> Outcome:
-    asked_by = response.asked[0].request.owner if response.asked else None
-    account = reference_fold.account(response.entries, asked_by)
+    principal = response.requests[0].request.owner if response.requests else None
+    account = reference_fold.account(response.entries, principal)
     outcome = outcome_of(response, account)
     if not response.whole:
         out.note(
@@ -95,38 +95,40 @@ def _response(
         return outcome
     if response.oldest < options.since_ms:
         return outcome
-    settled = found.newest - response.newest >= options.settle_s * 1000
+    is_settled = log_history.newest - response.newest >= options.settle_s * 1000
     _figures(out, response, account)
     response_checks.check_fold_agreement(out, response, account, options.fold_class)
     response_checks.check_prefix(out, response, account, options.content)
-    response_checks.check_sequence(out, response, account, settled, options.fold_class)
+    response_checks.check_sequence(out, response, account, is_settled, options.fold_class)
     response_checks.check_text(out, response, account, options.content)
     item_checks.check_items(out, response, account)
     embedding_checks.check_embeddings(out, response, account)
-    conversation_checks.check_turn(out, response, found)
-    fork_checks.check_fork(out, response, account, found.responses)
+    conversation_checks.check_turn(out, response, log_history)
+    fork_checks.check_fork(out, response, account, log_history.responses)
     truncation_checks.check_truncation(out, response, account)
     fallback_checks.check_fallback(out, response, account)
-    continuation_checks.check_continuation(out, response, found.responses)
-    answer_checks.check_answer(out, response, account, found.responses)
+    continuation_checks.check_continuation(out, response, log_history.responses)
+    answer_checks.check_answer(out, response, account, log_history.responses)
     segment_checks.check_segments(out, response, account)
     hedge_checks.check_hedges(out, response, account)
-    response_checks.check_attempts(out, response, account, settled, has_dead=found.has_dead)
+    response_checks.check_attempts(
+        out, response, account, is_settled, has_dead=log_history.has_dead
+    )
     response_checks.check_expiry(out, response, account)
     response_checks.check_principal(out, response, account)
-    committed = _committed(response, found)
-    kept_checks.check_kept(out, response, account, committed=committed)
-    activity_checks.check_told(out, response, account, committed=committed)
-    if found.has_usage:
-        response_checks.check_usage(out, response, account, settled)
+    is_committed = _is_committed(response, log_history)
+    kept_checks.check_history(out, response, account, committed=is_committed)
+    activity_checks.check_activity(out, response, account, committed=is_committed)
+    if log_history.has_usage:
+        response_checks.check_usage(out, response, account, is_settled)
     return outcome
 
 
-def _committed(response: history.Response, found: history.History) -> bool:
+def _is_committed(response: history.Response, log_history: history.History) -> bool:
     """Whether a group is past one of its requests."""
-    places = [(a.topic, a.offset) for a in response.asked]
-    places += [(a.topic, a.offset) for a in response.rerouted]
-    commits = ((found.committed.get((t, response.partition)), offset) for t, offset in places)
+    places = [(a.topic, a.offset) for a in response.requests]
+    places += [(a.topic, a.offset) for a in response.reroutes]
+    commits = ((log_history.committed.get((t, response.partition)), offset) for t, offset in places)
     return any(commit is not None and commit.finished_below > offset for commit, offset in commits)
 
 
@@ -136,9 +138,9 @@ def _figures(out: Report, response: history.Response, account: reference_fold.Ac
     out.figures[f"ended {account.status or 'open'}"] += 1
     out.figures["claims"] += len(account.epochs)
     out.figures["takeovers with k > 0"] += sum(1 for _, k in account.takeovers if k)
-    counted = set(account.accepted())
+    accepted = set(account.accepted())
     for at, e in enumerate(account.entries):
-        if at not in counted and not isinstance(e.record, records.Yield):
+        if at not in accepted and not isinstance(e.record, records.Yield):
             out.figures[f"ignored {type(e.record).__name__.upper()}"] += 1
             if isinstance(e.record, records.Tok):
                 out.figures["ignored tokens"] += len(e.record.ids)
@@ -149,15 +151,15 @@ def _figures(out: Report, response: history.Response, account: reference_fold.Ac
         )
 
 
-def _commits(out: Report, found: history.History, outcomes: dict[str, Outcome]) -> None:
+def _commits(out: Report, log_history: history.History, outcomes: dict[str, Outcome]) -> None:
     """R6 at the end of the input.
 
     Every request below a committed offset has ended. The commit's metadata names an offset from
     which a successor folds every open response; no claim may lie before it.
     """
-    for (topic, partition), commit in found.committed.items():
-        place = found.places.get((topic, partition), {})
-        out.judged("R6")
+    for (topic, partition), commit in log_history.committed.items():
+        place = log_history.places.get((topic, partition), {})
+        out.count("R6")
         for offset, rid in sorted(place.items()):
             outcome = outcomes.get(rid) if rid else None
             if outcome is None or not outcome.whole:
@@ -176,7 +178,7 @@ def _commits(out: Report, found: history.History, outcomes: dict[str, Outcome]) 
                 )
                 break
             problem = (
-                _folds_from(found.responses[outcome.rid], commit)
+                _folds_from(log_history.responses[outcome.rid], commit)
                 if offset >= commit.offset
                 else None
             )
@@ -218,7 +220,7 @@ def _keys(out: Report, outcomes: Iterable[Outcome]) -> None:
             if outcome.status != "cancelled":
                 rids.add(outcome.rid)
     for rids in by_key.values():
-        out.judged("R2")
+        out.count("R2")
         if len(rids) > 1:
             out.fail(
                 "R2",

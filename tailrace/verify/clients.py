@@ -13,7 +13,7 @@ Files = list[tuple[str, list[transcript.Line]]]
 
 def judge(
     out: Report,
-    found: history.History,
+    log_history: history.History,
     outcomes: Mapping[str, Outcome],
     files: Files,
     *,
@@ -30,19 +30,22 @@ def judge(
     healed_ms = max(
         (line.wall * 1000 for _, lines in files for line in lines if line.op == "heal"), default=0.0
     )
-    held = watch_checks.check_watches(out, watches, outcomes, healed_ms, late_ms)
-    watch_checks.check_agreement(out, held, outcomes)
+    watcher_texts = watch_checks.check_watches(out, watches, outcomes, healed_ms, late_ms)
+    watch_checks.check_agreement(out, watcher_texts, outcomes)
     watch_checks.check_isolation(out, watches, outcomes)
     submits = [o for o in operations if o.invoke.op == "submit"]
-    request_checks.check_accepted(out, submits, found, outcomes, settle_s)
+    request_checks.check_acceptances(out, submits, log_history, outcomes, settle_s)
     request_checks.check_keys(out, submits, outcomes)
-    request_checks.check_refused(out, submits, outcomes, complete=found.complete)
+    request_checks.check_refusals(out, submits, outcomes, complete=log_history.complete)
     request_checks.check_cancels(out, [o for o in operations if o.invoke.op == "cancel"], outcomes)
-    worker_checks.check_acknowledged(
-        out, (line for _, lines in files for line in lines if line.op == "acked"), found
+    worker_checks.check_acknowledgements(
+        out, (line for _, lines in files for line in lines if line.op == "acked"), log_history
     )
     worker_checks.check_commits(
-        out, (line for _, lines in files for line in lines if line.op == "commit"), found, outcomes
+        out,
+        (line for _, lines in files for line in lines if line.op == "commit"),
+        log_history,
+        outcomes,
     )
     worker_checks.measure_recovery(
         out,
@@ -55,4 +58,4 @@ def judge(
         outcomes,
     )
     out.figures["connections"] += len(watches)
-    out.figures["reconnects"] += len(watches) - len(held)
+    out.figures["reconnects"] += len(watches) - len(watcher_texts)

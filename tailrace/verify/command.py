@@ -54,14 +54,14 @@ async def examine(
         history.History(complete=not rid),
     )
     every.digests = {} if files else None
-    reading = source.Source(bootstrap, source.What(pools, rid, digests=bool(files)))
+    reading = source.Source(bootstrap, source.Selection(pools, rid, digests=bool(files)))
     try:
         async for part in reading.histories():
-            found, came_to = checks.judge(part, options)
-            out.absorb(found)
+            part_report, part_outcomes = checks.judge(part, options)
+            out.absorb(part_report)
             merge(every, part)
             if files:
-                outcomes |= came_to
+                outcomes |= part_outcomes
     finally:
         await reading.stop()
     if files:
@@ -102,7 +102,7 @@ def run(
     """
     try:
         files = transcripts(pattern) if pattern else []
-        found, _ = asyncio.run(
+        result, _ = asyncio.run(
             examine(
                 bootstrap,
                 pools,
@@ -116,5 +116,5 @@ def run(
         raise Unusable(f"--rid: {error}") from error
     except (log.LogUnavailable, log.HistoryLost) as error:
         raise Unusable(f"the log at {bootstrap} cannot be read: {error}") from error
-    say(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(found.lines()))
-    return found.exit_code
+    say(json.dumps(result.as_json(), indent=2) if as_json else "\n".join(result.lines()))
+    return result.exit_code

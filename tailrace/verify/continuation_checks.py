@@ -17,20 +17,20 @@ def check_continuation(
 ) -> None:
     """L15: what is continued is text, and that of the response before it, which was cut short.
     `responses`: the others, of which one may be that one."""
-    request = response.asked[0].request if response.asked else None
+    request = response.requests[0].request if response.requests else None
     if request is None or not request.continue_final:
         return
-    out.judged("L15")
-    problem = next(_of_request(request), None)
+    out.count("L15")
+    problem = next(_request_problems(request), None)
     source = responses.get(request.previous or "")
     if problem is None and request.fork is None and source is not None and source.whole:
-        problem = next(_of_source(request, source), None)
+        problem = next(_source_problems(request, source), None)
     if problem is not None:
         out.fail("L15", counterexample(response, problem))
     out.figures["responses that continue a text"] += 1
 
 
-def _of_request(request: records.Request) -> Iterator[str]:
+def _request_problems(request: records.Request) -> Iterator[str]:
     last = request.messages[-1] if request.messages else {}
     if last.get("role") != "assistant" or not isinstance(last.get("content"), str):
         yield "it continues what is no answer"
@@ -40,13 +40,13 @@ def _of_request(request: records.Request) -> Iterator[str]:
         yield "it continues a text with what is no text alone"
 
 
-def _of_source(request: records.Request, source: history.Response) -> Iterator[str]:
+def _source_problems(request: records.Request, source: history.Response) -> Iterator[str]:
     account = reference_fold.account(source.entries, source.owner)
     if source.owner is not None and source.owner != request.owner:
         yield "it continues another principal's response"
     if account.status not in ("incomplete", "cancelled"):
         yield f"it continues a response that is {account.status or 'open'}"
-    kinds = [part.begun.kind if part.begun is not None else "m" for part in account.parts]
+    kinds = [part.beginning.kind if part.beginning is not None else "m" for part in account.parts]
     if kinds and (kinds[-1] != "m" or not {"c", "x"}.isdisjoint(kinds)):
         yield "it continues a response that does not end with text, or calls tools"
     elif kinds and not request.messages[-1]["content"].endswith(_text(account)):

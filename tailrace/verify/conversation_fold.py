@@ -41,11 +41,11 @@ class Tree:
 NONE: Final = Tree()
 
 
-def fold(written: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Tree]:
+def fold(records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Tree]:
     """Trees by conversation, of the keys and values of one partition in order."""
     trees: dict[str, Tree] = {}
-    gone: list[tuple[str, Any]] = []
-    for key, value in written:
+    deletions: list[tuple[str, Any]] = []
+    for key, value in records:
         name, act = _read(key, value)
         if act is None:
             if name and value is None and (key or b"").decode(errors="replace") == name:
@@ -53,11 +53,11 @@ def fold(written: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Tree
             continue
         tree = trees.get(name)
         if act["t"] == "CONVERSATION":
-            if tree is None and (name, act["by"]) not in gone:
+            if tree is None and (name, act["by"]) not in deletions:
                 trees[name] = Tree(act["by"])
         elif act["t"] == "GONE" and (tree is None or act["by"] == tree.owner):
             trees.pop(name, None)
-            gone.append((name, act["by"]))
+            deletions.append((name, act["by"]))
         elif tree is None or act["by"] != tree.owner:
             continue
         else:

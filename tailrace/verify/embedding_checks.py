@@ -31,9 +31,9 @@ def _problems(response: history.Response, account: reference_fold.Account) -> It
         yield f"vectors of a request that ended as {account.reason}", account.ended_at
     if sizes and account.total:
         yield "vectors and tokens", account.ended_at
-    if not response.asked:
+    if not response.requests:
         return
-    embed = response.asked[0].request.embed
+    embed = response.requests[0].request.embed
     if embed is None:
         if sizes:
             yield "vectors that nobody asked for", account.ended_at

@@ -15,31 +15,31 @@ def check_fallback(
 ) -> None:
     """L14: a reroute holds the request as it is in the log, and is of another pool; a claim names
     the model that answers only where that is another one than was asked for."""
-    if not response.rerouted and not any(epoch.claim.served for epoch in account.epochs):
+    if not response.reroutes and not any(epoch.claim.served for epoch in account.epochs):
         return
-    out.judged("L14")
+    out.count("L14")
     problem = next(_problems(response, account), None)
     if problem is not None:
         out.fail("L14", counterexample(response, problem))
     # The model that made the first token; another one may have continued its text.
-    answered = account.former[0][2] if account.former else account.served
-    waited = any(not each.reroute.continues for each in response.rerouted)
+    model = account.former[0][2] if account.former else account.served
+    has_reroute = any(not each.reroute.continues for each in response.reroutes)
     out.figures["responses of another pool's model"] += bool(account.served)
-    out.figures["responses of another pool's model after a reroute"] += bool(answered and waited)
+    out.figures["responses of another pool's model after a reroute"] += bool(model and has_reroute)
 
 
 def _problems(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
-    if not response.asked:
+    if not response.requests:
         return  # retention removed them
-    asked = {records.encode(each.request) for each in response.asked}
-    topics = {each.topic for each in response.asked}
-    times = {each.timestamp for each in response.asked} | {0}
-    for each in response.rerouted:
-        if records.encode(each.reroute.request) not in asked:
+    requests = {records.encode(each.request) for each in response.requests}
+    topics = {each.topic for each in response.requests}
+    times = {each.timestamp for each in response.requests} | {0}
+    for each in response.reroutes:
+        if records.encode(each.reroute.request) not in requests:
             yield "a reroute holds another request"
         if each.topic in topics:
             yield "a reroute lies in the topic of its request"
         if each.reroute.asked_ms not in times:
             yield "a reroute names another time of its request"
-    if any(epoch.claim.served == response.asked[0].request.model for epoch in account.epochs):
+    if any(epoch.claim.served == response.requests[0].request.model for epoch in account.epochs):
         yield "a claim names the model that was asked for as another one"

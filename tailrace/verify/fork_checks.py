@@ -20,15 +20,15 @@ def check_fork(
     responses: Mapping[str, history.Response],
 ) -> None:
     """L10. `responses`: the others, of which one may be its source."""
-    fork = response.asked[0].request.fork if response.asked else None
+    fork = response.requests[0].request.fork if response.requests else None
     if fork is None and not account.copied:
         return
-    out.judged("L10")
+    out.count("L10")
     problem = next(_own(fork, account), None)
     if problem is None and fork is not None:
-        problem = next(_of_request(fork, account), None)
+        problem = next(_request_problems(fork, account), None)
         if problem is None and (source := responses.get(fork.rid)) is not None:
-            problem = next(_of_source(fork, account, source), None)
+            problem = next(_source_problems(fork, account, source), None)
     if problem is not None:
         out.fail("L10", counterexample(response, *problem))
 
@@ -47,7 +47,7 @@ def _own(fork: records.Fork | None, account: reference_fold.Account) -> Iterator
         yield "claims that copy different numbers of ids", None
 
 
-def _of_request(fork: records.Fork, account: reference_fold.Account) -> Iterator[Problem]:
+def _request_problems(fork: records.Fork, account: reference_fold.Account) -> Iterator[Problem]:
     """Its first ids are those that its request has of the source, but for equal ones at their end,
     which may be of a token that ends answers."""
     if fork.source is None:
@@ -61,18 +61,18 @@ def _of_request(fork: records.Fork, account: reference_fold.Account) -> Iterator
 
 
 def _missing(
-    fork: records.Fork, account: reference_fold.Account, wanted: Sequence[int]
+    fork: records.Fork, account: reference_fold.Account, expected_ids: Sequence[int]
 ) -> tuple[Sequence[int], int]:
     """Ids of its source that it does not begin with, and at which place they are. A fork that has
     fewer than `at` ids lacks none behind them."""
-    pairs = enumerate(zip(account.ids, wanted, strict=False))
+    pairs = enumerate(zip(account.ids, expected_ids, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(account.total, fork.at))
     if not fork.replace:
         same = min(same, account.copied)
-    return wanted[same : min(fork.at, account.total)], same
+    return expected_ids[same : min(fork.at, account.total)], same
 
 
-def _of_source(
+def _source_problems(
     fork: records.Fork, account: reference_fold.Account, source: history.Response
 ) -> Iterator[Problem]:
     """Its first ids are those of the source, but for ids at their end that end answers."""
@@ -80,15 +80,15 @@ def _of_source(
         yield "copied from another principal's response", None
     if not source.whole or source.owner is None:
         return
-    wanted = reference_fold.account(source.entries, source.owner).ids[: fork.at]
-    if len(wanted) < fork.at:
+    expected_ids = reference_fold.account(source.entries, source.owner).ids[: fork.at]
+    if len(expected_ids) < fork.at:
         if account.total:
-            yield f"copied {fork.at} ids of a response that has {len(wanted)}", None
+            yield f"copied {fork.at} ids of a response that has {len(expected_ids)}", None
         return
-    if fork.source is not None and fork.source.ids != wanted:
+    if fork.source is not None and fork.source.ids != expected_ids:
         yield "its request has other ids than its source", None
         return
-    missing, same = _missing(fork, account, wanted)
+    missing, same = _missing(fork, account, expected_ids)
     if any(a != b for a, b in itertools.pairwise(missing)) or (
         missing and not _ends(missing[0], source)
     ):
@@ -97,7 +97,11 @@ def _of_source(
 
 def _ends(token: int, source: history.Response) -> bool:
     """Whether the source may have ended with this id."""
-    made = reference_fold.account(source.entries, source.owner)
-    sampling = source.asked[0].request.sampling if source.asked else None
+    source_account = reference_fold.account(source.entries, source.owner)
+    sampling = source.requests[0].request.sampling if source.requests else None
     ignores = sampling is not None and sampling.ignore_eos
-    return ignores or (made.reason == "stop" and bool(made.ids) and made.ids[-1] == token)
+    return ignores or (
+        source_account.reason == "stop"
+        and bool(source_account.ids)
+        and source_account.ids[-1] == token
+    )

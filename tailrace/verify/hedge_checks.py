@@ -20,7 +20,7 @@ def check_hedges(out: Report, response: history.Response, account: reference_fol
     claims = [e.record for e in account.entries if isinstance(e.record, records.Claim)]
     if not any(claim.hedged for claim in claims):
         return
-    out.judged("L18")
+    out.count("L18")
     problem = next(_problems(response, account, claims), None)
     if problem is not None:
         out.fail("L18", counterexample(response, problem))
@@ -32,18 +32,18 @@ def _problems(
 ) -> Iterator[str]:
     if any(claim.hedged and claim.prev is None for claim in claims):
         yield "a hedged claim names no owner"
-    hedged = [at for at, epoch in enumerate(account.epochs) if epoch.claim.hedged]
-    if any(at != 1 for at in hedged):
+    hedges = [at for at, epoch in enumerate(account.epochs) if epoch.claim.hedged]
+    if any(at != 1 for at in hedges):
         yield "a hedged claim is not the second one"
-    elif hedged:
+    elif hedges:
         first, second = (epoch.claim for epoch in account.epochs[:2])
         if _terms(first) != _terms(second):
             yield "a hedged claim is of another pool or model than the owner's"
         if first.worker == second.worker:
             yield "a worker hedges against itself"
-    for each in response.asked:
+    for each in response.requests:
         request = each.request
-        if hedged and not (request.generate and request.embed is None and request.fork is None):
+        if hedges and not (request.generate and request.embed is None and request.fork is None):
             yield "a response is hedged that may not be"
 
 

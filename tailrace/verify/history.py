@@ -15,15 +15,15 @@ from tailrace.verify import conversation_fold, transcript
 
 _metered = msgspec.json.Decoder(records.UsageRecord)
 # Topics with partitions of their own, not those of `llm.tokens`.
-BESIDE = (topics.USAGE, topics.DLQ, topics.DELETIONS, topics.ACTIVITY)
+SIDE_TOPICS = (topics.USAGE, topics.DLQ, topics.DELETIONS, topics.ACTIVITY)
 # Topics of which only the tags are judged.
 TAGS_ONLY = (topics.META, topics.REVOCATIONS, topics.AUDIT, topics.CONVERSATIONS)
 # Topics of whose records the tags are judged apart: of `llm.history` only some are read.
-TAGGED = (*TAGS_ONLY, topics.HISTORY)
+TAGGED_TOPICS = (*TAGS_ONLY, topics.HISTORY)
 _dead = msgspec.json.Decoder(records.DeadLetter)
 
 
-class Asked(NamedTuple):
+class RequestEntry(NamedTuple):
     """A request record and where it lies in the log."""
 
     topic: str
@@ -32,7 +32,7 @@ class Asked(NamedTuple):
     request: records.Request
 
 
-class Rerouted(NamedTuple):
+class RerouteEntry(NamedTuple):
     """A reroute and where it lies in the log."""
 
     topic: str
@@ -40,7 +40,7 @@ class Rerouted(NamedTuple):
     reroute: records.Reroute
 
 
-class Placed(NamedTuple):
+class Entry(NamedTuple):
     """A record of `llm.tokens` with its offset. `timestamp` is the broker's, in milliseconds."""
 
     offset: int
@@ -54,36 +54,36 @@ class Response:
 
     Attributes:
         entries: its token records by offset, ignored ones included.
-        asked: its requests by topic and offset. There are several when a gateway repeated an
+        requests: its requests by topic and offset. There are several when a gateway repeated an
             append of unknown outcome, and none once retention removed them.
-        rerouted: the reroutes of its request.
-        metered: its usage records.
+        reroutes: the reroutes of its request.
+        bills: its usage records.
         dead: its dead letters.
         deleted: who wrote that it is deleted.
-        told: what `llm.activity` says of it.
-        kept: its records of `llm.history`, tombstones too.
+        notices: what `llm.activity` says of it.
+        stored_records: its records of `llm.history`, tombstones too.
         whole: the log still has everything from the lower bound in the id on.
         foreign: the id was made on another log.
     """
 
     rid: str
     partition: int
-    entries: list[Placed] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
-    rerouted: list[Rerouted] = field(default_factory=list)
-    metered: list[records.UsageRecord] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    requests: list[RequestEntry] = field(default_factory=list)
+    reroutes: list[RerouteEntry] = field(default_factory=list)
+    bills: list[records.UsageRecord] = field(default_factory=list)
     dead: list[records.DeadLetter] = field(default_factory=list)
     deleted: list[records.Owner] = field(default_factory=list)
-    told: list[activity.Notice] = field(default_factory=list)
-    kept: list[log_words.Record] = field(default_factory=list)
+    notices: list[activity.Notice] = field(default_factory=list)
+    stored_records: list[log_words.Record] = field(default_factory=list)
     whole: bool = True
     foreign: bool = False
 
     @property
     def owner(self) -> records.Owner | None:
         """Its owner: from the request or, without one, from the first claim or cancel."""
-        if self.asked:
-            return self.asked[0].request.owner
+        if self.requests:
+            return self.requests[0].request.owner
         for e in self.entries:
             if isinstance(e.record, records.Claim):
                 return e.record.owner
@@ -95,7 +95,7 @@ class Response:
     def oldest(self) -> int:
         """Broker time of its first record, ms."""
         return min(
-            [*(e.timestamp for e in self.entries[:1]), *(a.timestamp for a in self.asked[:1])],
+            [*(e.timestamp for e in self.entries[:1]), *(a.timestamp for a in self.requests[:1])],
             default=0,
         )
 
@@ -103,7 +103,7 @@ class Response:
     def newest(self) -> int:
         """Broker time of its last record, ms."""
         return max(
-            [*(e.timestamp for e in self.entries), *(a.timestamp for a in self.asked)], default=0
+            [*(e.timestamp for e in self.entries), *(a.timestamp for a in self.requests)], default=0
         )
 
 
@@ -145,7 +145,7 @@ class History:
             nothing.
         digests: (topic, partition) -> offset -> digest of the record's bytes; None if L4 is not
             judged.
-        told: key and value of the records of `llm.conversations`, by partition.
+        notices: key and value of the records of `llm.conversations`, by partition.
     """
 
     tag: bytes | None = None
@@ -165,26 +165,26 @@ class History:
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
-    told: dict[int, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
+    notices: dict[int, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
 
     @functools.cached_property
     def trees(self) -> dict[str, conversation_fold.Tree]:
         """The conversations by id, once everything was read."""
-        found: dict[str, conversation_fold.Tree] = {}
-        for written in self.told.values():
-            found |= conversation_fold.fold(written)
-        return found
+        trees: dict[str, conversation_fold.Tree] = {}
+        for pairs in self.notices.values():
+            trees |= conversation_fold.fold(pairs)
+        return trees
 
     def response(self, rid: str, address: ids.Address) -> Response:
         """The response with this id; made if it is not known yet."""
-        found = self.responses.get(rid)
-        if found is None:
+        response = self.responses.get(rid)
+        if response is None:
             foreign = self.tag is not None and address.incarnation != self.tag
             whole = self.beginnings.get((topics.TOKENS, address.partition), 0) <= address.offset
-            found = self.responses[rid] = Response(
+            response = self.responses[rid] = Response(
                 rid, address.partition, whole=whole and not foreign, foreign=foreign
             )
-        return found
+        return response
 
     def add(self, r: log_words.Record) -> None:
         """Add one record. Within a partition, records come in offset order."""
@@ -197,13 +197,13 @@ class History:
             )
         if r.topic == topics.TOKENS:
             self._add_token(r)
-        elif r.topic in BESIDE:
-            self._add_beside(r)
+        elif r.topic in SIDE_TOPICS:
+            self._add_side(r)
         elif r.topic == topics.HISTORY:
-            self._add_kept(r)
+            self._add_stored(r)
         elif r.topic == topics.CONVERSATIONS:
             if not r.forgery:
-                self.told.setdefault(r.partition, []).append((r.key, r.value))
+                self.notices.setdefault(r.partition, []).append((r.key, r.value))
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
 
@@ -218,7 +218,7 @@ class History:
         if rid is None or r.key == rid.encode():
             return rid is not None
         self.misplaced.append(
-            f"{place(r)}: the key is {shown(r.key)}, the record is of {rid[:80]!r}"
+            f"{place(r)}: the key is {printable(r.key)}, the record is of {rid[:80]!r}"
         )
         return False
 
@@ -230,7 +230,7 @@ class History:
         if record is None or address is None or address.partition != r.partition:
             self.garbage[r.topic] += record is None or address is not None
             return
-        self.response(record.rid, address).entries.append(Placed(r.offset, r.timestamp, record))
+        self.response(record.rid, address).entries.append(Entry(r.offset, r.timestamp, record))
 
     def _add_request(self, r: log_words.Record) -> None:
         place = self.places.setdefault((r.topic, r.partition), {})
@@ -250,8 +250,8 @@ class History:
             self.late += 1
             return
         place[r.offset] = request.rid
-        self.response(request.rid, address).asked.append(
-            Asked(r.topic, r.offset, r.timestamp, request)
+        self.response(request.rid, address).requests.append(
+            RequestEntry(r.topic, r.offset, r.timestamp, request)
         )
 
     def _add_reroute(self, r: log_words.Record, reroute: records.Reroute) -> None:
@@ -260,17 +260,17 @@ class History:
             self.garbage[r.topic] += address is not None
             return
         self.places[r.topic, r.partition][r.offset] = reroute.rid
-        found = Rerouted(r.topic, r.offset, reroute)
-        self.response(reroute.rid, address).rerouted.append(found)
+        entry = RerouteEntry(r.topic, r.offset, reroute)
+        self.response(reroute.rid, address).reroutes.append(entry)
 
-    def _add_kept(self, r: log_words.Record) -> None:
+    def _add_stored(self, r: log_words.Record) -> None:
         """Files and metadata that lie in the same topic are not judged."""
-        named = named_by(r.key, self.partitions)
-        if named is not None and not r.forgery:
-            self.response(*named).kept.append(r)
+        name = stored_rid(r.key, self.partitions)
+        if name is not None and not r.forgery:
+            self.response(*name).stored_records.append(r)
 
-    def _add_beside(self, r: log_words.Record) -> None:
-        record = beside(r)
+    def _add_side(self, r: log_words.Record) -> None:
+        record = side_records(r)
         address = self._address(record.rid, r.topic) if record is not None else None
         if record is None or address is None:
             self.garbage[r.topic] += record is None and r.value is not None
@@ -282,16 +282,16 @@ class History:
         if isinstance(record, activity.Started | activity.Ended):
             # Its topic keeps it longer than the log keeps the response.
             if record.rid in self.responses:
-                self.responses[record.rid].told.append(record)
+                self.responses[record.rid].notices.append(record)
             return
         response = self.response(record.rid, address)
         if isinstance(record, records.UsageRecord):
-            response.metered.append(record)
+            response.bills.append(record)
         else:
             response.dead.append(record)
 
 
-def named_by(key: bytes | None, partitions: int | None) -> tuple[str, ids.Address] | None:
+def stored_rid(key: bytes | None, partitions: int | None) -> tuple[str, ids.Address] | None:
     """The response of whose content a key of `llm.history` names a part, and its address; None for
     another key."""
     rid, _, part = (key or b"").decode(errors="replace").partition(":")
@@ -308,15 +308,15 @@ def place(r: log_words.Record) -> str:
     return f"{r.topic}[{r.partition}] at {r.offset}"
 
 
-def shown(key: bytes | None) -> str:
+def printable(key: bytes | None) -> str:
     """A key, for people; the bytes may be anything."""
     return repr((key or b"").decode(errors="replace")[:80])
 
 
-def beside(
+def side_records(
     r: log_words.Record,
 ) -> records.UsageRecord | records.DeadLetter | records.Deleted | activity.Notice | None:
-    """Decode a record of the topics in `BESIDE`. Returns None for garbage."""
+    """Decode a record of the topics in `SIDE_TOPICS`. Returns None for garbage."""
     if r.topic == topics.ACTIVITY:
         return None if r.forgery else activity.decode(r.key, r.value)
     if r.topic == topics.DELETIONS:
@@ -328,7 +328,7 @@ def beside(
 
 
 def gather(
-    found: Iterable[log_words.Record],
+    records_: Iterable[log_words.Record],
     *,
     incarnation: str | None = None,
     partitions: int | None = None,
@@ -336,6 +336,6 @@ def gather(
     """Make a history from records of all topics."""
     tag = ids.incarnation_tag(incarnation) if incarnation else None
     history = History(tag=tag, partitions=partitions, has_usage=True, has_dead=True)
-    for r in found:
+    for r in records_:
         history.add(r)
     return history

@@ -34,10 +34,10 @@ def check_items(out: Report, response: history.Response, account: reference_fold
 
 
 def _marks(account: reference_fold.Account) -> Iterator[Problem]:
-    written = [(f.at, f.tok.marks, len(f.tok.text), len(f.tok.ids)) for f in account.frames]
+    frames = [(f.at, f.tok.marks, len(f.tok.text), len(f.tok.ids)) for f in account.frames]
     if account.end is not None and account.ended_at is not None:
-        written.append((account.ended_at, account.end.marks, len(account.end.text_tail), 0))
-    for position, marks, characters, count in written:
+        frames.append((account.ended_at, account.end.marks, len(account.end.text_tail), 0))
+    for position, marks, characters, count in frames:
         for mark in marks:
             if mark.at > characters or mark.ids > count:
                 yield "a mark lies outside of its record", position
@@ -73,21 +73,21 @@ def _calls(rid: str, account: reference_fold.Account) -> Iterator[Problem]:
 def _json(response: history.Response, account: reference_fold.Account) -> Iterator[Problem]:
     """What the request wants as JSON, and was not cut short, is JSON. A stop string may have cut
     the last message."""
-    if not response.asked:
+    if not response.requests:
         return
-    request, whole = response.asked[0].request, account.reason == "stop"
-    formatted = request.format is not None and request.format.get("type") in JSON_FORMATS
+    request, whole = response.requests[0].request, account.reason == "stop"
+    is_formatted = request.format is not None and request.format.get("type") in JSON_FORMATS
     last = len(account.parts) - 1
     free = {tool["function"]["name"] for tool in request.tools if _is_free(tool)}
     for at, part in enumerate(account.parts):
         if not whole and at == last:
             continue
-        begun = part.begun
-        if begun is None or begun.kind == "m":
-            cut = at == last and bool(request.sampling.stop)
-            if part.text and formatted and not cut and not _is_json(part.text):
+        beginning = part.beginning
+        if beginning is None or beginning.kind == "m":
+            may_be_cut = at == last and bool(request.sampling.stop)
+            if part.text and is_formatted and not may_be_cut and not _is_json(part.text):
                 yield "a message of a JSON format is no JSON", None
-        elif begun.kind == "c" and begun.name not in free and not _is_json(part.text):
+        elif beginning.kind == "c" and beginning.name not in free and not _is_json(part.text):
             yield f"the arguments of item {at} are no JSON", None
 
 
@@ -107,15 +107,19 @@ def _is_json(text: str) -> bool:
 def _logprobs(response: history.Response, account: reference_fold.Account) -> Iterator[Problem]:
     """As many as ids, in every frame or in none, and as the request wants it. What was copied has
     none."""
-    asked = response.asked[0].request.sampling.logprobs is not None if response.asked else None
+    wants_logprobs = (
+        response.requests[0].request.sampling.logprobs is not None if response.requests else None
+    )
     for f in account.frames:
         if f.tok.lp and len(f.tok.lp) != len(f.tok.ids):
             yield f"{len(f.tok.lp)} log probabilities for {len(f.tok.ids)} ids", f.at
         if f.tok.seq < account.copied:
             if f.tok.lp:
                 yield "log probabilities of copied ids", f.at
-        elif asked is None:
-            asked = bool(f.tok.lp)
-        elif bool(f.tok.lp) != asked:
-            said = "without log probabilities" if asked else "with log probabilities"
-            yield f"a frame {said}, unlike what was asked for", f.at
+        elif wants_logprobs is None:
+            wants_logprobs = bool(f.tok.lp)
+        elif bool(f.tok.lp) != wants_logprobs:
+            request_text = (
+                "without log probabilities" if wants_logprobs else "with log probabilities"
+            )
+            yield f"a frame {request_text}, unlike what was asked for", f.at

@@ -37,40 +37,40 @@ _MEMBERS: Final = {
 }
 
 
-def check_kept(
+def check_history(
     out: Report, response: history.Response, account: reference_fold.Account, *, committed: bool
 ) -> None:
     """L9: a stored response that has ended and whose request is committed has exactly one content,
     which follows from its records; nothing else has any. `committed`: the group is past one of its
     requests."""
-    if not response.kept and not (committed and _due(response, account)):
+    if not response.stored_records and not (committed and _expects_history(response, account)):
         return
-    out.judged("L9")
+    out.count("L9")
     problem = next(_problems(response, account, committed=committed), None)
     if problem is not None:
         out.fail("L9", counterexample(response, problem))
-    out.figures["history records"] += len(response.kept)
+    out.figures["history records"] += len(response.stored_records)
 
 
-def _due(response: history.Response, account: reference_fold.Account) -> bool:
+def _expects_history(response: history.Response, account: reference_fold.Account) -> bool:
     """Whether its content has to be kept."""
-    if not response.asked or account.reason in (None, "withdrawn"):
+    if not response.requests or account.reason in (None, "withdrawn"):
         return False
-    request = response.asked[0].request
-    shown = request.echo.get("object") != events.EMBEDDINGS
-    return request.store and request.generate and shown and account.principal == request.owner
+    request = response.requests[0].request
+    is_response = request.echo.get("object") != events.EMBEDDINGS
+    return request.store and request.generate and is_response and account.principal == request.owner
 
 
 def _problems(
     response: history.Response, account: reference_fold.Account, *, committed: bool
 ) -> Iterator[str]:
-    erased = [r for r in response.kept if r.value is None]
-    values = _by_number(response.kept)
-    if erased and not response.deleted:
+    tombstones = [r for r in response.stored_records if r.value is None]
+    values = _by_number(response.stored_records)
+    if tombstones and not response.deleted:
         yield "its history was erased, and nobody deleted it"
-    if values and response.asked and not _due(response, account):
+    if values and response.requests and not _expects_history(response, account):
         yield "it is kept, although it is not stored, has not ended, or was withdrawn"
-    if any(r.partition != response.partition % _PARTITIONS for r in response.kept):
+    if any(r.partition != response.partition % _PARTITIONS for r in response.stored_records):
         yield "its history lies in another partition"
     if not values:
         if committed and not response.deleted:
@@ -80,12 +80,12 @@ def _problems(
         yield "copies of its history differ"
         return
     parts = {n: _read(copies[0]) for n, copies in sorted(values.items())}
-    of = {head.get("of") for head, _ in parts.values()}
-    if len(of) > 1 or any(head.get("part") != n for n, (head, _) in parts.items()):
+    counts = {head.get("of") for head, _ in parts.values()}
+    if len(counts) > 1 or any(head.get("part") != n for n, (head, _) in parts.items()):
         yield "a part of its history does not say which it is"
         return
-    if list(parts) != list(range(len(parts))) or of != {len(parts)}:
-        if committed and not erased:
+    if list(parts) != list(range(len(parts))) or counts != {len(parts)}:
+        if committed and not tombstones:
             yield "its history is incomplete"
         return
     whole = b"".join(data for _, data in parts.values())
@@ -95,18 +95,18 @@ def _problems(
     }:
         yield "a part of its history is of another content"
         return
-    if response.asked and _due(response, account):
+    if response.requests and _expects_history(response, account):
         yield from _differences(_object(whole), response, account)
 
 
-def _by_number(kept: list[log_words.Record]) -> dict[int, list[bytes]]:
+def _by_number(stored: list[log_words.Record]) -> dict[int, list[bytes]]:
     """The values under each of its keys, in order."""
-    found: dict[int, list[bytes]] = {}
-    for r in kept:
+    by_number: dict[int, list[bytes]] = {}
+    for r in stored:
         number = (r.key or b"").partition(b":")[2]
         if r.value is not None:
-            found.setdefault(int(number) if number.isdigit() else 0, []).append(r.value)
-    return found
+            by_number.setdefault(int(number) if number.isdigit() else 0, []).append(r.value)
+    return by_number
 
 
 def _read(value: bytes) -> tuple[dict[str, Any], bytes]:
@@ -118,20 +118,20 @@ def _read(value: bytes) -> tuple[dict[str, Any], bytes]:
 def _object(text: bytes) -> dict[str, Any]:
     """A JSON object; empty where it is none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _differences(
-    found: dict[str, Any], response: history.Response, account: reference_fold.Account
+    members: dict[str, Any], response: history.Response, account: reference_fold.Account
 ) -> Iterator[str]:
     expected = _content(response, account)
     for name, problem in _MEMBERS.items():
-        if found.get(name) != expected.get(name):
+        if members.get(name) != expected.get(name):
             yield problem
-    if found.keys() != expected.keys():
+    if members.keys() != expected.keys():
         yield "it has other members"
 
 
@@ -159,7 +159,7 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
         ],
         "continued": [n for n, epoch in enumerate(account.epochs) if epoch.claim.continues],
     }
-    request = _plain(response.asked[0].request)
+    request = _plain(response.requests[0].request)
     return {
         "t": "HISTORY",
         "rid": response.rid,
@@ -185,5 +185,5 @@ def _content(response: history.Response, account: reference_fold.Account) -> dic
 
 
 def _plain(record: records.Record) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(records.encode(record))
-    return found
+    members: dict[str, Any] = json.loads(records.encode(record))
+    return members

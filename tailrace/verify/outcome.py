@@ -81,7 +81,7 @@ class Outcome:
 
 def outcome_of(response: history.Response, account: reference_fold.Account) -> Outcome:
     """The outcome of one response; `account` is its reference fold."""
-    request = response.asked[0].request if response.asked else None
+    request = response.requests[0].request if response.requests else None
     echo = (
         request.echo
         if request
@@ -94,9 +94,11 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
             {},
         )
     )
-    found = _found(echo)
-    series = events(account, background=bool(echo.get("background")), found=found)
-    searched = [("file_search_call", "", "", "")] if found is not None and account.epochs else []
+    source_count = _source_count(echo)
+    series = events(account, background=bool(echo.get("background")), source_count=source_count)
+    search_items = (
+        [("file_search_call", "", "", "")] if source_count is not None and account.epochs else []
+    )
     metadata = echo.get("metadata")
     mark = metadata.get("mark") if isinstance(metadata, dict) else None
     return Outcome(
@@ -110,7 +112,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         key=request.idempotency_key if request else None,
         events=tuple((kind, delta) for kind, delta, _ in series),
         times=tuple(at for _, _, at in series),
-        requests=len(response.asked),
+        requests=len(response.requests),
         cancels=sum(isinstance(e.record, records.Cancel) for e in response.entries),
         whole=response.whole,
         takeovers=tuple(_takeovers(account)),
@@ -118,7 +120,7 @@ def outcome_of(response: history.Response, account: reference_fold.Account) -> O
         - len(account.accepted()),
         dead=len({(d.reason, d.attempts, d.prompt_digest) for d in response.dead}),
         claimed=bool(account.epochs),
-        items=(*searched, *_items(account)),
+        items=(*search_items, *_items(account)),
         dropped=account.dropped,
     )
 
@@ -133,9 +135,9 @@ ITEM_TYPES: Final = {
 
 def _items(account: reference_fold.Account) -> Iterable[tuple[str, str, str, str]]:
     for part in account.parts:
-        if part.begun is not None and part.begun.kind != "m":
-            begun = part.begun
-            yield ITEM_TYPES[begun.kind], begun.name, begun.call_id, part.text
+        if part.beginning is not None and part.beginning.kind != "m":
+            beginning = part.beginning
+            yield ITEM_TYPES[beginning.kind], beginning.name, beginning.call_id, part.text
         elif part.text:
             yield ITEM_TYPES["m"], "", "", part.text
 
@@ -157,7 +159,7 @@ def _takeovers(account: reference_fold.Account) -> Iterable[Takeover]:
         )
 
 
-def _found(echo: dict[str, Any]) -> int | None:
+def _source_count(echo: dict[str, Any]) -> int | None:
     """How many passages the prompt has of files that were searched; None: none were."""
     search = echo.get("_search")
     return len(search.get("sources", ())) if isinstance(search, dict) else None
@@ -171,17 +173,17 @@ _SEARCH: Final = (
     "response.output_item.done",
 )
 _NUMBER: Final = re.compile(r"\[([1-9][0-9]*)\]")
-_MOST_CITED: Final = 1_000
+_MAX_CITATIONS: Final = 1_000
 
 
-def _cited(text: str, found: int) -> int:
+def _citation_count(text: str, source_count: int) -> int:
     """How many citations a text has."""
     numbers = _NUMBER.findall(text)
-    return min(_MOST_CITED, sum(len(n) < 3 and int(n) <= found for n in numbers))
+    return min(_MAX_CITATIONS, sum(len(n) < 3 and int(n) <= source_count for n in numbers))
 
 
 def events(
-    account: reference_fold.Account, *, background: bool, found: int | None = None
+    account: reference_fold.Account, *, background: bool, source_count: int | None = None
 ) -> list[tuple[str, str | None, int]]:
     """The client's event series, as it follows from the log. `found`: the passages that a search
     gave to the prompt; None: there was none.
@@ -191,38 +193,40 @@ def events(
     out: list[tuple[str, str | None, int]] = [("response.created", None, 0)]
     if background:
         out.append(("response.queued", None, 0))
-    for number, at in enumerate(_begun(account)):
+    for number, at in enumerate(_in_progress_events(account)):
         out.append(("response.in_progress", None, at))
-        if number == 0 and found is not None:
+        if number == 0 and source_count is not None:
             out += [(name, None, at) for name in _SEARCH]
     end_at = account.entries[account.ended_at].timestamp if account.ended_at is not None else 0
     kind = ""  # of the open item
-    named = False  # a token with text came before any item
-    shown = False  # an item was
-    said = ""  # of the open message, where files were searched
+    needs_item = False  # a token with text came before any item
+    has_item = False  # an item was
+    message_text = ""  # of the open message, where files were searched
     for mark, text, tokens, at in _pieces(account, end_at):
-        if mark is _CONTINUED:
+        if mark is _CONTINUATION:
             out += [(name, None, at) for name in (*_closing(kind), "response.in_progress")]
-            kind, named, said = "", False, ""
+            kind, needs_item, message_text = "", False, ""
             continue
         if mark is not None:
             out += [(name, None, at) for name in _closing(kind)]
             out += [(name, None, at) for name in _opening(mark.kind)]
-            kind, named, shown, said = mark.kind, False, True, ""
+            kind, needs_item, has_item, message_text = mark.kind, False, True, ""
         elif not kind and (text or not account.parser):
             out += [(name, None, at) for name in _opening("m")]
-            kind, shown = "m", True
-        named = named or any(each.token for each in tokens)
-        if text or (kind == "m" and named):
+            kind, has_item = "m", True
+        needs_item = needs_item or any(each.token for each in tokens)
+        if text or (kind == "m" and needs_item):
             out.append((f"response.{_CHARACTERS[kind]}.delta", text, at))
-        if found and kind == "m":
-            more = _cited(said + text, found) - _cited(said, found)
+        if source_count and kind == "m":
+            more = _citation_count(message_text + text, source_count) - _citation_count(
+                message_text, source_count
+            )
             out += [("response.output_text.annotation.added", None, at)] * more
-            said += text
-        named = named and not kind
+            message_text += text
+        needs_item = needs_item and not kind
     if account.ended_at is None:
         return out
-    if account.reason in ("stop", "length") and not shown:  # no tokens: an empty message
+    if account.reason in ("stop", "length") and not has_item:  # no tokens: an empty message
         out += [(name, None, end_at) for name in _opening("m")]
         kind = "m"
     out += [(name, None, end_at) for name in _closing(kind)]
@@ -231,7 +235,7 @@ def events(
     return out
 
 
-def _begun(account: reference_fold.Account) -> Iterable[int]:
+def _in_progress_events(account: reference_fold.Account) -> Iterable[int]:
     """Broker times of the first claim, and of those before the first token that name another model
     than the one before."""
     before = None
@@ -263,19 +267,19 @@ def _closing(kind: str) -> list[str]:
     return [f"response.{_CHARACTERS[kind]}.done", *part, "response.output_item.done"]
 
 
-_CONTINUED: Final = records.Mark(0, 0, "m")  # another model continues the text
+_CONTINUATION: Final = records.Mark(0, 0, "m")  # another model continues the text
 
 
 def _pieces(
     account: reference_fold.Account, end_at: int
 ) -> Iterable[tuple[records.Mark | None, str, Sequence[records.Lp], int]]:
     """What each record adds to which item: the mark that begins it (None: the open one),
-    characters, log probabilities, broker time. `_CONTINUED` with nothing: another model goes
+    characters, log probabilities, broker time. `_CONTINUATION` with nothing: another model goes
     on."""
-    continued = [epoch.start for epoch in account.continued]
+    continuations = [epoch.start for epoch in account.continued]
     for f in account.frames:
-        while continued and continued[0] < f.at:
-            yield _CONTINUED, "", (), account.entries[continued.pop(0)].timestamp
+        while continuations and continuations[0] < f.at:
+            yield _CONTINUATION, "", (), account.entries[continuations.pop(0)].timestamp
         at = account.entries[f.at].timestamp
         marks = f.tok.marks
         places = [(m.at, m.ids) for m in marks]
@@ -283,11 +287,11 @@ def _pieces(
         if not marks or places[0] != (0, 0):
             stop, last = places[0] if marks else (len(f.tok.text), len(f.tok.ids))
             yield None, f.tok.text[:stop], f.tok.lp[:last], at
-        behind = [*places[1:], (len(f.tok.text), len(f.tok.ids))]
-        for mark, (stop, last) in zip(marks, behind, strict=False):
+        ends = [*places[1:], (len(f.tok.text), len(f.tok.ids))]
+        for mark, (stop, last) in zip(marks, ends, strict=False):
             yield mark, f.tok.text[mark.at : stop], f.tok.lp[mark.ids : last], at
-    for start in continued:
-        yield _CONTINUED, "", (), account.entries[start].timestamp
+    for start in continuations:
+        yield _CONTINUATION, "", (), account.entries[start].timestamp
     end = account.end
     if end is not None and (end.text_tail or end.marks):
         stops = [*(m.at for m in end.marks), len(end.text_tail)]

@@ -44,7 +44,7 @@ class Epoch(NamedTuple):
     stop: int
 
 
-class Begun(NamedTuple):
+class Beginning(NamedTuple):
     """Where an item begins: after `at` characters and `ids` ids of the whole response."""
 
     at: int
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     """An item: how it began (None: a message without a mark), its characters, and the numbers of
     its first id and of the one behind its last."""
 
-    begun: Begun | None
+    beginning: Beginning | None
     text: str
     first: int
     behind: int
@@ -90,7 +90,7 @@ class Account:
         yielded: owners that wrote YIELD while they were owners, with the position of the first.
     """
 
-    entries: Sequence[history.Placed]
+    entries: Sequence[history.Entry]
     principal: records.Owner | None = None
     epochs: list[Epoch] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -119,14 +119,14 @@ class Account:
         )
 
     @property
-    def marks(self) -> list[Begun]:
+    def marks(self) -> list[Beginning]:
         """All marks, counted from the beginning of the response."""
-        return self._begun(())
+        return self._beginnings(())
 
-    def _begun(self, unmarked: Sequence[int]) -> list[Begun]:
+    def _beginnings(self, unmarked: Sequence[int]) -> list[Beginning]:
         """All marks, and for each of the positions `unmarked`, in order, a message that begins
         there without one."""
-        found: list[Begun] = []
+        beginnings: list[Beginning] = []
         written = generated = 0
         positions = [*unmarked]
         pieces = [(f.at, f.tok.marks, f.tok.text, len(f.tok.ids)) for f in self.frames]
@@ -134,14 +134,15 @@ class Account:
             pieces.append((len(self.entries), self.end.marks, self.end.text_tail, 0))
         for position, marks, text, count in pieces:
             while positions and positions[0] < position:
-                found.append(Begun(written, generated, "m", "", ""))
+                beginnings.append(Beginning(written, generated, "m", "", ""))
                 del positions[0]
-            found += [
-                Begun(written + m.at, generated + m.ids, m.kind, m.name, m.call_id) for m in marks
+            beginnings += [
+                Beginning(written + m.at, generated + m.ids, m.kind, m.name, m.call_id)
+                for m in marks
             ]
             written += len(text)
             generated += count
-        return found
+        return beginnings
 
     @property
     def continued(self) -> list[Epoch]:
@@ -151,27 +152,27 @@ class Account:
     @property
     def former(self) -> list[tuple[int, int, str]]:
         """For each of them: ids and characters before it, and the model that had answered."""
-        found = []
+        former = []
         names = [self._first_served, *(t.claim.served for t in self.continued)]
         for name, epoch in zip(names, self.continued, strict=False):
             texts = [len(f.tok.text) for f in self.frames if f.at < epoch.start]
-            found.append((self._total_before(epoch.start), sum(texts), name))
-        return found
+            former.append((self._total_before(epoch.start), sum(texts), name))
+        return former
 
     @property
     def parts(self) -> list[Part]:
         """The items: the whole text and all ids, cut where the marks say, and where another model
         continues."""
-        text, marks = self.text, self._begun([t.start for t in self.continued])
-        starts: list[Begun | None] = [None, *marks]
+        text, marks = self.text, self._beginnings([t.start for t in self.continued])
+        starts: list[Beginning | None] = [None, *marks]
         ends = [(m.at, m.ids) for m in marks] + [(len(text), self.total)]
         begins = [(0, 0), *ends[:-1]]
-        found = [
+        parts = [
             Part(start, text[a:b], first, behind)
             for start, (a, first), (b, behind) in zip(starts, begins, ends, strict=True)
         ]
         # Without characters before it, the first mark begins the first item.
-        return found[1:] if marks and not found[0].text else found
+        return parts[1:] if marks and not parts[0].text else parts
 
     @property
     def vectors(self) -> tuple[bytes, ...]:
@@ -184,16 +185,16 @@ class Account:
         return sum(
             max(0, p.behind - max(p.first, self.copied))
             for p in self.parts
-            if p.begun is not None and p.begun.kind == "r"
+            if p.beginning is not None and p.beginning.kind == "r"
         )
 
     @property
     def copied(self) -> int:
         """How many ids it begins with that are another response's, as the last claim before its
         first id says that has some."""
-        begun = self.frames[0].at if self.frames else len(self.entries)
-        said = [t.claim.copied for t in self.epochs if t.start < begun and t.claim.copied]
-        return said[-1] if said else 0
+        first_frame = self.frames[0].at if self.frames else len(self.entries)
+        counts = [t.claim.copied for t in self.epochs if t.start < first_frame and t.claim.copied]
+        return counts[-1] if counts else 0
 
     @property
     def dropped(self) -> int:
@@ -203,9 +204,9 @@ class Account:
     @property
     def prompt(self) -> int:
         """How many tokens its prompt has, as the last owner before its first token said who did."""
-        begun = self.frames[0].at if self.frames else len(self.entries)
-        said = [t.claim.prompt_tokens for t in self.epochs if t.start < begun]
-        return next((tokens for tokens in reversed(said) if tokens), 0)
+        first_frame = self.frames[0].at if self.frames else len(self.entries)
+        lengths = [t.claim.prompt_tokens for t in self.epochs if t.start < first_frame]
+        return next((tokens for tokens in reversed(lengths) if tokens), 0)
 
     @property
     def served(self) -> str:
@@ -227,9 +228,9 @@ class Account:
     @property
     def answer_of(self) -> str:
         """The response whose answer it is again, as the last owner before its first token said."""
-        begun = self.frames[0].at if self.frames else len(self.entries)
-        said = [epoch.claim.answer_of for epoch in self.epochs if epoch.start < begun]
-        return said[-1] if said else ""
+        first_frame = self.frames[0].at if self.frames else len(self.entries)
+        sources = [epoch.claim.answer_of for epoch in self.epochs if epoch.start < first_frame]
+        return sources[-1] if sources else ""
 
     @property
     def hedged(self) -> list[str]:
@@ -245,8 +246,8 @@ class Account:
     def parser(self) -> str:
         """What makes items of the ids, as the owner said who made the first of them; empty: nothing
         does."""
-        begun = self.frames[0].at if self.frames else len(self.entries)
-        owners = [epoch.claim for epoch in self.epochs if epoch.start < begun]
+        first_frame = self.frames[0].at if self.frames else len(self.entries)
+        owners = [epoch.claim for epoch in self.epochs if epoch.start < first_frame]
         return owners[-1].parser if owners else ""
 
     @property
@@ -283,20 +284,20 @@ class Account:
         return self.frames[n - 1].total if n else 0
 
 
-def account(entries: Sequence[history.Placed], asked_by: records.Owner | None = None) -> Account:
+def account(entries: Sequence[history.Entry], principal: records.Owner | None = None) -> Account:
     """The account of one response's records in offset order. A repeated offset is one record read
     twice, and counts once. `asked_by`: the principal of its request, where that is known."""
     once = [e for i, e in enumerate(entries) if i == 0 or e.offset > entries[i - 1].offset]
-    found = Account(once)
-    found.epochs = _epochs(once)
-    found.principal = found.epochs[0].claim.owner if found.epochs else asked_by
-    for t in found.epochs:
-        _append_frames(found, t)
-    _cut(found)
-    return found
+    result = Account(once)
+    result.epochs = _epochs(once)
+    result.principal = result.epochs[0].claim.owner if result.epochs else principal
+    for t in result.epochs:
+        _append_frames(result, t)
+    _cut(result)
+    return result
 
 
-def _epochs(entries: Sequence[history.Placed]) -> list[Epoch]:
+def _epochs(entries: Sequence[history.Entry]) -> list[Epoch]:
     """Follow the claims: an owner is replaced by the first later claim that names it."""
     successors: dict[str | None, list[int]] = {}
     cancelled: set[records.Owner] = set()
@@ -323,60 +324,60 @@ def _epochs(entries: Sequence[history.Placed]) -> list[Epoch]:
     return [Epoch(entries[a].record, a, b) for a, b in zip(starts, stops, strict=False)]  # type: ignore[arg-type]
 
 
-def _append_frames(found: Account, epoch: Epoch) -> None:
+def _append_frames(account: Account, epoch: Epoch) -> None:
     """Append those frames of one epoch that continue what is there."""
     for at in range(epoch.start + 1, epoch.stop):
-        record = found.entries[at].record
+        record = account.entries[at].record
         if isinstance(record, records.Yield) and record.own == epoch.claim.own:
-            found.yielded.setdefault(record.own, at)
+            account.yielded.setdefault(record.own, at)
         if (
             not isinstance(record, records.Tok)
             or record.own != epoch.claim.own
-            or record.seq != found.total
+            or record.seq != account.total
         ):
             continue
-        chain = found.frames[-1].chain if found.frames else START
+        chain = account.frames[-1].chain if account.frames else START
         if record.parent != chain.hex():
-            found.torn.append(at)
+            account.torn.append(at)
             continue
-        found.frames.append(
+        account.frames.append(
             Frame(at, record, record.seq + len(record.ids), link(chain, record.ids))
         )
 
 
-def _cut(found: Account) -> None:
+def _cut(account: Account) -> None:
     """Find the end and drop everything behind it."""
-    starts = [t.start for t in found.epochs]
-    for at, e in enumerate(found.entries):
-        epoch = found.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None
-        if isinstance(e.record, records.Cancel) and found.principal in (None, e.record.by):
+    starts = [t.start for t in account.epochs]
+    for at, e in enumerate(account.entries):
+        epoch = account.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None
+        if isinstance(e.record, records.Cancel) and account.principal in (None, e.record.by):
             if e.record.failed == "expired" and epoch is not None:
                 continue  # it was claimed in time
-            found.ended_at = at
+            account.ended_at = at
             break
         if (
             isinstance(e.record, records.End)
             and epoch is not None
-            and _complete(found, at, e.record, epoch)
+            and _complete(account, at, e.record, epoch)
         ):
-            found.ended_at, found.end = at, e.record
+            account.ended_at, account.end = at, e.record
             break
-    last = len(found.entries) if found.ended_at is None else found.ended_at
-    found.epochs = [t for t in found.epochs if t.start < last]
-    found.frames = [f for f in found.frames if f.at < last]
-    found.torn = [at for at in found.torn if at < last]
-    found.yielded = {own: at for own, at in found.yielded.items() if at < last}
+    last = len(account.entries) if account.ended_at is None else account.ended_at
+    account.epochs = [t for t in account.epochs if t.start < last]
+    account.frames = [f for f in account.frames if f.at < last]
+    account.torn = [at for at in account.torn if at < last]
+    account.yielded = {own: at for own, at in account.yielded.items() if at < last}
 
 
-def _complete(found: Account, at: int, end: records.End, epoch: Epoch) -> bool:
+def _complete(account: Account, at: int, end: records.End, epoch: Epoch) -> bool:
     """Whether this END is the owner's and closes exactly the accepted prefix."""
     if end.own != epoch.claim.own:
         return False
-    n = bisect.bisect_left(found.frames, at, key=lambda f: f.at)
-    total, chain = (found.frames[n - 1].total, found.frames[n - 1].chain) if n else (0, START)
+    n = bisect.bisect_left(account.frames, at, key=lambda f: f.at)
+    total, chain = (account.frames[n - 1].total, account.frames[n - 1].chain) if n else (0, START)
     if end.seq != total:
         return False
     if end.digest != chain.hex():
-        found.torn.append(at)
+        account.torn.append(at)
         return False
     return True

@@ -26,14 +26,14 @@ class Batch(NamedTuple):
 
 def batches(segment: bytes) -> list[Batch]:
     """The whole batches of one segment. A half-written batch at the end is left out."""
-    found, at = [], 0
+    batches_, at = [], 0
     while at + _HEADER.size <= len(segment):
         first, length, _, magic, crc, _, delta = _HEADER.unpack_from(segment, at)
         if magic != 2 or length <= 0 or at + _PREFIX + length > len(segment):
             break
-        found.append(Batch(first, first + delta, crc))
+        batches_.append(Batch(first, first + delta, crc))
         at += _PREFIX + length
-    return found
+    return batches_
 
 
 def judge(
@@ -43,21 +43,24 @@ def judge(
 
     A replica may begin later than another (retention). None may end below the high watermark.
     """
-    held = {
-        name: {b.first: b for b in found if b.last < high_watermark}
-        for name, found in replicas.items()
+    by_replica = {
+        name: {b.first: b for b in replica_batches if b.last < high_watermark}
+        for name, replica_batches in replicas.items()
     }
-    out.judged("L8")
-    begin = max((min(found, default=high_watermark) for found in held.values()), default=0)
-    names = sorted(held)
-    reference = {first: b for first, b in held[names[0]].items() if first >= begin}
+    out.count("L8")
+    begin = max(
+        (min(replica_batches, default=high_watermark) for replica_batches in by_replica.values()),
+        default=0,
+    )
+    names = sorted(by_replica)
+    reference = {first: b for first, b in by_replica[names[0]].items() if first >= begin}
     for name in names[1:]:
-        compared = {first: b for first, b in held[name].items() if first >= begin}
+        replica = {first: b for first, b in by_replica[name].items() if first >= begin}
         differing = next(
             (
                 first
-                for first in sorted(reference.keys() | compared.keys())
-                if reference.get(first) != compared.get(first)
+                for first in sorted(reference.keys() | replica.keys())
+                if reference.get(first) != replica.get(first)
             ),
             None,
         )

@@ -77,13 +77,13 @@ class Result:
     """The result of one check.
 
     Attributes:
-        judged: how many cases were judged.
+        count: how many cases were judged.
         failed: how many of them contradict the check.
         counterexamples: the smallest ones, smallest first.
         unknown: reason -> how many cases could not be judged.
     """
 
-    judged: int = 0
+    count: int = 0
     failed: int = 0
     counterexamples: list[Counterexample] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
@@ -94,7 +94,7 @@ class Result:
             return Verdict.FAIL
         if self.unknown:
             return Verdict.UNKNOWN
-        return Verdict.PASS if self.judged else Verdict.NOT_JUDGED
+        return Verdict.PASS if self.count else Verdict.NOT_JUDGED
 
 
 @dataclass(slots=True)
@@ -113,9 +113,9 @@ class Report:
     notes: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[float]] = field(default_factory=dict)
 
-    def judged(self, check: str, n: int = 1) -> None:
+    def count(self, check: str, n: int = 1) -> None:
         """Count `n` more judged cases."""
-        self.results[check].judged += n
+        self.results[check].count += n
 
     def fail(self, check: str, counterexample: Counterexample) -> None:
         """Count a case that contradicts the check."""
@@ -129,9 +129,9 @@ class Report:
         """Count a case that cannot be judged."""
         self.results[check].unknown[why] += 1
 
-    def note(self, what: str, n: int = 1) -> None:
+    def note(self, text: str, n: int = 1) -> None:
         """Count something worth knowing that is neither right nor wrong."""
-        self.notes[what] += n
+        self.notes[text] += n
 
     def sample(self, name: str, value: float) -> None:
         """Add one measured value."""
@@ -159,7 +159,7 @@ class Report:
         """Add the report of another part of the same run."""
         for name, theirs in other.results.items():
             own = self.results[name]
-            own.judged += theirs.judged
+            own.count += theirs.count
             own.failed += theirs.failed
             own.counterexamples = sorted(
                 [*own.counterexamples, *theirs.counterexamples], key=lambda w: w.size
@@ -178,7 +178,7 @@ class Report:
                 name: {
                     "what": CHECKS[name],
                     "verdict": r.verdict.value,
-                    "judged": r.judged,
+                    "judged": r.count,
                     "failed": r.failed,
                     "unknown": dict(r.unknown),
                     "counterexamples": [
@@ -197,7 +197,7 @@ class Report:
         """The report for people: the table, then counterexamples, then figures."""
         out = [f"{'CHECK':<6}{'VERDICT':<9}{'JUDGED':>8} {'FAILED':>7}  WHAT"]
         out += [
-            f"{name:<6}{r.verdict.value:<9}{r.judged:>8} {r.failed:>7}  {CHECKS[name]}"
+            f"{name:<6}{r.verdict.value:<9}{r.count:>8} {r.failed:>7}  {CHECKS[name]}"
             for name, r in self.results.items()
         ]
         for name, r in self.results.items():
@@ -212,15 +212,15 @@ class Report:
         out.append("")
         out += [f"{name}: {n}" for name, n in sorted(self.figures.items())]
         out += [f"{name}: {figure(values)}" for name, values in sorted(self.samples.items())]
-        out += [f"note: {n} x {what}" for what, n in sorted(self.notes.items())]
+        out += [f"note: {n} x {text}" for text, n in sorted(self.notes.items())]
         out += ["", f"verdict: {self.verdict.value}"]
         return out
 
 
 def quantile(values: Sequence[float], q: float) -> float:
     """The smallest value that at least the share `q` of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * q) - 1)]
+    sorted_values = sorted(values)
+    return sorted_values[max(0, math.ceil(len(sorted_values) * q) - 1)]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

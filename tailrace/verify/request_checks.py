@@ -10,10 +10,10 @@ from tailrace.verify.outcome import Outcome
 from tailrace.verify.report import Counterexample, Report
 
 
-def check_accepted(
+def check_acceptances(
     out: Report,
     submits: list[transcript.Operation],
-    found: history.History,
+    log_history: history.History,
     outcomes: Mapping[str, Outcome],
     settle_s: float,
 ) -> None:
@@ -21,15 +21,15 @@ def check_accepted(
     for o in submits:
         if o.done is None or o.done.f != "ok":
             continue
-        out.judged("R1")
+        out.count("R1")
         outcome = outcomes.get(o.done.rid)
         if outcome is None or not outcome.requests:
-            if found.complete:
+            if log_history.complete:
                 out.fail("R1", Counterexample("acknowledged, and not in the log", o.done.rid, 1))
             else:
                 out.unknown("R1", "acknowledged requests that are not in the input")
         elif outcome.status is None:
-            if settle_s <= 0 or found.newest - o.done.wall * 1000 >= settle_s * 1000:
+            if settle_s <= 0 or log_history.newest - o.done.wall * 1000 >= settle_s * 1000:
                 out.fail(
                     "R1", Counterexample("acknowledged, and it never reached an end", o.done.rid, 1)
                 )
@@ -42,15 +42,15 @@ def check_keys(
 ) -> None:
     """R2 in the answers: one idempotency key is answered with one response. One that was withdrawn
     leaves its key to the next."""
-    answered: dict[tuple[str, str], set[str]] = defaultdict(set)
+    rids_by_key: dict[tuple[str, str], set[str]] = defaultdict(set)
     for o in submits:
         if o.invoke.key is not None and o.done is not None and o.done.f == "ok":
-            rids = answered[(o.invoke.user, o.invoke.key)]
+            rids = rids_by_key[(o.invoke.user, o.invoke.key)]
             outcome = outcomes.get(o.done.rid)
             if outcome is None or not outcome.withdrawn:
                 rids.add(o.done.rid)
-    for rids in answered.values():
-        out.judged("R2")
+    for rids in rids_by_key.values():
+        out.count("R2")
         if len(rids) > 1:
             out.fail(
                 "R2",
@@ -60,7 +60,7 @@ def check_keys(
             )
 
 
-def check_refused(
+def check_refusals(
     out: Report,
     submits: list[transcript.Operation],
     outcomes: Mapping[str, Outcome],
@@ -82,21 +82,23 @@ def check_refused(
         if o.invoke.mark is not None:
             tries[o.invoke.mark].append(o)
     for mark, group in tries.items():
-        out.judged("R3")
+        out.count("R3")
         rids, ends = in_log[mark], {o.done.f if o.done else "info" for o in group}
-        kept = {rid for rid in rids if not outcomes[rid].withdrawn}
+        remaining = {rid for rid in rids if not outcomes[rid].withdrawn}
         if all(o.done is not None and o.done.code == 409 for o in group):
-            rids = kept
+            rids = remaining
         out.figures["submits of unknown outcome"] += sum(
             o.done is None or o.done.f == "info" for o in group
         )
         if ends == {"fail"} and rids:
             out.fail("R3", Counterexample("refused, and in the log", sorted(rids)[0], 1))
-        elif len(kept) > 1 and (len(group) == 1 or group[0].invoke.key is not None):
+        elif len(remaining) > 1 and (len(group) == 1 or group[0].invoke.key is not None):
             out.fail(
                 "R3",
                 Counterexample(
-                    f"one request became {len(kept)} responses", sorted(kept)[0], len(kept)
+                    f"one request became {len(remaining)} responses",
+                    sorted(remaining)[0],
+                    len(remaining),
                 ),
             )
         elif "ok" in ends and not rids and complete:
@@ -113,7 +115,7 @@ def check_cancels(
         outcome = outcomes.get(o.invoke.rid)
         if o.done is None or o.done.f != "ok" or outcome is None or not outcome.whole:
             continue
-        out.judged("R4")
+        out.count("R4")
         if outcome.status is None:
             out.fail(
                 "R4",

@@ -14,10 +14,10 @@ from tailrace.verify.report import EXCERPT, Counterexample, Report
 
 MAX_ATTEMPTS: Final = 3
 MAX_CLAIMS: Final = 16
-MAX_BEGUN: Final = 6
+MAX_STARTS: Final = 6
 PROGRESS: Final = 16
 # Reasons of dead letters whose last claim only closed the response.
-CLOSED: Final = ("attempts_exhausted", "model_changed")
+CLOSING_CODES: Final = ("attempts_exhausted", "model_changed")
 # Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
 CHARACTERS: Final = "unicode"
 
@@ -26,20 +26,22 @@ CHARACTERS: Final = "unicode"
 Content = Callable[[history.Response, reference_fold.Account], Iterable[str]]
 
 
-def counterexample(response: history.Response, what: str, at: int | None = None) -> Counterexample:
+def counterexample(
+    response: history.Response, message: str, at: int | None = None
+) -> Counterexample:
     """A counterexample with the records around position `at`, or with the last records."""
     entries = response.entries
     at = len(entries) - 1 if at is None else at
     first = max(0, min(at - EXCERPT // 2, len(entries) - EXCERPT))
-    shown = entries[first : first + EXCERPT]
+    excerpt = entries[first : first + EXCERPT]
     lines = tuple(
-        f"{'>' if first + i == at else ' '} {e.offset:>8} {_described(e.record)}"
-        for i, e in enumerate(shown)
+        f"{'>' if first + i == at else ' '} {e.offset:>8} {_describe(e.record)}"
+        for i, e in enumerate(excerpt)
     )
-    return Counterexample(what, response.rid, len(entries), lines)
+    return Counterexample(message, response.rid, len(entries), lines)
 
 
-def _described(r: records.TokenRecord) -> str:
+def _describe(r: records.TokenRecord) -> str:
     """One record on one line, without its text: text may be private."""
     match r:
         case records.Claim():
@@ -65,12 +67,12 @@ def check_fold_agreement(
     fold_class: type[fold.Fold],
 ) -> None:
     """L1: both folds accept the same records and come to the same result."""
-    out.judged("L1")
+    out.count("L1")
     real = fold_class(retain_ids=True, principal=account.principal)
     accepted: list[int] = []
     parts: list[str] = []
     marks: list[tuple[int, int, str, str, str]] = []
-    written = 0
+    id_count = 0
     for at, e in enumerate(account.entries):
         outcome = real.apply(e.record, e.offset, e.timestamp)
         if isinstance(outcome, fold.Claimed | fold.Accepted | fold.Ended):
@@ -78,10 +80,10 @@ def check_fold_agreement(
         if isinstance(outcome, fold.Accepted | fold.Ended):
             before = outcome.seq if isinstance(outcome, fold.Accepted) else real.next
             marks += [
-                (written + m.at, before + m.ids, m.kind, m.name, m.call_id) for m in outcome.marks
+                (id_count + m.at, before + m.ids, m.kind, m.name, m.call_id) for m in outcome.marks
             ]
             parts.append(outcome.text if isinstance(outcome, fold.Accepted) else outcome.text_tail)
-            written += len(parts[-1])
+            id_count += len(parts[-1])
     expected = account.accepted()
     if accepted != expected:
         at = next(
@@ -89,15 +91,15 @@ def check_fold_agreement(
             for a, b in itertools.zip_longest(accepted, expected)
             if a != b
         )
-        what = (
+        message = (
             "the product's fold accepts a record that it must ignore"
             if at in accepted
             else "the product's fold ignores a record that counts"
         )
-        out.fail("L1", counterexample(response, what, at))
+        out.fail("L1", counterexample(response, message, at))
         return
     ended = real.ended.status if real.ended else None
-    counted = real.mark_count + len(real.ended.marks if real.ended else ())
+    mark_count = real.mark_count + len(real.ended.marks if real.ended else ())
     product = (
         real.ids,
         "".join(parts),
@@ -105,7 +107,7 @@ def check_fold_agreement(
         real.epoch,
         real.h,
         marks,
-        counted,
+        mark_count,
         real.reasoning,
         real.ended.vectors if real.ended else (),
         real.served,
@@ -158,7 +160,7 @@ def check_prefix(
     content: Content | None,
 ) -> None:
     """L2: every accepted token continues exactly the accepted prefix."""
-    out.judged("L2")
+    out.count("L2")
     if account.torn:
         out.fail(
             "L2",
@@ -168,11 +170,11 @@ def check_prefix(
                 account.torn[0],
             ),
         )
-    elif (again := _shared_token(account)) is not None:
-        out.fail("L2", counterexample(response, "two claims with one fencing token", again))
+    elif (shared := _shared_token(account)) is not None:
+        out.fail("L2", counterexample(response, "two claims with one fencing token", shared))
     elif (mixed := _other_model(account)) is not None:
-        what = "tokens of two models or tokenizers"
-        out.fail("L2", counterexample(response, what, mixed))
+        message = "tokens of two models or tokenizers"
+        out.fail("L2", counterexample(response, message, mixed))
     elif content is not None and (
         problems := [p for p in content(response, account) if not p.startswith("text")]
     ):
@@ -216,13 +218,13 @@ def check_sequence(
 ) -> None:
     """L3 on what readers emit, and R1 as far as the log tells."""
     if response.entries:
-        out.judged("L3")
-        problem = _emitted(account, fold_class)
+        out.count("L3")
+        problem = _emitted_numbers(account, fold_class)
         if problem is not None:
             out.fail("L3", counterexample(response, *problem))
-    if not response.asked:
+    if not response.requests:
         return
-    out.judged("R1")
+    out.count("R1")
     if account.ended_at is not None:
         return
     if settled:
@@ -231,7 +233,7 @@ def check_sequence(
         out.note("response still open")
 
 
-def _emitted(
+def _emitted_numbers(
     account: reference_fold.Account, fold_class: type[fold.Fold]
 ) -> tuple[str, int] | None:
     """The first mistake of a reader that emits the fold's effects: (what, position)."""
@@ -264,7 +266,7 @@ def check_text(
     content: Content | None,
 ) -> None:
     """L5. Without the tokenizer only validity is judged. Ids that are characters spell the text."""
-    out.judged("L5")
+    out.count("L5")
     if any(0xD800 <= ord(c) <= 0xDFFF for c in account.text):
         out.fail("L5", counterexample(response, "half a surrogate pair in the text"))
     elif _are_characters(account):
@@ -287,30 +289,30 @@ def check_usage(
     out: Report, response: history.Response, account: reference_fold.Account, settled: bool
 ) -> None:
     """L6. A retried append may double a usage record; equal copies are one bill."""
-    metered = response.metered
-    if not metered and (account.ended_at is None or not account.epochs):
+    bills = response.bills
+    if not bills and (account.ended_at is None or not account.epochs):
         return
-    out.judged("L6")
+    out.count("L6")
     if account.ended_at is None:
-        if metered:
+        if bills:
             out.fail("L6", counterexample(response, "billed, but it has not ended"))
         return
-    if not metered:
+    if not bills:
         if settled:
             out.fail("L6", counterexample(response, "it ended and was never billed"))
         else:
             out.note("response ended just now and not billed yet")
         return
-    if len({(m.usage, m.status, m.ids_digest) for m in metered}) > 1:
-        out.fail("L6", counterexample(response, f"{len(metered)} bills that differ"))
+    if len({(m.usage, m.status, m.ids_digest) for m in bills}) > 1:
+        out.fail("L6", counterexample(response, f"{len(bills)} bills that differ"))
         return
-    out.figures["usage records that repeat one"] += len(metered) - 1
+    out.figures["usage records that repeat one"] += len(bills) - 1
     # Prices may have changed in between: the first one counts.
     out.figures["usage records of another cost than the first"] += sum(
-        m.cost_nano != metered[0].cost_nano for m in metered
+        m.cost_nano != bills[0].cost_nano for m in bills
     )
     bill, counts = (
-        metered[0],
+        bills[0],
         not account.epochs or account.epochs[0].claim.tokenizer_digest != CHARACTERS,
     )
     if counts and bill.usage.output_tokens != account.made:
@@ -349,13 +351,13 @@ def check_usage(
         out.fail(
             "L6", counterexample(response, f"billed as {bill.status}, ended as {account.status}")
         )
-    elif response.asked and bill.model != (account.served or response.asked[0].request.model):
+    elif response.requests and bill.model != (account.served or response.requests[0].request.model):
         out.fail("L6", counterexample(response, f"billed is the model '{bill.model}'"))
     elif bill.ids_digest != account.chain:
         out.fail("L6", counterexample(response, "the bill names other tokens"))
-    elif any(not _may_cost(m) for m in metered):
+    elif any(not _may_cost(m) for m in bills):
         out.fail("L6", counterexample(response, "a bill's cost is none of its tokens"))
-    elif any(not _may_take(m, response, account) for m in metered):
+    elif any(not _possible_waits(m, response, account) for m in bills):
         out.fail("L6", counterexample(response, "a bill's times are not those of its tokens"))
 
 
@@ -366,28 +368,30 @@ def _may_cost(bill: records.UsageRecord) -> bool:
     return not cost or (cost > 0 and tokens > 0 and not bill.answer_of)
 
 
-def _may_take(
+def _possible_waits(
     bill: records.UsageRecord, response: history.Response, account: reference_fold.Account
 ) -> bool:
     """Whether a bill may have its times: those of the log, or none, as old workers say."""
-    begun = next((i for i, f in enumerate(account.frames) if f.tok.seq >= account.copied), None)
-    if begun is None or account.answer_of:
+    first_generated = next(
+        (i for i, f in enumerate(account.frames) if f.tok.seq >= account.copied), None
+    )
+    if first_generated is None or account.answer_of:
         return bill.first_token_ms is None and bill.inter_token_ms is None
-    first, last = account.frames[begun], account.frames[-1]
+    first, last = account.frames[first_generated], account.frames[-1]
     at, end_ms = account.entries[first.at].timestamp, account.entries[last.at].timestamp
-    waits = {at - asked.timestamp for asked in response.asked}
+    waits = {at - entry.timestamp for entry in response.requests}
     wait, step = bill.first_token_ms, bill.inter_token_ms
-    behind = account.total - first.total
+    later_ids = account.total - first.total
     if wait is not None and (wait < 0 or (waits and wait not in waits)):
         return False
     if step is None:
         return True
     # Of a mean that is written to the microsecond, half of one is lost for each token.
     return (
-        behind > 0
+        later_ids > 0
         and not _are_characters(account)
         and step >= 0
-        and abs(step * behind - (end_ms - at)) <= behind / 1000
+        and abs(step * later_ids - (end_ms - at)) <= later_ids / 1000
     )
 
 
@@ -399,7 +403,7 @@ class Attempts(NamedTuple):
 
     @property
     def used_up(self) -> bool:
-        return self.counted > MAX_ATTEMPTS or self.begun > MAX_BEGUN
+        return self.counted > MAX_ATTEMPTS or self.begun > MAX_STARTS
 
 
 def attempts(account: reference_fold.Account) -> list[Attempts]:
@@ -407,26 +411,26 @@ def attempts(account: reference_fold.Account) -> list[Attempts]:
     made: Counter[str] = Counter()
     for f in account.frames:
         made[f.tok.own] += len(f.tok.ids)
-    found: list[Attempts] = []
+    result: list[Attempts] = []
     for epoch, before in zip(account.epochs, [None, *account.epochs], strict=False):
         if before is None:
-            found.append(Attempts(1, 1))
+            result.append(Attempts(1, 1))
             continue
-        lost = (
+        lost_race = (
             before.claim.own not in account.yielded
             and before.claim.worker != epoch.claim.worker
             and not epoch.claim.hedged
         )
-        first = found[-1].counted == 1
-        counts = lost and (first or made[before.claim.own] < PROGRESS)
-        found.append(Attempts(found[-1].counted + counts, found[-1].begun + lost))
-    return found
+        first = result[-1].counted == 1
+        counts = lost_race and (first or made[before.claim.own] < PROGRESS)
+        result.append(Attempts(result[-1].counted + counts, result[-1].begun + lost_race))
+    return result
 
 
 def _attempts_that_ran(account: reference_fold.Account, reason: str) -> int:
     """Counted attempts by a dead letter's `reason`: a claim that only closes runs none."""
     counts = [n.counted for n in attempts(account)]
-    return counts[-2] if reason in CLOSED and len(counts) > 1 else counts[-1]
+    return counts[-2] if reason in CLOSING_CODES and len(counts) > 1 else counts[-1]
 
 
 def check_attempts(
@@ -440,7 +444,7 @@ def check_attempts(
     """L7: attempts are bounded, and a response that failed by them has one dead letter."""
     if not account.epochs:
         return
-    out.judged("L7")
+    out.count("L7")
     closing = [
         t
         for i, (t, n) in enumerate(zip(account.epochs, attempts(account), strict=True))
@@ -481,8 +485,8 @@ def check_attempts(
     elif letters > 1:
         out.fail("L7", counterexample(response, f"{letters} dead letters that differ"))
     elif miscounted:
-        said, ran = miscounted[0]
-        out.fail("L7", counterexample(response, f"a dead letter says {said} attempts, {ran} ran"))
+        count, ran = miscounted[0]
+        out.fail("L7", counterexample(response, f"a dead letter says {count} attempts, {ran} ran"))
     elif closing and account.end is not None and account.end.reason == "failed" and not letters:
         if settled:
             out.fail("L7", counterexample(response, "failed by attempts without a dead letter"))
@@ -497,12 +501,12 @@ def check_principal(
     tells whose it is."""
     for at, e in enumerate(account.entries):
         if isinstance(e.record, records.Cancel) and account.principal is not None:
-            out.judged("A1")
+            out.count("A1")
             if e.record.by != account.principal:
                 out.fail("A1", counterexample(response, "cancelled by another principal", at))
     for by in response.deleted:
         if account.principal is not None:
-            out.judged("A1")
+            out.count("A1")
             if by != account.principal:
                 out.fail("A1", counterexample(response, f"deleted by {by.key}, not by its owner"))
 
@@ -511,18 +515,18 @@ def check_expiry(out: Report, response: history.Response, account: reference_fol
     """R5: expired only after the time to live by the broker's clock, and without tokens."""
     if account.reason != "expired" or account.ended_at is None:
         return
-    out.judged("R5")
+    out.count("R5")
     if account.total:
         out.fail("R5", counterexample(response, f"expired with {account.total} tokens"))
         return
-    if response.asked:
+    if response.requests:
         waited = account.entries[account.ended_at].timestamp - min(
-            a.timestamp for a in response.asked
+            a.timestamp for a in response.requests
         )
-        if waited < response.asked[0].request.ttl_ms:
+        if waited < response.requests[0].request.ttl_ms:
             out.fail(
                 "R5",
                 counterexample(
-                    response, f"expired after {waited} ms of {response.asked[0].request.ttl_ms}"
+                    response, f"expired after {waited} ms of {response.requests[0].request.ttl_ms}"
                 ),
             )

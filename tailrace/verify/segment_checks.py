@@ -17,7 +17,7 @@ def check_segments(
     gateway asked its pool to, and is named. That the ids of an item are of one model is L2."""
     if not any(epoch.claim.continues for epoch in account.epochs):
         return
-    out.judged("L17")
+    out.count("L17")
     problem = next(_problems(response, account), None)
     if problem is not None:
         out.fail("L17", counterexample(response, *problem))
@@ -28,18 +28,18 @@ def _problems(
     response: history.Response, account: reference_fold.Account
 ) -> Iterator[tuple[str, int]]:
     writers = {f.tok.own for f in account.frames}
-    of: tuple[str, str, str] | None = None  # the model of the ids so far, of this segment
+    model: tuple[str, str, str] | None = None  # the model of the ids so far, of this segment
     for epoch in account.epochs:
         claim, continues = epoch.claim, epoch in account.continued
         own = (claim.model_rev, claim.tokenizer_digest, claim.parser)
         if claim.continues and not continues:
             yield "a claim continues, and there is no token before it", epoch.start
         if continues:
-            assert of is not None
-            yield from ((what, epoch.start) for what in _wrong(response, claim, of, own))
-            of = own
+            assert model is not None
+            yield from ((message, epoch.start) for message in _wrong(response, claim, model, own))
+            model = own
         elif claim.own in writers:
-            of = own
+            model = own
     if account.continued and (account.marks or any(f.tok.lp for f in account.frames)):
         yield "more than plain text was continued", account.continued[0].start
 
@@ -57,14 +57,21 @@ def _wrong(
         yield "a claim that continues names no model"
     if before[2] or own[2] or CHARACTERS in (before[1], own[1]):
         yield "what has no plain ids was continued"
-    if not response.asked:
+    if not response.requests:
         return  # retention removed them
-    asked = response.asked[0].request
-    chosen = asked.sampling.logprobs is not None or asked.sampling.logit_bias
-    bound = asked.format or asked.tools or asked.raw or asked.fork or asked.embed or chosen
-    if bound or not asked.generate:
+    request = response.requests[0].request
+    chosen_by_ids = request.sampling.logprobs is not None or request.sampling.logit_bias
+    is_bound = (
+        request.format
+        or request.tools
+        or request.raw
+        or request.fork
+        or request.embed
+        or chosen_by_ids
+    )
+    if is_bound or not request.generate:
         yield "the request does not allow that another model continues"
     if not any(
-        each.reroute.continues and each.topic == claim.req_topic for each in response.rerouted
+        each.reroute.continues and each.topic == claim.req_topic for each in response.reroutes
     ):
         yield "no gateway asked its pool to continue"

@@ -21,7 +21,7 @@ SLACK_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class Selection:
     """What to read. With a `rid`: only its partition, from its lower bound on.
 
     Attributes:
@@ -44,9 +44,9 @@ class Ranges:
 class Source:
     """Reads one history per token partition, so that memory holds only one of them."""
 
-    def __init__(self, bootstrap: str, what: What) -> None:
+    def __init__(self, bootstrap: str, selection: Selection) -> None:
         self._bootstrap = bootstrap
-        self._what = what
+        self._selection = selection
         self._offsets = log.Offsets(bootstrap, client_id="tailrace-verify")
         self._replays = log.Replays(bootstrap, size=1, client_id="tailrace-verify")
         self._ranges: dict[str, Ranges] = {}
@@ -59,57 +59,61 @@ class Source:
             ids.InvalidId: `rid` is not a response id.
         """
         layout = await log.layout(self._bootstrap)
-        wanted = range(layout.partitions)
-        if self._what.rid:
-            wanted = range((p := ids.parse(self._what.rid, layout.partitions).partition), p + 1)
+        numbers = range(layout.partitions)
+        if self._selection.rid:
+            numbers = range(
+                (p := ids.parse(self._selection.rid, layout.partitions).partition), p + 1
+            )
         requests = [
             topics.requests(pool, priority)
-            for pool in self._what.pools
+            for pool in self._selection.pools
             for priority in topics.CLASSES
         ]
         committed = {
             tp: at
-            for pool in self._what.pools
+            for pool in self._selection.pools
             for tp, at in (await self._offsets.committed(topics.group(pool))).items()
         }
         # The log may grow while it is read. Ends of effects are read before ends of their causes,
         # so that every record that a commit or a usage record refers to lies below the ends.
-        tagged = history.TAGGED if log.record_keys_in_use() else ()
-        kept = (topics.HISTORY, topics.CONVERSATIONS)
-        for topic in dict.fromkeys((*tagged, *kept, *history.BESIDE, *requests, topics.TOKENS)):
+        tagged_topics = history.TAGGED_TOPICS if log.record_keys_in_use() else ()
+        compacted_topics = (topics.HISTORY, topics.CONVERSATIONS)
+        for topic in dict.fromkeys(
+            (*tagged_topics, *compacted_topics, *history.SIDE_TOPICS, *requests, topics.TOKENS)
+        ):
             await self._measure(topic)
-        beside = await self._beside(layout.partitions)
-        told = await self._told()
-        since_ms = {partition: await self._oldest(partition) for partition in wanted}
+        side = await self._read_side(layout.partitions)
+        conversation_records = await self._read_conversations()
+        since_ms = {partition: await self._oldest(partition) for partition in numbers}
         await self._shorten(min((ms for ms in since_ms.values() if ms is not None), default=None))
-        for topic in tagged:
-            beside[min(wanted)] += await self._forged(topic)
-        for partition in wanted:
-            found = history.History(
+        for topic in tagged_topics:
+            side[min(numbers)] += await self._read_forged(topic)
+        for partition in numbers:
+            part = history.History(
                 tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True
             )
-            found.keyed = log.record_keys_in_use()
-            found.told = told
-            found.digests = {} if self._what.digests else None
+            part.keyed = log.record_keys_in_use()
+            part.notices = conversation_records
+            part.digests = {} if self._selection.digests else None
             # A response is made by its request, and is to know then what the log holds of it.
             begin = self._ranges[topics.TOKENS].begin[partition]
-            found.beginnings[(topics.TOKENS, partition)] = begin
+            part.beginnings[(topics.TOKENS, partition)] = begin
             for topic in (*requests, topics.TOKENS):
-                await self._read(found, topic, partition)
-            for r in beside.pop(partition, []):
-                found.add(r)
-            await self._kept(found, partition, since_ms[partition])
-            found.committed = {
+                await self._read(part, topic, partition)
+            for r in side.pop(partition, []):
+                part.add(r)
+            await self._read_stored(part, partition, since_ms[partition])
+            part.committed = {
                 tp: history.Commit(*at)
                 for tp, at in committed.items()
                 if tp[1] == partition and tp[0] in requests
             }
-            if self._what.rid:
-                found.responses = {
-                    rid: r for rid, r in found.responses.items() if rid == self._what.rid
+            if self._selection.rid:
+                part.responses = {
+                    rid: r for rid, r in part.responses.items() if rid == self._selection.rid
                 }
-                found.committed = {}
-            yield found
+                part.committed = {}
+            yield part
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -123,23 +127,23 @@ class Source:
             await self._offsets.ends(topic, partitions),
         )
 
-    async def _read(self, found: history.History, topic: str, partition: int) -> None:
+    async def _read(self, part: history.History, topic: str, partition: int) -> None:
         begin, end = self._ranges[topic].begin[partition], self._ranges[topic].end[partition]
-        found.beginnings[(topic, partition)], found.ends[(topic, partition)] = begin, end
+        part.beginnings[(topic, partition)], part.ends[(topic, partition)] = begin, end
         start = begin
-        if self._what.rid and topic == topics.TOKENS:
-            start = max(begin, ids.parse(self._what.rid).offset)
+        if self._selection.rid and topic == topics.TOKENS:
+            start = max(begin, ids.parse(self._selection.rid).offset)
         async for batch in self._replays.read(topic, partition, start, end):
             for r in batch:
-                found.add(r)
+                part.add(r)
 
     async def _oldest(self, partition: int) -> int | None:
         """Broker time (ms) of the first record of a token partition that is read; None: it has
         none."""
         ranges = self._ranges[topics.TOKENS]
         start, end = ranges.begin[partition], ranges.end[partition]
-        if self._what.rid:
-            start = max(start, ids.parse(self._what.rid).offset)
+        if self._selection.rid:
+            start = max(start, ids.parse(self._selection.rid).offset)
         if start >= end:
             return None
         async with contextlib.aclosing(
@@ -160,7 +164,9 @@ class Source:
         for p, end in ranges.end.items():
             ranges.begin[p] = max(ranges.begin[p], min(at.get(p, end), end))
 
-    async def _kept(self, found: history.History, partition: int, since_ms: int | None) -> None:
+    async def _read_stored(
+        self, part: history.History, partition: int, since_ms: int | None
+    ) -> None:
         """What `llm.history` has of the responses of a token partition that the log still holds.
         It keeps all others too."""
         ranges = self._ranges[topics.HISTORY]
@@ -172,14 +178,14 @@ class Source:
         begin = max(ranges.begin[p], min(start.get(p, ranges.end[p]), ranges.end[p]))
         async for batch in self._replays.read(topics.HISTORY, p, begin, ranges.end[p]):
             for r in batch:
-                named = history.named_by(r.key, found.partitions)
-                if named is None or r.forgery:
+                name = history.stored_rid(r.key, part.partitions)
+                if name is None or r.forgery:
                     continue
-                address = named[1]
+                address = name[1]
                 if address.partition == partition and address.offset >= since:
-                    found.add(r)
+                    part.add(r)
 
-    async def _told(self) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
+    async def _read_conversations(self) -> dict[int, list[tuple[bytes | None, bytes | None]]]:
         """What `llm.conversations` has, by partition. It is small, and compacted."""
         ranges = self._ranges[topics.CONVERSATIONS]
         return {
@@ -192,7 +198,7 @@ class Source:
             for p, begin in ranges.begin.items()
         }
 
-    async def _forged(self, topic: str) -> list[log.Record]:
+    async def _read_forged(self, topic: str) -> list[log.Record]:
         ranges = self._ranges[topic]
         return [
             r
@@ -202,16 +208,16 @@ class Source:
             if r.forgery
         ]
 
-    async def _beside(self, partitions: int) -> dict[int, list[log.Record]]:
+    async def _read_side(self, partitions: int) -> dict[int, list[log.Record]]:
         """Records of topics with partitions of their own, by token partition."""
-        found: dict[int, list[log.Record]] = defaultdict(list)
-        for topic in history.BESIDE:
+        by_partition: dict[int, list[log.Record]] = defaultdict(list)
+        for topic in history.SIDE_TOPICS:
             for p, begin in self._ranges[topic].begin.items():
                 async for batch in self._replays.read(topic, p, begin, self._ranges[topic].end[p]):
                     for r in batch:
-                        record = history.beside(r)
+                        record = history.side_records(r)
                         with contextlib.suppress(ids.InvalidId):
-                            found[
+                            by_partition[
                                 ids.parse(record.rid, partitions).partition if record else 0
                             ].append(r)
-        return found
+        return by_partition

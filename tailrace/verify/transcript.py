@@ -88,13 +88,13 @@ def read(raw: bytes, name: str) -> list[Line]:
         Unreadable: a whole line is not a transcript line.
     """
     lines = raw.split(b"\n")
-    found = []
+    records = []
     for number, text in enumerate(lines[:-1], 1):  # the last piece is empty, or half a line
         try:
-            found.append(_decoder.decode(text))
+            records.append(_decoder.decode(text))
         except msgspec.MsgspecError as error:
             raise Unreadable(f"{name}:{number}: {error}") from error
-    return found
+    return records
 
 
 def digest(value: bytes) -> str:

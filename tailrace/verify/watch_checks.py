@@ -17,7 +17,7 @@ ABSENT: Final = frozenset({"response_not_found", "history_lost", 404, 410})
 
 
 @dataclass(slots=True)
-class Held:
+class WatcherText:
     """What one watcher holds of one response, over all its connections.
 
     Attributes:
@@ -57,16 +57,16 @@ def check_watches(
     outcomes: Mapping[str, Outcome],
     healed_ms: float,
     late_ms: float,
-) -> dict[tuple[str, str], Held]:
+) -> dict[tuple[str, str], WatcherText]:
     """C1, C2 and C4, connection by connection. Returns what each watcher holds at the end.
 
     `late_ms`: an event that arrives this long after its append fails C4; 0: no bound.
     """
-    watchers: dict[tuple[str, str], Held] = {}
+    watchers: dict[tuple[str, str], WatcherText] = {}
     for o in watches:
         outcome = outcomes.get(o.invoke.rid)
         who = watchers.setdefault(
-            (o.invoke.watcher or f"{o.file}:{o.invoke.n}", o.invoke.rid), Held(o.invoke.rid)
+            (o.invoke.watcher or f"{o.file}:{o.invoke.n}", o.invoke.rid), WatcherText(o.invoke.rid)
         )
         lost = (
             o.done.code
@@ -83,14 +83,14 @@ def check_watches(
             out.fail("C1", _counterexample(o, f"refused as {lost}, though it is in the log"))
         if not o.received:
             continue
-        out.judged("C1")
+        out.count("C1")
         problem = _dense(who, o)
         if problem is not None:
             out.fail("C1", _counterexample(o, problem))
         if outcome is None or not outcome.whole:
             out.unknown("C2", "watched responses that are not in the input")
             continue
-        out.judged("C2")
+        out.count("C2")
         problem = _prefix(who, o, outcome)
         if problem is not None:
             out.fail("C2", _counterexample(o, problem))
@@ -101,24 +101,24 @@ def check_watches(
     return watchers
 
 
-def _dense(who: Held, o: transcript.Operation) -> str | None:
+def _dense(who: WatcherText, o: transcript.Operation) -> str | None:
     """C1: numbers are dense from the position asked for, and nothing follows the end."""
-    due, ended, problem = o.invoke.after + 1, False, None
+    expected, ended, problem = o.invoke.after + 1, False, None
     for line in o.received:
         for event in line.events:
             number, kind = int(event[0]), str(event[1])
-            if number != due:
+            if number != expected:
                 problem = problem or (
-                    f"event {number} where {due} is due (asked for everything after "
+                    f"event {number} where {expected} is due (asked for everything after "
                     f"{o.invoke.after})"
                 )
             if ended:
                 problem = problem or f"event {number} behind the end"
-            due, ended = number + 1, ended or kind in events.TERMINAL_TYPES
+            expected, ended = number + 1, ended or kind in events.TERMINAL_TYPES
             who.events[number] = (kind, event[2] if len(event) > 2 else None)
             if len(event) > 3:
                 who.digests[number] = str(event[3])
-            who.next = max(who.next, due)
+            who.next = max(who.next, expected)
         if line.events:
             who.pause_s = max(who.pause_s, line.mono - who.at) if who.at is not None else 0.0
             who.at = line.mono
@@ -132,24 +132,24 @@ def _dense(who: Held, o: transcript.Operation) -> str | None:
     return problem
 
 
-def _prefix(who: Held, o: transcript.Operation, outcome: Outcome) -> str | None:
+def _prefix(who: WatcherText, o: transcript.Operation, outcome: Outcome) -> str | None:
     """C2: every event is the one that the log gives this number."""
     for line in o.received:
         for event in line.events:
-            number, got = int(event[0]), (str(event[1]), event[2] if len(event) > 2 else None)
+            number, event_ = int(event[0]), (str(event[1]), event[2] if len(event) > 2 else None)
             if number >= len(outcome.events):
-                return f"event {number} ({got[0]}) follows from nothing in the log"
-            if got != outcome.events[number]:
+                return f"event {number} ({event_[0]}) follows from nothing in the log"
+            if event_ != outcome.events[number]:
                 return (
-                    f"event {number} is {_shown(got)}, by the log it is "
-                    f"{_shown(outcome.events[number])}"
+                    f"event {number} is {_printable(event_)}, by the log it is "
+                    f"{_printable(outcome.events[number])}"
                 )
         if line.op == "end" and line.text is not None and line.text != outcome.text:
             return f"the final text has {len(line.text)} characters, by the log {len(outcome.text)}"
     return None
 
 
-def _shown(event: tuple[str, str | None]) -> str:
+def _printable(event: tuple[str, str | None]) -> str:
     """Describes an event without its text, which may be private."""
     return (
         event[0]
@@ -168,13 +168,13 @@ def _delay(
     for line in o.received:
         for event in line.events[-1:]:  # a batch is as old as its newest event
             number = int(event[0])
-            appended = outcome.times[number] if number < len(outcome.times) else 0
-            if appended <= began_ms:
+            appended_ms = outcome.times[number] if number < len(outcome.times) else 0
+            if appended_ms <= began_ms:
                 continue
-            delay = line.wall * 1000 - appended
+            delay = line.wall * 1000 - appended_ms
             out.sample("behind the append, ms", delay)
-            if late_ms and appended > healed_ms:
-                out.judged("C4")
+            if late_ms and appended_ms > healed_ms:
+                out.count("C4")
                 if delay > late_ms:
                     out.fail(
                         "C4",
@@ -183,17 +183,17 @@ def _delay(
 
 
 def check_agreement(
-    out: Report, held: dict[tuple[str, str], Held], outcomes: Mapping[str, Outcome]
+    out: Report, texts: dict[tuple[str, str], WatcherText], outcomes: Mapping[str, Outcome]
 ) -> None:
     """C3: watchers that saw the end saw the same end, and their deltas are its text. Events of one
     number are equal in every byte, also for who saw no end; the items are those of the log."""
-    _check_bytes(out, held)
-    by_rid: dict[str, list[tuple[str, Held]]] = defaultdict(list)
-    for (name, rid), who in held.items():
+    _check_bytes(out, texts)
+    by_rid: dict[str, list[tuple[str, WatcherText]]] = defaultdict(list)
+    for (name, rid), who in texts.items():
         if who.status:
             by_rid[rid].append((name, who))
     for rid, group in by_rid.items():
-        out.judged("C3", len(group))
+        out.count("C3", len(group))
         ends = {(who.text, who.tokens, who.status) for _, who in group}
         if len(ends) > 1:
             out.fail(
@@ -214,8 +214,8 @@ def check_agreement(
         by_log = [list(item) for item in outcome.items]
         for name, who in group:
             if who.items is not None and who.items != by_log:
-                what = f"watcher {name}: the final items are not those of the log"
-                out.fail("C3", Counterexample(what, rid, 1))
+                message = f"watcher {name}: the final items are not those of the log"
+                out.fail("C3", Counterexample(message, rid, 1))
         if outcome.status != group[0][1].status:
             out.fail(
                 "C3",
@@ -227,14 +227,14 @@ def check_agreement(
             )
 
 
-def _check_bytes(out: Report, held: dict[tuple[str, str], Held]) -> None:
+def _check_bytes(out: Report, texts: dict[tuple[str, str], WatcherText]) -> None:
     first: dict[tuple[str, int], tuple[str, str]] = {}
-    for (name, rid), who in held.items():
+    for (name, rid), who in texts.items():
         for number, digest in who.digests.items():
             other, same = first.setdefault((rid, number), (name, digest))
             if digest != same:
-                what = f"watchers {other} and {name} got different events {number}"
-                out.fail("C3", Counterexample(what, rid, 2))
+                message = f"watchers {other} and {name} got different events {number}"
+                out.fail("C3", Counterexample(message, rid, 2))
                 break
 
 
@@ -246,23 +246,27 @@ def check_isolation(
         outcome = outcomes.get(o.invoke.rid)
         if outcome is None or outcome.owner is None:
             continue
-        out.judged("C5")
-        got = any(line.events for line in o.received)
-        if got and o.invoke.user not in (outcome.owner.subject, outcome.owner.key):
+        out.count("C5")
+        has_events = any(line.events for line in o.received)
+        if has_events and o.invoke.user not in (outcome.owner.subject, outcome.owner.key):
             out.fail(
                 "C5",
                 _counterexample(
                     o, f"{o.invoke.user} got events of a response of {outcome.owner.subject}"
                 ),
             )
-        other = next((line.rid for line in o.received if line.rid not in ("", o.invoke.rid)), None)
-        if other is not None:
-            out.fail("C5", _counterexample(o, f"events of {other} on a watch of another response"))
+        foreign_rid = next(
+            (line.rid for line in o.received if line.rid not in ("", o.invoke.rid)), None
+        )
+        if foreign_rid is not None:
+            out.fail(
+                "C5", _counterexample(o, f"events of {foreign_rid} on a watch of another response")
+            )
 
 
-def _counterexample(o: transcript.Operation, what: str) -> Counterexample:
+def _counterexample(o: transcript.Operation, message: str) -> Counterexample:
     return Counterexample(
-        f"{what} (watcher {o.invoke.watcher or '-'}, {o.file} operation {o.invoke.n})",
+        f"{message} (watcher {o.invoke.watcher or '-'}, {o.file} operation {o.invoke.n})",
         o.invoke.rid,
         sum(len(line.events) for line in o.received),
     )

@@ -17,26 +17,27 @@ CLOCK_MS: Final = 5.0
 STREAMING_MS: Final = 1_000.0
 
 
-def check_acknowledged(
-    out: Report, lines: Iterable[transcript.Line], found: history.History
+def check_acknowledgements(
+    out: Report, lines: Iterable[transcript.Line], log_history: history.History
 ) -> None:
     """L4. A broker answers offset -1 for a duplicate; such lines are skipped."""
     for line in lines:
         place = (line.topic, line.partition)
         if (
             line.offset < 0
-            or found.digests is None
-            or line.offset < found.beginnings.get(place, 2**63)  # retention, or not read
+            or log_history.digests is None
+            or line.offset < log_history.beginnings.get(place, 2**63)  # retention, or not read
         ):
             continue
-        out.judged("L4")
-        there = found.digests.get(place, {}).get(line.offset)
+        out.count("L4")
+        there = log_history.digests.get(place, {}).get(line.offset)
         if there != line.digest:
-            what = "nothing lies there" if there is None else "another record lies there"
+            difference = "nothing lies there" if there is None else "another record lies there"
             out.fail(
                 "L4",
                 Counterexample(
-                    f"{line.topic}[{line.partition}] acknowledged offset {line.offset}: {what}",
+                    f"{line.topic}[{line.partition}] acknowledged offset {line.offset}: "
+                    f"{difference}",
                     line.rid,
                     1,
                 ),
@@ -46,12 +47,12 @@ def check_acknowledged(
 def check_commits(
     out: Report,
     lines: Iterable[transcript.Line],
-    found: history.History,
+    log_history: history.History,
     outcomes: Mapping[str, Outcome],
 ) -> None:
     """R6 at every commit that a worker asked for, accepted or not."""
     ends: dict[tuple[str, int], list[tuple[int, float, str]]] = {}
-    for place, offsets in found.places.items():
+    for place, offsets in log_history.places.items():
         ends[place] = [
             (offset, _ended_ms(outcomes.get(rid)), rid)
             for offset, rid in sorted(offsets.items())
@@ -62,7 +63,7 @@ def check_commits(
         key=lambda c: (c.topic, c.partition),
     ):
         for line in group:
-            out.judged("R6")
+            out.count("R6")
             early = next(
                 (
                     (o, rid)

@@ -53,13 +53,13 @@ def key_sets(issuers: Issuers) -> jwks.KeySets:
         verify=_authorities(),
     )
 
-    def alarm(iss: str, what: str) -> None:
-        telemetry.log(telemetry.Action.KEY_SET_FAILED, issuer=iss, reason=what)
+    def alarm(iss: str, message: str) -> None:
+        telemetry.log(telemetry.Action.KEY_SET_FAILED, issuer=iss, reason=message)
 
     return jwks.KeySets(issuers, client, time.monotonic, alarm)
 
 
-def offered(connection: HTTPConnection) -> list[str]:
+def offered_subprotocols(connection: HTTPConnection) -> list[str]:
     """Subprotocols the client offers."""
     return [
         p.strip()
@@ -126,7 +126,7 @@ class Access:
                 cookie alone, 429 for too many credentials that were refused or too many reads,
                 503 when tickets or revocations cannot be checked.
         """
-        principal = await self._checked(self._principal(connection), connection)
+        principal = await self._check(self._principal(connection), connection)
         self.permit(principal, scope)
         if scope is not CredentialScope.CREATE or connection.scope["type"] == "websocket":
             self.rates.read(principal)  # what generates has rates of its own
@@ -135,7 +135,7 @@ class Access:
     async def renewed(
         self,
         former: Principal,
-        shown: auth_messages.Shown,
+        presented: auth_messages.Presented,
         origin: str | None,
         scope: CredentialScope,
     ) -> Principal:
@@ -145,7 +145,7 @@ class Access:
             errors.ApiError: 401 also for a credential of another principal, 403, 429, 503.
         """
         self.rates.read(former)
-        principal = await self._checked(self._shown(former, shown, origin))
+        principal = await self._check(self._present(former, presented, origin))
         self.permit(principal, scope)
         return principal
 
@@ -155,9 +155,9 @@ class Access:
         Raises:
             errors.ApiError: 401, 429.
         """
-        return await self._checked(self._verified(connection, text), connection)
+        return await self._check(self._verify(connection, text), connection)
 
-    async def _checked(
+    async def _check(
         self, check: Awaitable[Principal], connection: HTTPConnection | None = None
     ) -> Principal:
         try:
@@ -170,13 +170,13 @@ class Access:
         except StoreUnavailable as error:
             raise errors.unavailable("Tickets cannot be checked right now.") from error
 
-    async def _shown(
-        self, former: Principal, shown: auth_messages.Shown, origin: str | None
+    async def _present(
+        self, former: Principal, presented: auth_messages.Presented, origin: str | None
     ) -> Principal:
-        if shown.ticket is not None:
-            principal = await self.tickets.consume_ticket(shown.ticket, origin)
+        if presented.ticket is not None:
+            principal = await self.tickets.consume_ticket(presented.ticket, origin)
         else:
-            principal = await self.keys.verify(shown.credential or "", self.clock())
+            principal = await self.keys.verify(presented.credential or "", self.clock())
         if principal.key != former.key:
             raise InvalidCredential(Reason.OTHER_PRINCIPAL)
         return principal
@@ -201,9 +201,9 @@ class Access:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer":
                 raise InvalidCredential(Reason.MALFORMED)
-            return await self._verified(connection, token)
+            return await self._verify(connection, token)
         if connection.scope["type"] == "websocket":
-            for protocol in offered(connection):
+            for protocol in offered_subprotocols(connection):
                 if protocol.startswith(TICKET_PREFIX):
                     self.rates.check_refusals(connection)
                     return await self.tickets.consume_ticket(
@@ -211,18 +211,18 @@ class Access:
                     )
             raise InvalidCredential(Reason.MISSING)
         if self.sessions is not None and (value := self.sessions.value(connection)) is not None:
-            return self._of_session(self.sessions, connection, value)
+            return self._from_session(self.sessions, connection, value)
         raise InvalidCredential(Reason.MISSING)
 
-    async def _verified(self, connection: HTTPConnection, text: str) -> Principal:
+    async def _verify(self, connection: HTTPConnection, text: str) -> Principal:
         token, now = text.strip(), self.clock()
-        known = self.keys.remembered(token, now)
-        if known is not None:
-            return known
+        cached = self.keys.cached_principal(token, now)
+        if cached is not None:
+            return cached
         self.rates.check_refusals(connection)
         return await self.keys.verify(token, now)
 
-    def _of_session(
+    def _from_session(
         self, sessions: SessionCookies, connection: HTTPConnection, value: str
     ) -> Principal:
         principal = sessions.open(value, self.clock())

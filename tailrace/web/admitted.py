@@ -29,7 +29,7 @@ class Admitted:
     def __init__(self, revocations: Revocations) -> None:
         self._revocations = revocations
         self._open: set[Holder] = set()
-        revocations.on_revoked = self._end_revoked
+        revocations.on_revoked = self._close_revoked
 
     def __len__(self) -> int:
         return len(self._open)
@@ -56,12 +56,12 @@ class Admitted:
             self.discard(waiting)
             waiting.future.cancel()
 
-    def _end_revoked(self) -> None:
-        refused = [each for each in self._open if self._revocations.refuses(each.principal)]
-        self._open.difference_update(refused)
-        for holder in refused:
+    def _close_revoked(self) -> None:
+        connections = [each for each in self._open if self._revocations.refuses(each.principal)]
+        self._open.difference_update(connections)
+        for holder in connections:
             holder.revoke()
-        telemetry.log(telemetry.Action.CREDENTIALS_REVOKED, ended=len(refused))
+        telemetry.log(telemetry.Action.CREDENTIALS_REVOKED, ended=len(connections))
 
 
 class _Waiting:

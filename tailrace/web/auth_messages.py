@@ -9,29 +9,31 @@ from typing import Any, Final, NamedTuple
 from tailrace.protocol import errors
 
 TYPE: Final = "auth"
-MAX_SHOWN_CHARS: Final = 8_192  # no credential is longer
+MAX_CREDENTIAL_CHARS: Final = 8_192  # no credential is longer
 
 
-class Shown(NamedTuple):
+class Presented(NamedTuple):
     """What a client shows: a credential, or a one-time ticket. One of them is None."""
 
     credential: str | None
     ticket: str | None
 
 
-def parse(body: Mapping[str, Any]) -> Shown:
+def parse(body: Mapping[str, Any]) -> Presented:
     """What an `auth` message shows.
 
     Raises:
         errors.ApiError: 400, not exactly one text of a possible length.
     """
-    shown = Shown(body.get("credential"), body.get("ticket"))
-    given = [text for text in shown if text is not None]
-    if len(given) != 1:
+    presented = Presented(body.get("credential"), body.get("ticket"))
+    texts = [text for text in presented if text is not None]
+    if len(texts) != 1:
         raise errors.missing_required_parameter("credential")
-    if not isinstance(given[0], str) or len(given[0]) > MAX_SHOWN_CHARS:
-        raise errors.invalid_type("credential", f"a string of at most {MAX_SHOWN_CHARS} characters")
-    return shown
+    if not isinstance(texts[0], str) or len(texts[0]) > MAX_CREDENTIAL_CHARS:
+        raise errors.invalid_type(
+            "credential", f"a string of at most {MAX_CREDENTIAL_CHARS} characters"
+        )
+    return presented
 
 
 def expiring(after_s: float) -> dict[str, Any]:
@@ -39,11 +41,11 @@ def expiring(after_s: float) -> dict[str, Any]:
     return {"type": "auth_expiring", "after_ms": max(0, round(after_s * 1000))}
 
 
-def renewed(expires_at: int) -> dict[str, Any]:
+def renewal_message(expires_at: int) -> dict[str, Any]:
     """The new credential holds. `expires_at`: seconds since the epoch."""
     return {"type": "auth_renewed", "expires_at": expires_at}
 
 
-def refused(error: errors.ApiError) -> dict[str, Any]:
+def refusal_message(error: errors.ApiError) -> dict[str, Any]:
     """What was shown is refused. The former credential holds until its end."""
     return {"type": "auth_refused", "status": error.status, **errors.http_body(error)}

@@ -63,11 +63,11 @@ class CredentialTimer:
         if self._on_expired is None:
             return
         self._expires_at = expires_at
-        left = expires_at - self._clock()
+        remaining_s = expires_at - self._clock()
         if self._on_expiring is None:
-            self._schedule(left, self._expire)
+            self._schedule(remaining_s, self._expire)
         else:
-            self._schedule(max(left - WARNED_S, left / 2), self._warn)
+            self._schedule(max(remaining_s - WARNED_S, remaining_s / 2), self._warn)
 
     def cancel(self) -> None:
         """Call nothing any more; idempotent."""
@@ -84,10 +84,10 @@ class CredentialTimer:
         self._timer = self._later(max(0.0, after_s), call)
 
     def _warn(self) -> None:
-        left = self._expires_at - self._clock()
-        self._schedule(left, self._expire)
-        if self._on_expiring is not None and left > 0:
-            self._on_expiring(left)
+        remaining_s = self._expires_at - self._clock()
+        self._schedule(remaining_s, self._expire)
+        if self._on_expiring is not None and remaining_s > 0:
+            self._on_expiring(remaining_s)
 
     def _expire(self) -> None:
         self._timer = None

@@ -31,13 +31,13 @@ def api_error(rid: str | None, error: Exception) -> errors.ApiError:
     Raises:
         Exception: `error` itself, when it is none of `DELIVERY_ERRORS`.
     """
-    shown = rid or ""
+    name = rid or ""
     if isinstance(error, errors.ApiError):
         return error
     if isinstance(error, delivery.NotFound):
-        return errors.response_not_found(shown)
+        return errors.response_not_found(name)
     if isinstance(error, log.HistoryLost):
-        return errors.history_lost(shown)
+        return errors.history_lost(name)
     if isinstance(error, log.TooLarge):  # an unavailable log would be tried again and again
         return errors.record_too_large()
     if isinstance(error, log.LogUnavailable):
@@ -59,8 +59,8 @@ async def _api_error(_request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        return error_response(errors.method_not_allowed(request.method, allowed))
+        allow = (error.headers or {}).get("Allow", "")
+        return error_response(errors.method_not_allowed(request.method, allow))
     return error_response(errors.not_found(request.scope["path"]))
 
 

@@ -62,7 +62,7 @@ class EventStream(Response, Generic[E]):
 
     Attributes:
         _deadline: of the writes to the client.
-        _cut: done when the body is to be broken off; None before the body began.
+        _cancellation: done when the body is to be broken off; None before the body began.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class EventStream(Response, Generic[E]):
         self._encode = encode
         self._deadline = write_deadline.WriteDeadline()
         self._expiry = credential_timer.CredentialTimer(clock, self._expire, later=later)
-        self._cut: asyncio.Future[None] | None = None
+        self._cancellation: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         telemetry.OPEN_STREAMS.inc()
-        self._cut = asyncio.get_running_loop().create_future()
+        self._cancellation = asyncio.get_running_loop().create_future()
         self._checks.add(self)
         self._draining.callbacks.add(self._break_off)
         tasks: list[asyncio.Future[None]] = []
@@ -110,7 +110,8 @@ class EventStream(Response, Generic[E]):
             self._admitted.add(self)
             self._expiry.start(self.principal.expires_at)
             tasks = [
-                asyncio.ensure_future(each) for each in (self._pump(send), gone(receive), self._cut)
+                asyncio.ensure_future(each)
+                for each in (self._pump(send), wait_for_disconnect(receive), self._cancellation)
             ]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -130,8 +131,8 @@ class EventStream(Response, Generic[E]):
         """Break off a body whose client takes nothing; have a keep-alive comment written when
         nothing else was for long. `now`: monotonic seconds."""
         if self._deadline.overdue(now):
-            if self._cut is not None and not self._cut.done():
-                self._broken(TimeoutError())
+            if self._cancellation is not None and not self._cancellation.done():
+                self._report_failure(TimeoutError())
                 self._break_off()
         elif self._deadline.idle_s(now) >= KEEP_ALIVE_S:
             self._source.keepalive()
@@ -141,12 +142,12 @@ class EventStream(Response, Generic[E]):
         self._break_off()
 
     def _expire(self) -> None:
-        self._broken(CredentialExpired())
+        self._report_failure(CredentialExpired())
         self._break_off()
 
     def _break_off(self) -> None:
-        if self._cut is not None and not self._cut.done():
-            self._cut.set_result(None)
+        if self._cancellation is not None and not self._cancellation.done():
+            self._cancellation.set_result(None)
 
     async def _pump(self, send: Send) -> None:
         try:
@@ -158,7 +159,7 @@ class EventStream(Response, Generic[E]):
                 if ended:
                     return
         except (outbox.Slow, log.HistoryLost) as error:
-            self._broken(error)
+            self._report_failure(error)
 
     async def _next(self) -> bytes:
         batch = await self._source.next_events()
@@ -170,7 +171,7 @@ class EventStream(Response, Generic[E]):
             with self._deadline:
                 await send({"type": "http.response.body", "body": body, "more_body": more})
 
-    def _broken(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Count and log why a body was broken off."""
         if isinstance(error, outbox.Slow | TimeoutError):
             verdict = "slow" if isinstance(error, outbox.Slow) else "blocked"
@@ -182,7 +183,7 @@ class EventStream(Response, Generic[E]):
         )
 
 
-async def gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -19,20 +19,20 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         settings.Misconfigured: nothing can listen there.
     """
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # Every connection inherits it: one that was closed as slow still has bytes to flush,
             # and its peer may never take them.
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, FLUSH_DEADLINE_MS)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, FLUSH_DEADLINE_MS)
         # Inherited too: else a loopback or local network buffers megabytes for a slow client before
         # the write deadline notices it.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        bound.bind((host, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        listener.bind((host, port))
     except OSError as error:
-        bound.close()
+        listener.close()
         raise settings.Misconfigured(
             f"TAILRACE_HOST, TAILRACE_PORT: cannot listen on {host}:{port}: {error.strerror}"
         ) from error
-    return bound
+    return listener

@@ -43,9 +43,9 @@ class Cors:
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origins)
 
-    def headers(self, asked: Headers) -> dict[str, str]:
+    def headers(self, request_headers: Headers) -> dict[str, str]:
         """What an answer to this request gets; empty for an origin that is not listed."""
-        origin = asked.get("origin")
+        origin = request_headers.get("origin")
         if origin not in self._origins:
             return {}
         return {
@@ -55,17 +55,17 @@ class Cors:
             "vary": "origin",
         }
 
-    def preflight(self, scope: Scope, asked: Headers) -> Response | None:
+    def preflight(self, scope: Scope, request_headers: Headers) -> Response | None:
         """The answer to a preflight request of a listed origin; None for every other request."""
         if (
             scope["method"] != "OPTIONS"
-            or asked.get("origin") not in self._origins
-            or "access-control-request-method" not in asked
+            or request_headers.get("origin") not in self._origins
+            or "access-control-request-method" not in request_headers
         ):
             return None
-        allowed = asked.get("access-control-request-headers", "")
+        allow_headers = request_headers.get("access-control-request-headers", "")
         return Response(
-            status_code=204, headers={**PREFLIGHT, "access-control-allow-headers": allowed}
+            status_code=204, headers={**PREFLIGHT, "access-control-allow-headers": allow_headers}
         )
 
 
@@ -85,42 +85,46 @@ class OuterMiddleware:
         return self._app(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Headers(scope=scope)
+        request_headers = Headers(scope=scope)
         request_id = _request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        added = {"x-request-id": request_id, **SECURITY_HEADERS, **self._cors.headers(asked)}
+        response_headers = {
+            "x-request-id": request_id,
+            **SECURITY_HEADERS,
+            **self._cors.headers(request_headers),
+        }
         started = False
 
-        def decorated(message: Message) -> Awaitable[None]:
+        def send_decorated(message: Message) -> Awaitable[None]:
             # Not a coroutine itself: it passes every part of the answer on.
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                _add(message, added)
+                _add(message, response_headers)
             return send(message)
 
-        preflight = self._cors.preflight(scope, asked)
+        preflight = self._cors.preflight(scope, request_headers)
         if preflight is not None:
-            await preflight(scope, receive, decorated)
+            await preflight(scope, receive, send_decorated)
             return
         try:
-            await self._app(scope, receive, decorated)
+            await self._app(scope, receive, send_decorated)
         except Exception as error:
             # The last place before the server's own 500, which has neither shape nor headers.
             telemetry.log(telemetry.Action.REQUEST_FAILED, request_id=request_id, exc_info=error)
             if not started:  # a body that has begun is cut by the server: it did not end
                 response = error_mapping.error_response(errors.server_error())
-                await response(scope, receive, decorated)
+                await response(scope, receive, send_decorated)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id()
-        answered = False
+        is_answered = False
 
-        def decorated(message: Message) -> Awaitable[None]:
+        def send_decorated(message: Message) -> Awaitable[None]:
             # Not a coroutine itself: it passes every message of the socket on.
-            nonlocal answered
-            if not answered:
-                answered = True
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
                 if message["type"] == "websocket.accept":
                     _add(message, {"x-request-id": request_id})
                 elif message["type"] == "websocket.http.response.start":
@@ -129,26 +133,26 @@ class OuterMiddleware:
             return send(message)
 
         try:
-            await self._app(scope, receive, decorated)
+            await self._app(scope, receive, send_decorated)
         except Exception as error:
             telemetry.log(telemetry.Action.SOCKET_FAILED, request_id=request_id, exc_info=error)
-            if answered:
+            if is_answered:
                 await send({"type": "websocket.close", "code": int(close_codes.CloseCode.INTERNAL)})
             else:
                 response = error_mapping.error_response(errors.server_error())
-                await response(scope, receive, decorated)
+                await response(scope, receive, send_decorated)
 
 
 def _request_id() -> str:
     return "req_" + os.urandom(12).hex()
 
 
-def _add(message: Message, added: Mapping[str, str]) -> None:
+def _add(message: Message, extra: Mapping[str, str]) -> None:
     """Add headers to the start of an answer. A header that is there already stays as it is, except
     `vary`, which is joined."""
     message.setdefault("headers", [])
     headers = MutableHeaders(scope=message)
-    for name, value in added.items():
+    for name, value in extra.items():
         if name == "vary":
             headers.add_vary_header(value)
         else:

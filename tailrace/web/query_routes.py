@@ -84,11 +84,11 @@ class QueryRoutes:
             principal = await self._gate.principal(request, CredentialScope.READ)
             owner = access.owner_of(principal)
             if request.query_params.get("stream", "false").lower() not in ("true", "1"):
-                found = await self._delivery.find(rid, owner)
+                snapshot = await self._delivery.find(rid, owner)
                 self._gate.permit(principal)  # a look-up may have taken seconds
-                if not found.response["store"]:
+                if not snapshot.response["store"]:
                     raise errors.response_not_found(rid)
-                return encoded_json.EncodedJSON(found.response)
+                return encoded_json.EncodedJSON(snapshot.response)
             self._gate.room.check_room(principal)
             subscription = await self._delivery.watch(
                 rid, owner, error_mapping.cursor(request.query_params.get("starting_after"))
@@ -133,7 +133,7 @@ class QueryRoutes:
 
     async def watch(self, socket: WebSocket) -> None:
         """A watch socket, from its handshake to its end."""
-        connection = await self._accepted(socket)
+        connection = await self._accept(socket)
         if connection is None:
             return
         self.sockets.add(connection)
@@ -150,21 +150,23 @@ class QueryRoutes:
             self._gate.room.leave(connection.principal)
             telemetry.OPEN_SOCKETS.labels(kind="watch").dec()
 
-    async def _accepted(self, socket: WebSocket) -> watch_socket.WatchConnection | None:
+    async def _accept(self, socket: WebSocket) -> watch_socket.WatchConnection | None:
         """The handshake; None when it was refused."""
-        asked = HTTPConnection(socket.scope)
+        connection = HTTPConnection(socket.scope)
         try:
-            self._gate.check_origin(asked)
+            self._gate.check_origin(connection)
             if self._draining.begun:
                 raise errors.unavailable("This instance is draining.")
-            principal = await self._gate.principal(asked, CredentialScope.READ)
+            principal = await self._gate.principal(connection, CredentialScope.READ)
             self._gate.room.check_room(principal)
         except errors.ApiError as error:
             await socket.send_denial_response(error_mapping.error_response(error))
             return None
-        subprotocol = next((p for p in access.offered(asked) if p in _SUBPROTOCOLS), None)
+        subprotocol = next(
+            (p for p in access.offered_subprotocols(connection) if p in _SUBPROTOCOLS), None
+        )
         await socket.accept(subprotocol=subprotocol)
-        origin = asked.headers.get("origin")
+        origin = connection.headers.get("origin")
         # Nothing reads the handshake any more, and every open socket would keep its own.
         socket.scope.clear()
         return watch_socket.WatchConnection(

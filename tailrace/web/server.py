@@ -37,7 +37,7 @@ def make(
             port=config.port,
             loop="uvloop",
             http=http_protocol.over(bounds),
-            ws=websocket_protocol.chosen(),
+            ws=websocket_protocol.protocol_class(),
             ws_max_size=ws_max_bytes,
             ws_per_message_deflate=False,
             ws_ping_interval=20.0,

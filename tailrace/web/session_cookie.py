@@ -35,7 +35,7 @@ MAX_COOKIE_CHARS: Final = 4000
 _NONCE_BYTES: Final = 12
 
 
-class _Sealed(msgspec.Struct, frozen=True, array_like=True):
+class _Session(msgspec.Struct, frozen=True, array_like=True):
     issuer: str
     subject: str
     tenant: str | None
@@ -55,7 +55,7 @@ class SessionCookies:
 
     def seal(self, principal: Principal) -> str:
         """The value of a new cookie."""
-        sealed = _Sealed(
+        session = _Session(
             principal.issuer,
             principal.subject,
             principal.tenant,
@@ -65,12 +65,14 @@ class SessionCookies:
             principal.credential,
         )
         nonce = os.urandom(_NONCE_BYTES)
-        body = nonce + self._cipher.encrypt(nonce, msgspec.json.encode(sealed), None)
+        body = nonce + self._cipher.encrypt(nonce, msgspec.json.encode(session), None)
         return base64.urlsafe_b64encode(body).decode().rstrip("=")
 
-    def set(self, response: Response, asked: HTTPConnection, value: str, seconds: float) -> None:
+    def set(
+        self, response: Response, connection: HTTPConnection, value: str, seconds: float
+    ) -> None:
         """Have the browser keep the session for so long."""
-        name, secure = _name(asked)
+        name, secure = _name(connection)
         response.set_cookie(
             name,
             value,
@@ -81,23 +83,23 @@ class SessionCookies:
             samesite="strict",
         )
 
-    def clear(self, response: Response, asked: HTTPConnection) -> None:
+    def clear(self, response: Response, connection: HTTPConnection) -> None:
         """Have the browser forget the session."""
-        name, secure = _name(asked)
+        name, secure = _name(connection)
         response.delete_cookie(name, path="/", secure=secure, httponly=True, samesite="strict")
 
     def token(self, value: str) -> str:
         """What the page shows with every change, for the session in this cookie."""
         return hmac.new(self._token_key, value.encode(), hashlib.sha256).hexdigest()
 
-    def value(self, asked: HTTPConnection) -> str | None:
+    def value(self, connection: HTTPConnection) -> str | None:
         """The cookie of a request, if it has one."""
-        return asked.cookies.get(_name(asked)[0])
+        return connection.cookies.get(_name(connection)[0])
 
-    def shows_token(self, asked: HTTPConnection, value: str) -> bool:
+    def shows_token(self, connection: HTTPConnection, value: str) -> bool:
         """Whether the request comes from a page that could read the session's token."""
         return hmac.compare_digest(
-            asked.headers.get(TOKEN_HEADER, "").encode(), self.token(value).encode()
+            connection.headers.get(TOKEN_HEADER, "").encode(), self.token(value).encode()
         )
 
     def open(self, value: str, now: float) -> Principal:
@@ -111,27 +113,27 @@ class SessionCookies:
                 raise ValueError
             body = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
             nonce, text = body[:_NONCE_BYTES], body[_NONCE_BYTES:]
-            sealed = msgspec.json.decode(self._cipher.decrypt(nonce, text, None), type=_Sealed)
+            session = msgspec.json.decode(self._cipher.decrypt(nonce, text, None), type=_Session)
         except (ValueError, binascii.Error, InvalidTag, msgspec.DecodeError) as error:
             raise InvalidCredential(Reason.SESSION) from error
-        if sealed.expires_at <= now:
+        if session.expires_at <= now:
             raise InvalidCredential(Reason.EXPIRED)
         return Principal(
-            sealed.issuer,
-            sealed.subject,
-            sealed.tenant,
-            frozenset(sealed.scopes),
-            sealed.expires_at,
-            sealed.issued_at,
-            sealed.credential,
+            session.issuer,
+            session.subject,
+            session.tenant,
+            frozenset(session.scopes),
+            session.expires_at,
+            session.issued_at,
+            session.credential,
         )
 
 
-def _name(asked: HTTPConnection) -> tuple[str, bool]:
+def _name(connection: HTTPConnection) -> tuple[str, bool]:
     """The cookie's name, and whether only TLS may carry it. Cookies know no ports, and several
     deployments may run on one machine."""
     try:
-        host = urlsplit(f"//{asked.headers.get('host', '')}")
+        host = urlsplit(f"//{connection.headers.get('host', '')}")
         name, port = host.hostname or "", host.port or 80
         loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:

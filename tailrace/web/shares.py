@@ -96,7 +96,7 @@ class Rates:
     def visit(self, connection: HTTPConnection) -> None:
         """Charge one look without a credential, to the client's address. Raises like `read`."""
         if self._visits is not None and (
-            wait_s := self._visits.take(_address(connection), self._clock())
+            wait_s := self._visits.consume(_address(connection), self._clock())
         ):
             raise errors.rate_limit_exceeded(wait_s)
 
@@ -131,10 +131,10 @@ class Rates:
     def refused(self, connection: HTTPConnection) -> None:
         """A credential from this address was refused."""
         if self._refusals is not None:
-            self._refusals.take(_address(connection), self._clock())
+            self._refusals.consume(_address(connection), self._clock())
 
     def _charge(self, buckets: token_buckets.TokenBuckets | None, principal: Principal) -> None:
-        if buckets is not None and (wait_s := buckets.take(principal.key, self._clock())):
+        if buckets is not None and (wait_s := buckets.consume(principal.key, self._clock())):
             raise errors.rate_limit_exceeded(wait_s)
 
 
@@ -143,4 +143,4 @@ def _buckets(rate: float, burst: float) -> token_buckets.TokenBuckets | None:
 
 
 def _address(connection: HTTPConnection) -> str:
-    return caps.key_of(connection.client.host if connection.client else "")
+    return caps.address_key(connection.client.host if connection.client else "")

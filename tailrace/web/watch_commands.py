@@ -42,7 +42,7 @@ class Invalid(NamedTuple):
     error: errors.ApiError
 
 
-Command = Watch | Unwatch | Feed | Unfeed | auth_messages.Shown
+Command = Watch | Unwatch | Feed | Unfeed | auth_messages.Presented
 
 
 def parse(text: str | None) -> Command | Invalid:
@@ -61,8 +61,8 @@ def parse(text: str | None) -> Command | Invalid:
     if isinstance(command, dict) and command.get("type") in ("feed", "unfeed"):
         return Unfeed() if command["type"] == "unfeed" else _feed(command.get("after"))
     if not isinstance(command, dict) or command.get("type") not in ("watch", "unwatch"):
-        expected = "'watch', 'unwatch', 'feed', 'unfeed' or 'auth'"
-        return Invalid(None, errors.invalid_request(f"The 'type' must be {expected}.", "type"))
+        types = "'watch', 'unwatch', 'feed', 'unfeed' or 'auth'"
+        return Invalid(None, errors.invalid_request(f"The 'type' must be {types}.", "type"))
     rid = command.get("response_id")
     if not isinstance(rid, str):
         return Invalid(None, errors.missing_required_parameter("response_id"))

@@ -19,7 +19,7 @@ MAX_NOTED_BYTES: Final = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
 
-Finished = asyncio.Task[close_codes.CloseCode | None]
+SendTask = asyncio.Task[close_codes.CloseCode | None]
 """A finished task of a sender. Its result is the code to close with when the client is slow."""
 
 
@@ -32,14 +32,14 @@ class WatchSender:
         _waiter: set when there is something to send, while the task waits; None otherwise.
         _pending: response ids with something to send, in the order they became ready.
         _notes: messages that belong to no event series (errors, draining), sent first.
-        _noted: size of the notes in bytes.
+        _note_bytes: size of the notes in bytes.
         _compact: writes the events of responses in the compact form; None where the client has not
             asked for it.
         _deadline: of the writes to the client.
     """
 
     __slots__ = (
-        *("_compact", "_deadline", "_finished", "_lost", "_noted", "_notes", "_pending"),
+        *("_compact", "_deadline", "_on_finished", "_on_lost", "_note_bytes", "_notes", "_pending"),
         *("_socket", "_task", "_unwatch", "_waiter", "_watches"),
     )
 
@@ -49,8 +49,8 @@ class WatchSender:
         watches: Mapping[str, delivery.Subscription | feed.Subscription],
         *,
         unwatch: Callable[[str], None],
-        lost: Callable[[str, log.HistoryLost], None],
-        finished: Callable[[Finished], None],
+        on_lost: Callable[[str, log.HistoryLost], None],
+        on_finished: Callable[[SendTask], None],
         compact: bool = False,
     ) -> None:
         """
@@ -65,24 +65,24 @@ class WatchSender:
         self._socket = socket
         self._watches = watches
         self._unwatch = unwatch
-        self._lost = lost
-        self._finished = finished
+        self._on_lost = on_lost
+        self._on_finished = on_finished
         self._pending: dict[str, None] = {}
         self._notes: list[bytes] = []
-        self._noted = 0
+        self._note_bytes = 0
         self._compact = compact_events.Watches() if compact else None
         self._deadline = write_deadline.WriteDeadline()
-        self._task: Finished | None = None
+        self._task: SendTask | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def note(self, message: dict[str, Any]) -> bool:
         """Send this message before any more events. False: the client takes none of the messages
         that it causes, and this one is not kept."""
         body = _encode(message)
-        if self._noted + len(body) > MAX_NOTED_BYTES:
+        if self._note_bytes + len(body) > MAX_NOTED_BYTES:
             return False
         self._notes.append(body)
-        self._noted += len(body)
+        self._note_bytes += len(body)
         self._wake()
         return True
 
@@ -99,10 +99,10 @@ class WatchSender:
         if not self._watches and self._waiter is not None:
             self._wake()  # the task ends
 
-    def cancel(self) -> Finished | None:
+    def cancel(self) -> SendTask | None:
         """Send nothing more. Returns the task, which is to be awaited."""
         self._notes.clear()
-        self._noted = 0
+        self._note_bytes = 0
         self._pending.clear()
         if self._task is not None:
             self._task.cancel()
@@ -115,17 +115,17 @@ class WatchSender:
     def _wake(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send())
-            self._task.add_done_callback(self._done)
+            self._task.add_done_callback(self._on_done)
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _done(self, task: Finished) -> None:
+    def _on_done(self, task: SendTask) -> None:
         self._task = None
         more = self._notes or self._pending  # since the task looked last
         if more and not task.cancelled() and task.exception() is None and task.result() is None:
             self._wake()
         else:
-            self._finished(task)
+            self._on_finished(task)
 
     async def _send(self) -> close_codes.CloseCode | None:
         """Everything there is to send; the code to close with when the client does not take it."""
@@ -136,7 +136,7 @@ class WatchSender:
                         notes, self._notes = self._notes, []
                         for note in notes:
                             await self._write(note)
-                            self._noted -= len(note)
+                            self._note_bytes -= len(note)
                     if self._pending:
                         await self._send_one(next(iter(self._pending)))
                 if not self._watches:
@@ -160,7 +160,7 @@ class WatchSender:
         try:
             batch = subscription.pending()
         except log.HistoryLost as error:
-            self._lost(rid, error)
+            self._on_lost(rid, error)
             return
         if batch:
             await self._write(self._message(rid, batch))

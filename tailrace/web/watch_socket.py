@@ -27,7 +27,7 @@ from tailrace.web import (
 MAX_WATCHES = 64
 
 
-_Obeyed = (
+_Command = (
     watch_commands.Watch
     | watch_commands.Unwatch
     | watch_commands.Feed
@@ -162,34 +162,34 @@ class WatchConnection:
 
     async def _read(self) -> None:
         # The message is in no variable here: it would be kept until the next one comes.
-        while not self._over and await self._take(await self._socket.receive()):
+        while not self._over and await self._execute(await self._socket.receive()):
             await self._gate.rates.message(self.principal)
 
-    async def _take(self, message: Mapping[str, Any]) -> bool:
+    async def _execute(self, message: Mapping[str, Any]) -> bool:
         """Act on one ASGI message. Returns whether another one may follow."""
         if message["type"] == "websocket.disconnect":
             return False
         command = watch_commands.parse(message.get("text"))
-        if isinstance(command, auth_messages.Shown):
+        if isinstance(command, auth_messages.Presented):
             await self._renew(command)
         else:
             self._obey(command)
         return True
 
-    async def _renew(self, shown: auth_messages.Shown) -> None:
+    async def _renew(self, presented: auth_messages.Presented) -> None:
         """Go on with the credential that the client shows now. The next message is read after it
         was checked, so that credentials cannot be tried faster than that."""
         try:
             self.principal = await self._gate.renewed(
-                self.principal, shown, self._origin, CredentialScope.READ
+                self.principal, presented, self._origin, CredentialScope.READ
             )
         except errors.ApiError as error:
-            self._note(auth_messages.refused(error))
+            self._note(auth_messages.refusal_message(error))
         else:
             self._expiry.start(self.principal.expires_at)
-            self._note(auth_messages.renewed(self.principal.expires_at))
+            self._note(auth_messages.renewal_message(self.principal.expires_at))
 
-    def _obey(self, command: _Obeyed) -> None:
+    def _obey(self, command: _Command) -> None:
         match command:
             case watch_commands.Feed(after):
                 self._feed(after)
@@ -274,17 +274,17 @@ class WatchConnection:
                 self._socket,
                 self._watches,
                 unwatch=self._unwatch,
-                lost=self._lost,
-                finished=self._sent,
+                on_lost=self._on_lost,
+                on_finished=self._on_sent,
                 compact=self._compact,
             )
         return self._sender
 
-    def _lost(self, rid: str, error: log.HistoryLost) -> None:
+    def _on_lost(self, rid: str, error: log.HistoryLost) -> None:
         self._unwatch(rid)
         self._refuse(rid, error_mapping.api_error(rid, error))
 
-    def _sent(self, task: watch_sender.Finished) -> None:
+    def _on_sent(self, task: watch_sender.SendTask) -> None:
         self._sender = None  # an idle socket holds none
         if task.cancelled():
             return
@@ -310,8 +310,8 @@ class WatchConnection:
         """The credential was revoked: close, and send nothing more."""
         self._end(close_codes.CloseCode.CREDENTIAL_REVOKED)
 
-    def _warn(self, left_s: float) -> None:
-        self._note(auth_messages.expiring(left_s))
+    def _warn(self, remaining_s: float) -> None:
+        self._note(auth_messages.expiring(remaining_s))
 
     def _expire(self) -> None:
         self._end(close_codes.CloseCode.CREDENTIAL_EXPIRED)

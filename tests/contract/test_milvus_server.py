@@ -43,7 +43,7 @@ needs_package = pytest.mark.skipif(
 def opened(url: str, tag: bytes) -> Iterator[milvus.Milvus]:
     """A database of a log of its own, and nothing of it is left behind."""
     pymilvus = pytest.importorskip("pymilvus", reason="needs tailrace[retrieval]")
-    found = milvus.of(url, "one", tag)
+    found = milvus.open_database(url, "one", tag)
     found.open()
     try:
         yield found
@@ -72,7 +72,7 @@ class TestServer(VectorsContract):
     ) -> None:
         """Both have the same server; the second one begins where the first one stopped."""
         database.fold([passage(number) for number in range(3)], [], {0: 3})
-        second = milvus.of(URL, "two", tag)
+        second = milvus.open_database(URL, "two", tag)
         second.open()
         assert second.positions() == {0: 3}
         second.fold([], [passage(1).key], {0: 4})
@@ -99,7 +99,7 @@ def test_kills_in_the_middle_of_folds_lose_nothing_and_bring_back_nothing(tmp_pa
     """What a server has acknowledged needs no flush: it is in its own log."""
     server = milvus_server.MilvusServer(tmp_path / "milvus")
     server.start()
-    database = milvus.of(server.url, "one", secrets.token_bytes(4))
+    database = milvus.open_database(server.url, "one", secrets.token_bytes(4))
     left: set[int] = set()
 
     def folded(batch: int) -> None:
@@ -123,7 +123,7 @@ def test_kills_in_the_middle_of_folds_lose_nothing_and_bring_back_nothing(tmp_pa
                 killer.join()
                 assert answered(database.positions) == {0: (batch + 1) * BATCH}
                 assert answered(lambda: database.numbers(ALICE, "m")) == left
-        hits = answered(lambda: database.search(ALICE, "m", vector(1, 0, 0), contract.MAX_FOUND))
+        hits = answered(lambda: database.search(ALICE, "m", vector(1, 0, 0), contract.MAX_ROWS))
         assert sorted(hit.number for hit in hits) == sorted(left)
     finally:
         database.close()

@@ -20,7 +20,7 @@ from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.loop_deadline import LoopDeadline
 from tailrace.store.offers import Offers
-from tailrace.store.prefixes import MAX_HOLDERS, Prefixes, name_of
+from tailrace.store.prefixes import MAX_HOLDERS, Prefixes, holder_name
 from tailrace.store.redis_store import MAX_CONNECTIONS, RedisStore, StoreUnavailable, digest
 from tailrace.store.sessions import MAX_SESSION_BYTES, Sessions
 from tailrace.store.tickets import Tickets
@@ -298,10 +298,10 @@ async def test_each_worker_holds_what_it_told_last(prefixes: Prefixes, name: str
     a, b = "w/1", "w/2"
     await prefixes.tell(name, a, {"long": 32, "short": 16})
     await prefixes.tell(name, b, {"short": 8})
-    assert await prefixes.held(name, ["short", "long"]) == {name_of(a): 32, name_of(b): 8}
-    assert await prefixes.held(name, ["short"]) == {name_of(a): 16, name_of(b): 8}
+    assert await prefixes.held(name, ["short", "long"]) == {holder_name(a): 32, holder_name(b): 8}
+    assert await prefixes.held(name, ["short"]) == {holder_name(a): 16, holder_name(b): 8}
     await prefixes.tell(name, a, {"long": 0, "short": 4})
-    assert await prefixes.held(name, ["short", "long"]) == {name_of(a): 4, name_of(b): 8}
+    assert await prefixes.held(name, ["short", "long"]) == {holder_name(a): 4, holder_name(b): 8}
     assert await prefixes.held(name, ["x"]) == {}
     assert await prefixes.held(name, []) == {}
     assert await prefixes.held(name + "-other", ["short"]) == {}
@@ -328,14 +328,14 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
     assert await raw.zcard(f"prefix:{{{name}}}") == 10
     found = [await prefixes.held(name, [f"d{n:02}"]) for n in (4, 5, 14)]
-    assert found == [{}, {name_of("w/1"): 6}, {name_of("w/1"): 15}]
+    assert found == [{}, {holder_name("w/1"): 6}, {holder_name("w/1"): 15}]
 
 
 async def test_of_one_prefix_the_last_holders_are_kept(prefixes: Prefixes, name: str) -> None:
     for n in range(MAX_HOLDERS + 3):
         await prefixes.tell(name, f"w/{n}", {"a": 16})
     kept = range(3, MAX_HOLDERS + 3)
-    assert set(await prefixes.held(name, ["a"])) == {name_of(f"w/{n}") for n in kept}
+    assert set(await prefixes.held(name, ["a"])) == {holder_name(f"w/{n}") for n in kept}
 
 
 async def test_of_a_very_long_chain_the_longest_prefixes_are_asked_for(
@@ -343,15 +343,15 @@ async def test_of_a_very_long_chain_the_longest_prefixes_are_asked_for(
 ) -> None:
     digests = [f"d{n}" for n in range(200)]
     await prefixes.tell(name, "w/1", {"d100": 10, "d150": 20})
-    assert await prefixes.held(name, digests) == {name_of("w/1"): 20}
-    assert await prefixes.held(name, digests[:150]) == {name_of("w/1"): 10}
+    assert await prefixes.held(name, digests) == {holder_name("w/1"): 20}
+    assert await prefixes.held(name, digests[:150]) == {holder_name("w/1"): 10}
     assert await prefixes.held(name, [*digests, *digests[:64]]) == {}
 
 
 async def test_garbage_in_the_cache_is_no_entry(
     prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    mine = name_of("w/1")
+    mine = holder_name("w/1")
     lines = [b"\xff{", b"w 5 1", f"{mine} 99999999999 1".encode(), f"{mine} -1 1".encode(), b""]
     await raw.set(f"prefix:{{{name}}}:ab", b"\n".join(lines))
     await raw.set(f"prefix:{{{name}}}:b", b'{"partition":5,"cached_tokens":1,"worker":"w"}')

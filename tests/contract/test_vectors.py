@@ -25,7 +25,7 @@ TAG = b"\1\2\3\4"
 
 @contextlib.contextmanager
 def opened(url: str, name: str = "one", tag: bytes = TAG) -> Iterator[milvus.Milvus]:
-    found = milvus.of(url, name, tag)
+    found = milvus.open_database(url, name, tag)
     found.open()
     try:
         yield found
@@ -153,7 +153,7 @@ def test_a_kill_in_the_middle_of_a_batch_loses_nothing_that_its_position_says(
 
 
 def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
-    found = milvus.of(f"http://u:p@127.0.0.1:{ports.free_port()}", "one", TAG)
+    found = milvus.open_database(f"http://u:p@127.0.0.1:{ports.free_port()}", "one", TAG)
     with pytest.raises(contract.Unavailable, match="cannot open") as refused:
         found.open()
     assert "u:p" not in str(refused.value)

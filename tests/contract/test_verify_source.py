@@ -46,11 +46,11 @@ class Replays(log.Replays):
 async def _read(broker: str, rid: str = "") -> tuple[int, dict[str, int]]:
     """Records of `llm.history` that were read, and how many each response has there."""
     Replays.count = 0
-    made = source.Source(broker, source.What(["default"], rid))
+    made = source.Source(broker, source.Selection(["default"], rid))
     found: dict[str, int] = {}
     try:
         async for part in made.histories():
-            found |= {name: len(r.kept) for name, r in part.responses.items()}
+            found |= {name: len(r.stored_records) for name, r in part.responses.items()}
     finally:
         await made.stop()
     return Replays.count, found
@@ -104,7 +104,7 @@ async def test_a_response_whose_request_outlived_its_beginning_is_not_judged_as_
     await writer.append(topic, 1, rid, records.encode(request))
     await writer.append(topics.TOKENS, 1, rid, records.encode(records.Cancel(rid, owner)))
     await archive_parts.cut(broker, [topics.TOKENS])
-    made = source.Source(broker, source.What(["default"]))
+    made = source.Source(broker, source.Selection(["default"]))
     try:
         found = [part async for part in made.histories()]
     finally:

@@ -112,7 +112,7 @@ class Totals:
         ]
         out += [
             (
-                f"responses {f['responses']}, of which {self.report.results['L11'].judged} turns "
+                f"responses {f['responses']}, of which {self.report.results['L11'].count} turns "
                 f"of conversations, tokens {f['tokens']}, connections "
                 f"{f['connections']}, reconnects {f['reconnects']}; equal from the archive "
                 f"{self.compared}; ends told by feeds {self.told}, which resumed {self.resumes} "
@@ -299,7 +299,7 @@ async def run_round(seed: int, seconds: float, folder: Path) -> Round:
                 )
                 for what, rids in of.items()
             }
-            turns = found.results["L11"].judged
+            turns = found.results["L11"].count
             pools_lost = found.figures["fault: pool lost"]
             missing = [
                 what

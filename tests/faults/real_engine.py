@@ -65,9 +65,9 @@ class Judge:
 
     def content(self, response: history.Response, account: reference_fold.Account) -> Iterable[str]:
         """For `checks.Options`: problems; those of the text begin with "text"."""
-        if not response.asked or account.reason not in ("stop", "length"):
+        if not response.requests or account.reason not in ("stop", "length"):
             return
-        request = response.asked[0].request
+        request = response.requests[0].request
         sampling = request.sampling
         if account.reason == "length" and account.total != sampling.max_tokens:
             yield f"ended by length after {account.total} of {sampling.max_tokens} tokens"

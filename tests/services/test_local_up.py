@@ -249,7 +249,7 @@ def test_a_signal_while_things_start_ends_them_too(deployment: Deployment) -> No
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
     assert process.returncode == 0
-    assert processes.marked(deployment.run) == []
+    assert processes.find_marked(deployment.run) == []
 
 
 @pytest.mark.nightly
@@ -312,7 +312,7 @@ def test_nothing_of_a_killed_supervisor_is_left_and_everybody_says_so(running: D
         if r["address"]
     ]
     os.kill(row(running, "supervisor")["pid"], signal.SIGKILL)
-    assert processes.wait_gone(everyone, parts.SERVICE_GRACE_S)
+    assert processes.wait_until_ended(everyone, parts.SERVICE_GRACE_S)
     assert "was killed before it could stop" in running.call("ps")
     report = running.call("doctor", code=1)
     assert "was killed" in report

@@ -20,7 +20,7 @@ from tailrace.store.answers import Answer, Answers
 from tailrace.store.idempotency import IdempotencyKeys
 from tailrace.store.limits import TokenBuckets
 from tailrace.store.offers import Late, Offers
-from tailrace.store.prefixes import Prefixes, name_of
+from tailrace.store.prefixes import Prefixes, holder_name
 from tailrace.store.queues import Queues
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.running import Running
@@ -113,7 +113,9 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
     await Prefixes(worker).tell("default", "worker-1/a", {"gone": 0})
     for client in (gateway, worker):  # a worker asks who drains
         assert [w["name"] for w in await Workers(client).list_workers("default")] == ["worker-1"]
-    assert await Prefixes(gateway).held("default", ["gone", "short"]) == {name_of("worker-1/a"): 64}
+    assert await Prefixes(gateway).held("default", ["gone", "short"]) == {
+        holder_name("worker-1/a"): 64
+    }
     await Workers(worker).forget_worker("default", "worker-1")
     assert await Workers(gateway).list_workers("default") == []
 
@@ -165,7 +167,7 @@ async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: R
     await prefixes.tell("full", "worker-1/a", {"a-first": 64})
     await prefixes.tell("full", "worker-1/a", {"b-second": 64})
     assert await Prefixes(gateway).held("full", ["a-first"]) == {}
-    assert await Prefixes(gateway).held("full", ["b-second"]) == {name_of("worker-1/a"): 64}
+    assert await Prefixes(gateway).held("full", ["b-second"]) == {holder_name("worker-1/a"): 64}
 
 
 async def test_a_worker_that_outlived_its_gateways_view_is_forgotten(

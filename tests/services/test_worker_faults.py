@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tailrace.protocol import fold
-from tailrace.store.prefixes import Prefixes, name_of
+from tailrace.store.prefixes import Prefixes, holder_name
 from tailrace.store.redis_store import RedisStore
 from tailrace.store.workers import Workers
 from tests.support import local, waiting, workers
@@ -117,7 +117,7 @@ async def test_a_worker_tells_redis_and_prometheus_how_it_is(bench: workers.Benc
         hit = await waiting.eventually(
             lambda: Prefixes(redis).held(bench.pool, ["d1"]), "it tells what it holds"
         )
-        assert list(hit) == [name_of(beat["incarnation"])]
+        assert list(hit) == [holder_name(beat["incarnation"])]
         metrics = await asyncio.to_thread(
             lambda: (
                 urllib.request.urlopen(f"http://127.0.0.1:{a.port}/metrics", timeout=5)

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 
-from tailrace.vectors.contract import Found, Passage, Unavailable, Where
+from tailrace.vectors.contract import Hit, Passage, Unavailable, Where
 
 
 class MemoryVectors:
@@ -54,10 +54,10 @@ class MemoryVectors:
         if self.full:
             raise Unavailable("no room")
 
-    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Found]:
+    def search(self, where: Where, model: str, vector: bytes, limit: int) -> list[Hit]:
         self._answer()
         found = [
-            Found(each.attachment, each.number, each.text, _cosine(each.vector, vector))
+            Hit(each.attachment, each.number, each.text, _cosine(each.vector, vector))
             for each in self._visible(where)
             if each.model == model and len(each.vector) == len(vector)
         ]

@@ -159,7 +159,7 @@ def engine_to_kill(engine: vllm.VLLM) -> vllm.VLLM:
 
 def metric(name: str) -> float:
     """A metric of vLLM, of its last step."""
-    body, _ = telemetry.exposed()
+    body, _ = telemetry.exposition()
     [value] = re.findall(rf"^vllm:{name}{{.*}} (\S+)$", body.decode(), re.MULTILINE)
     return float(value)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tailrace.protocol import ids, records, segments, truncation
 from tailrace.verify import history, reference_fold
-from tailrace.verify.reference_fold import Begun
+from tailrace.verify.reference_fold import Beginning
 from worker.engines import scripted, scripted_answers, scripted_embeddings, scripted_markers
 from worker.text import stop_strings
 from worker.text.item_parser import Piece
@@ -20,9 +20,9 @@ from worker.text.item_parser import Piece
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
     """Problems; a problem of the text begins with "text"."""
-    if not response.asked:
+    if not response.requests:
         return
-    request = response.asked[0].request
+    request = response.requests[0].request
     if request.embed is not None:
         yield from _vectors(request.embed, account)
         return
@@ -141,7 +141,7 @@ class Made:
         """`pieces`: what each id adds, and how many ids are before it. `over`: it has ended.
         `max_calls`: nothing is visible from the mark of a call more on."""
         self.text = ""
-        self.marks: list[Begun] = []
+        self.marks: list[Beginning] = []
         self.stopped = False
         self._request = request
         self._max_calls = max_calls
@@ -166,7 +166,7 @@ class Made:
                     self.stopped = True
                     return
                 call_id = ids.call_id(self._request.rid, before)
-            self.marks.append(Begun(len(self.text), count, piece.kind, piece.name, call_id))
+            self.marks.append(Beginning(len(self.text), count, piece.kind, piece.name, call_id))
         if piece.kind == "m":
             self.text += self._stops.push(piece.text)
             self.stopped = self._stops.complete

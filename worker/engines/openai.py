@@ -23,7 +23,7 @@ import httpx
 from msgspec.structs import replace
 
 from tailrace import settings, telemetry
-from tailrace.prompts.chat_template import text_of
+from tailrace.prompts.chat_template import content_text
 from tailrace.protocol import records
 from tailrace.protocol.features import Feature
 from tailrace.retry import retry_until
@@ -231,7 +231,7 @@ class OpenAI(base.Remote):
             raise base.Busy("the server has refused others a moment ago", closed_s)
         try:
             request = job.request
-            prefix = text_of(request.messages[-1]["content"]) if request.continue_final else ""
+            prefix = content_text(request.messages[-1]["content"]) if request.continue_final else ""
             text = prefix + text
             # A space belongs to the token of the next word, so text that ends with one is unusual
             # for a model. It is left out, and the model generates it again.

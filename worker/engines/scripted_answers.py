@@ -27,7 +27,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
-from tailrace.prompts.chat_template import text_of
+from tailrace.prompts.chat_template import content_text
 from tailrace.protocol import records
 from worker.engines import scripted_markers, scripted_values
 
@@ -122,7 +122,7 @@ class _Answer:
             return []
         answered = sum("tool_calls" in m for m in messages[last + 1 :])
         sections: list[list[Command]] = [[]]
-        for line in text_of(messages[last].get("content")).splitlines():
+        for line in content_text(messages[last].get("content")).splitlines():
             command = _COMMAND.fullmatch(line.strip())
             if command is None:
                 continue
@@ -142,7 +142,7 @@ class _Answer:
         for message in reversed(self._request.messages):
             if message.get("role") != "tool":
                 break
-            outputs.insert(0, text_of(message.get("content"))[:MAX_QUOTE])
+            outputs.insert(0, content_text(message.get("content"))[:MAX_QUOTE])
         return outputs
 
     def _message(self, command: Command) -> list[Run]:

@@ -315,7 +315,7 @@ def _callable_tools(request: records.Request) -> list[dict[str, Any]]:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     """In vLLM's form; strict unless the client disabled that."""
-    template_tool = chat_template.shown_tool(tool)
+    template_tool = chat_template.tool_for_template(tool)
     strict = tool.get("type") == "custom" or tool["function"].get("strict") is not False
     function = {**template_tool["function"], "strict": strict}
     if ((tool.get("custom") or {}).get("format") or {}).get("type") == "grammar":

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace.prompts.chat_template import text_of
+from tailrace.prompts.chat_template import content_text
 from tailrace.protocol import images
 
 
@@ -17,7 +17,7 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [
         {
             "role": roles.get(role := str(m.get("role", "user")), role),
-            "content": text_of(m.get("content")),
+            "content": content_text(m.get("content")),
         }
         for m in messages
     ]
@@ -59,7 +59,9 @@ def characters(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> i
     """Length of all texts of a request for the model, for estimates."""
     total = sum(len(text) for tool in tools for text in _texts(tool))
     for message in messages:
-        total += len(text_of(message.get("content"))) + len(message.get("reasoning_content", ""))
+        total += len(content_text(message.get("content"))) + len(
+            message.get("reasoning_content", "")
+        )
         total += sum(map(len, _texts(message.get("tool_calls"))))
     return total
 

@@ -114,7 +114,7 @@ async def test_a_stream_is_timed_and_counted(events: list[bytes]) -> None:
 
     async def run(url: str) -> None:
         began = time.perf_counter()
-        got = await load.stream(url, "POST", "/", {}, {}, began, keep_text=True)
+        got = await load.stream(url, "POST", "/", {}, {}, began, store_text=True)
         assert got.error == ""
         assert (got.tokens, got.prompt_tokens, len(got.stamps)) == (2, 3, 2)
         assert "".join(got.text).endswith("!")
@@ -189,8 +189,8 @@ async def test_a_refusal_tells_its_wait_and_an_expired_response_is_known() -> No
     async def run(url: str) -> None:
         refused = await load.stream(url, "POST", "/", {}, {}, 0.0)
         expired = await load.stream(url, "POST", "/", {}, {}, 0.0)
-        assert (refused.told_s, refused.expired) == (2.5, False)
-        assert (expired.told_s, expired.expired) == (None, True)
+        assert (refused.retry_after_s, refused.expired) == (2.5, False)
+        assert (expired.retry_after_s, expired.expired) == (None, True)
 
     await served(answer, run)
 
@@ -217,7 +217,7 @@ async def test_a_closed_loop_asks_again_only_after_an_answer() -> None:
         running -= 1
         return answered(due, 0.1)
 
-    result = await load.closed(ask, 4, 5)
+    result = await load.closed_loop(ask, 4, 5)
     assert most == 4
     assert sorted(asked) == list(range(20))
     assert len(result.answers) == 20
@@ -235,7 +235,7 @@ async def test_an_open_loop_asks_whatever_the_server_does_and_counts_from_when_i
             assert len(begun) == 10
         return load.Answer(due, ended=time.perf_counter())
 
-    result = await load.opened(ask, rate=200.0, count=10, seed=3)
+    result = await load.open_loop(ask, rate=200.0, count=10, seed=3)
     offsets = load.arrivals(200.0, 10, 3)
     dues = [answer.due - result.answers[0].due + offsets[0] for answer in result.answers]
     assert dues == pytest.approx(offsets)
@@ -331,7 +331,7 @@ async def test_a_refused_upgrade_says_so() -> None:
         await writer.drain()
 
     async def run(url: str) -> None:
-        with pytest.raises(load.Failed, match="403"):
+        with pytest.raises(load.RequestFailed, match="403"):
             await load.connect(url, "/", {}, lambda _: None)
 
     await served(answer, run)

@@ -152,12 +152,12 @@ def test_cpu_time_goes_to_the_role_that_used_it() -> None:
             pass
         burn(busy)
     end(idle, busy)
-    assert 0.45 < meter.used["busy"] < 0.9
-    assert meter.used["idle"] < 0.1
-    assert 0.2 <= meter.used["client"] < 0.4
-    assert meter.servers == pytest.approx(meter.used["busy"] + meter.used["idle"])
+    assert 0.45 < meter.cpu_by_role["busy"] < 0.9
+    assert meter.cpu_by_role["idle"] < 0.1
+    assert 0.2 <= meter.cpu_by_role["client"] < 0.4
+    assert meter.servers == pytest.approx(meter.cpu_by_role["busy"] + meter.cpu_by_role["idle"])
     assert meter.per(100, "us_per_event")["cpu_busy_us_per_event"] == pytest.approx(
-        1e4 * meter.used["busy"]
+        1e4 * meter.cpu_by_role["busy"]
     )
     assert meter.per(0, "us_per_event") == {}
     assert meter.wall > 0
@@ -172,8 +172,8 @@ def test_what_a_process_starts_is_its_engine() -> None:
     with measure.Meter({"worker": [parent.pid]}) as meter:
         burn(parent)
     end(parent)
-    assert 0.35 < meter.used["engine"] < 0.8
-    assert meter.used["worker"] < 0.3
+    assert 0.35 < meter.cpu_by_role["engine"] < 0.8
+    assert meter.cpu_by_role["worker"] < 0.3
 
 
 def test_a_process_that_is_gone_costs_nothing() -> None:
@@ -181,7 +181,7 @@ def test_a_process_that_is_gone_costs_nothing() -> None:
     end(gone)
     with measure.Meter({"gone": [gone.pid]}) as meter:
         time.sleep(0.01)
-    assert meter.used["gone"] == 0
+    assert meter.cpu_by_role["gone"] == 0
 
 
 def test_resident_memory_is_in_bytes() -> None:

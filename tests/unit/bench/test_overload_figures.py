@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bench import overload_figures as figures
-from bench.overload_figures import Asked
+from bench.overload_figures import RequestOutcome
 
 
-def asked(due_s: float, outcome: figures.Outcome = "answered", **more: Any) -> Asked:
+def asked(due_s: float, outcome: figures.Outcome = "answered", **more: Any) -> RequestOutcome:
     found = {"group": "interactive", "ended_s": due_s + 1.0, **more}
     if outcome == "answered":
         found = {"first_s": 0.5, "tokens": 20, **found}
-    return Asked(due_s=due_s, outcome=outcome, **found)
+    return RequestOutcome(due_s=due_s, outcome=outcome, **found)
 
 
 def test_goodput_counts_what_came_while_the_load_lasted() -> None:
@@ -23,11 +23,11 @@ def test_goodput_counts_what_came_while_the_load_lasted() -> None:
     every = [
         asked(0.0, came_s=(0.5, 1.0)),
         asked(8.0, came_s=(8.5, 9.0, 9.5, 10.5)),
-        asked(3.0, "refused", told_s=2.0),
+        asked(3.0, "refused", retry_after_s=2.0),
         asked(3.0, "failed", error="lost"),
         asked(12.0, came_s=(12.5, 13.0)),
     ]
-    found = figures.of(every, load_s=10.0, capacity=7.0)
+    found = figures.figures(every, load_s=10.0, capacity=7.0)
     assert found["goodput_tokens_per_s"] == 3.5
     assert found["goodput_of_capacity"] == 0.5
 
@@ -35,13 +35,13 @@ def test_goodput_counts_what_came_while_the_load_lasted() -> None:
 def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
     every = [
         asked(0.0, first_s=0.1),
-        asked(1.0, "refused", told_s=2.0),
+        asked(1.0, "refused", retry_after_s=2.0),
         asked(1.0, "expired"),
         asked(2.0, "failed", error="lost"),
         asked(1.0, group="batch", first_s=9.0),
         asked(11.0, first_s=7.0),
     ]
-    found = figures.of(every, load_s=10.0, capacity=1.0)
+    found = figures.figures(every, load_s=10.0, capacity=1.0)
     shares = [found[f"interactive_{each}"] for each in ("answered", "refused", "expired")]
     assert shares == [0.25, 0.25, 0.25]
     assert found["failed"] == 1.0
@@ -53,12 +53,12 @@ def test_shares_and_first_tokens_are_of_one_class_under_load() -> None:
 def test_a_told_wait_is_compared_with_that_of_the_same_user_asking_again() -> None:
     every = [
         asked(1.0, first_s=2.0),
-        asked(1.3, "refused", told_s=6.0, again_s=4.0),
-        asked(1.4, "refused", told_s=6.0),
-        asked(1.5, "refused", told_s=2.0, again_s=6.0),
-        asked(1.6, "refused", told_s=5.0, again_s=5.0),
+        asked(1.3, "refused", retry_after_s=6.0, repeat_s=4.0),
+        asked(1.4, "refused", retry_after_s=6.0),
+        asked(1.5, "refused", retry_after_s=2.0, repeat_s=6.0),
+        asked(1.6, "refused", retry_after_s=5.0, repeat_s=5.0),
     ]
-    found = figures.of(every, load_s=10.0, capacity=1.0)
+    found = figures.figures(every, load_s=10.0, capacity=1.0)
     assert (found["interactive_refusals"], found["interactive_refusal_over_true_p50"]) == (3.0, 1.0)
     assert found["interactive_refusal_within_twice"] == pytest.approx(2 / 3)
 

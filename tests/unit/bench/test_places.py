@@ -16,5 +16,5 @@ def test_long_answers_at_equal_distances_have_their_share_in_few_answers() -> No
     few = [ANSWERS.spread(number) for number in range(256)]
     assert sum(few) / len(few) == pytest.approx(ANSWERS.mean, rel=0.05)
     source = random.Random(3)
-    many = [ANSWERS.drawn(source) for _ in range(20_000)]
+    many = [ANSWERS.draw(source) for _ in range(20_000)]
     assert sum(many) / len(many) == pytest.approx(ANSWERS.mean, rel=0.05)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bench import places_figures as figures
-from bench.places_figures import Told, Waited
+from bench.places_figures import Estimate, Wait
 
 
 def test_the_first_told_place_counts_apart_from_the_later_ones() -> None:
-    one = Waited("batch", 100.0, 110.0, [Told(102, 9, 4.0), Told(104, 5, 6.0), Told(107, 6, 6.0)])
-    found = figures.of([one])
+    one = Wait(
+        "batch", 100.0, 110.0, [Estimate(102, 9, 4.0), Estimate(104, 5, 6.0), Estimate(107, 6, 6.0)]
+    )
+    found = figures.figures([one])
     assert (found["first_etas"], found["first_eta_over_true_p50"]) == (1.0, 0.5)
     assert (found["later_etas"], found["later_eta_over_true_p10"]) == (2.0, 1.0)
     assert found["later_eta_over_true_p90"] == 2.0
@@ -20,19 +22,21 @@ def test_the_first_told_place_counts_apart_from_the_later_ones() -> None:
 
 
 def test_a_place_without_a_time_is_no_told_wait() -> None:
-    found = figures.of([Waited("batch", 0.0, 9.0, [Told(1.0, 3, None), Told(5.0, 2, 4.0)])])
+    found = figures.figures(
+        [Wait("batch", 0.0, 9.0, [Estimate(1.0, 3, None), Estimate(5.0, 2, 4.0)])]
+    )
     assert (found["first_etas"], found["later_etas"]) == (0.0, 1.0)
     assert found["later_eta_over_true_p50"] == 1.0
 
 
 def test_lower_bounds_are_no_places() -> None:
-    told = [Told(1.0, 50, 2.0, at_least=True), Told(2.0, 90, 8.0), Told(3.0, 80, 7.0)]
-    found = figures.of([Waited("batch", 0.0, 10.0, told)])
+    told = [Estimate(1.0, 50, 2.0, at_least=True), Estimate(2.0, 90, 8.0), Estimate(3.0, 80, 7.0)]
+    found = figures.figures([Wait("batch", 0.0, 10.0, told)])
     assert (found["bounds"], found["first_etas"], found["later_etas"]) == (1.0, 1.0, 1.0)
     assert found["first_eta_over_true_p50"] == found["later_eta_over_true_p50"] == 1.0
     assert (found["position_steps"], found["position_rises"]) == (1.0, 0.0)
 
 
 def test_a_refusal_is_compared_with_the_wait_of_the_next_request() -> None:
-    found = figures.of([Waited("interactive", 5.0, 9.0, refusal_s=3.0)])
+    found = figures.figures([Wait("interactive", 5.0, 9.0, refusal_s=3.0)])
     assert (found["refusals"], found["refusal_over_true_p50"]) == (1.0, 0.75)

@@ -108,6 +108,6 @@ def test_a_suite_that_fails_leaves_a_note_and_what_it_had(
     monkeypatch.setattr(command.cancel, "run", breaks)
     monkeypatch.setattr(command.hop, "run", works)
     notes: list[str] = []
-    found = list(command.measured(["cancel", "hop"], Plan(True, 1, tmp_path), notes))
+    found = list(command.measure_all(["cancel", "hop"], Plan(True, 1, tmp_path), notes))
     assert found == rows()[:2]
     assert notes == ["cancel FAILED: RuntimeError: no broker"]

@@ -21,7 +21,7 @@ def test_frames_and_deltas_are_laid_side_by_side() -> None:
 
 @pytest.mark.parametrize("texts", [["a"], ["a", "c"], ["b", "a"], ["a", "b", "c", "d"], []])
 def test_a_client_that_was_told_something_else_is_no_measurement(texts: list[str]) -> None:
-    with pytest.raises(load.Failed):
+    with pytest.raises(load.RequestFailed):
         paired([Frame(1.0, 2.0, "a"), Frame(3.0, 4.0, "b")], [Delta(5.0, text) for text in texts])
 
 
@@ -38,14 +38,14 @@ def test_former_responses_are_well_formed() -> None:
 
 
 def test_a_quick_run_leaves_out_what_starts_deployments_of_its_own_unless_it_is_named() -> None:
-    everything = command.chosen([], quick=False)
+    everything = command.choose([], quick=False)
     only_named = {"gpu", "beside", "page", "search"}
     assert everything == [name for name in command.SUITES if name not in only_named]
-    assert set(everything) - set(command.chosen([], quick=True)) == {
+    assert set(everything) - set(command.choose([], quick=True)) == {
         "scaling",
         "handover",
         "history",
         "items",
         "waits",
     }
-    assert command.chosen(["history", "gpu"], quick=True) == ["gpu", "history"]
+    assert command.choose(["history", "gpu"], quick=True) == ["gpu", "history"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tailrace.protocol import ids, records
-from tailrace.verify.reference_fold import Begun
+from tailrace.verify.reference_fold import Beginning
 from tests.faults import real_engine, real_parsers
 from tests.support import cases
 from worker.text.item_parser import Piece
@@ -14,7 +14,7 @@ from worker.text.item_parser import Piece
 RID = f"resp_{'0' * 32}"
 
 
-CALL = Begun(1, 1, "c", "now", ids.call_id(RID, 0))
+CALL = Beginning(1, 1, "c", "now", ids.call_id(RID, 0))
 
 
 class Letters:
@@ -35,7 +35,7 @@ def problems(
     total: int = 3,
     bound: int = 3,
     tools: bool = False,
-    marks: tuple[Begun, ...] = (),
+    marks: tuple[Beginning, ...] = (),
 ) -> list[str]:
     sampling = records.Sampling(bound, logit_bias=real_engine.NO_EOS if bias else {})
     request = SimpleNamespace(

@@ -257,11 +257,11 @@ class TestPools:
             file.write_text(
                 "pools: {b: {models: [n], aliases: [o]}}\nauto: [{model: o, features: [tools]}]"
             )
-            await service.gateway.pools.look()
+            await service.gateway.pools.poll()
             assert await listed() == ["m"], "the topics of b are missing"
             for priority in topics.CLASSES:
                 service.broker.create_topic(topics.requests("b", priority), 1)
-            await service.gateway.pools.look()
+            await service.gateway.pools.poll()
             assert await listed() == ["n", "o", "auto"]
             assert (await client.get("/v1/models/auto")).status_code == 200
             assert (await client.get("/v1/models/m")).status_code == 404

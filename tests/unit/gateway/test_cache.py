@@ -9,7 +9,7 @@ import pytest
 from gateway import cache
 from gateway.load import worker_registry
 from tailrace.protocol import ids
-from tailrace.store.prefixes import name_of
+from tailrace.store.prefixes import holder_name
 from tailrace.store.redis_store import StoreUnavailable
 from tests.support import cases
 
@@ -29,7 +29,7 @@ class Store:
         return {
             "session": b"turn",
             "idem": FIRST.encode(),
-            "prefix": [None, f"{name_of('w/1')} 64 1\n{name_of('w/2')} 32 1".encode()],
+            "prefix": [None, f"{holder_name('w/1')} 64 1\n{holder_name('w/2')} 32 1".encode()],
             "rate": (0, b"3.0", b"0.0"),
         }[key.partition(":")[0]]
 

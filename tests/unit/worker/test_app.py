@@ -365,7 +365,7 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
     async with running(TAILRACE_POOLS=str(file)) as it:
         await it.ready()
         file.write_text(line % (MODEL, 3))
-        await it.app.pools.look()
+        await it.app.pools.poll()
         assert "restart_needed" not in caplog.messages
         before = [metric.value("tailrace_cost_total", kind=kind) for kind in ("input", "output")]
         request = it.ask(metadata=cues(5))
@@ -380,13 +380,13 @@ async def test_a_worker_prices_tokens_by_its_file_and_says_when_it_must_be_resta
             [3 * usage.input_tokens / 1e6, 9 * usage.output_tokens / 1e6]
         )
         file.write_text(f"pools: {{default: {{models: [{MODEL}]}}}}")
-        await it.app.pools.look()
+        await it.app.pools.poll()
         it.ask(metadata=cues(1))
         await eventually(lambda: it.committed() == 2, "committed")
         assert metered(it.memory)[-1].cost_nano is None
         other = "\n  other: {models: [n], fallback: [default]}"
         file.write_text(line.replace("pools: {", "pools:\n  ")[:-1] % (f"{MODEL}, more", 3) + other)
-        await it.app.pools.look()
+        await it.app.pools.poll()
         [told] = [record for record in caplog.records if record.message == "restart_needed"]
         assert told.fields["members"] == ["models", "fallback of another pool"]  # type: ignore[attr-defined]
 

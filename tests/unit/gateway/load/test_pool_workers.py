@@ -15,7 +15,7 @@ from gateway.load.backlog import Placements
 from gateway.load.pool_workers import PoolWorker
 from tailrace.fair_queue import waits_of
 from tailrace.protocol import errors, ids, topics
-from tailrace.store.prefixes import name_of
+from tailrace.store.prefixes import holder_name
 from tests.support import gateway_parts, memory_log
 from tests.support.gateway_parts import ALICE, create
 
@@ -138,7 +138,9 @@ async def partition_of(parts: gateway_parts.Parts, **fields: Any) -> int:
 def hold(parts: gateway_parts.Parts, worker: str, tokens: int) -> None:
     """The worker tells that it holds the prompt of the last request."""
     digest = parts.requests()[-1].prefix[-1]
-    parts.redis.values[f"prefix:{{default}}:{digest}"] = f"{name_of(worker)} {tokens} 1".encode()
+    parts.redis.values[f"prefix:{{default}}:{digest}"] = (
+        f"{holder_name(worker)} {tokens} 1".encode()
+    )
 
 
 async def test_what_follows_goes_where_its_prompt_is_held_also_after_a_rebalance() -> None:

@@ -26,7 +26,7 @@ from tests.unit.gateway.requests import test_turns
 
 archive = test_turns.archive
 OWNER = access.owner_of(ALICE)
-OFFERED = catalog.of_file(
+OFFERED = catalog.from_file(
     {
         "pools": {
             "default": {"models": ["s"], "max_model_len": 1000, "max_output_tokens": 50},

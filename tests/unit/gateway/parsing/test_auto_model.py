@@ -12,7 +12,7 @@ from tailrace.protocol import errors
 from tailrace.settings import catalog
 from tests.support import cases
 
-OFFERED = catalog.of_file(
+OFFERED = catalog.from_file(
     {
         "pools": {
             "small": {"models": ["s"], "aliases": ["fast"], "output_limit": 50},
@@ -100,7 +100,7 @@ def test_what_no_pool_takes_is_refused_before_anything_is_looked_for() -> None:
         parse(input="z", temperature=7, **BEFORE)
     assert error.value.param == "temperature"
     with pytest.raises(errors.ApiError) as error:
-        parse(catalog.of_file({**FILE, "auto": FILE["auto"][1:]}), input="z" * 4_004, **BEFORE)
+        parse(catalog.from_file({**FILE, "auto": FILE["auto"][1:]}), input="z" * 4_004, **BEFORE)
     assert (error.value.param, "about 1001 tokens" in error.value.message) == ("model", True)
 
 
@@ -119,7 +119,7 @@ def test_only_a_body_that_something_comes_before_waits_for_it() -> None:
     assert parse(fork=fork).pending is None
     assert parse(fork=fork, conversation="conv_x").pending is None
     assert parse(model="s", input="z", **BEFORE).pending is None
-    by_tools = catalog.of_file({**FILE, "auto": [FILE["auto"][0], {"model": "s"}]})
+    by_tools = catalog.from_file({**FILE, "auto": [FILE["auto"][0], {"model": "s"}]})
     assert parse(by_tools, input="z", **BEFORE).pending is None
     body = {"model": "auto", "messages": [{"role": "user", "content": "z"}], **BEFORE}
     assert chat_api.parse(body, OFFERED).pending is None

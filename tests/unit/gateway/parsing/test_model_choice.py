@@ -11,7 +11,7 @@ from tailrace.protocol import errors
 from tailrace.settings import catalog
 from tests.support import cases
 
-OFFERED = catalog.of_file(
+OFFERED = catalog.from_file(
     {
         "pools": {
             "small": {

@@ -10,7 +10,7 @@ from gateway.sockets import accepted_input
 from tailrace.settings import catalog
 from tests.support import cases
 
-OFFERED = catalog.of_file(
+OFFERED = catalog.from_file(
     {
         "pools": {
             "small": {

@@ -214,7 +214,7 @@ async def test_only_the_very_same_text_is_remembered(
 async def test_what_is_refused_is_not_remembered_and_what_is_remembered_is_bounded(
     sets: jwks.KeySets, checks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jwks, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(jwks, "MAX_CACHED", 2)
     for _ in range(2):
         await _refused(sets, "x.y.z")
     assert len(checks) == 2

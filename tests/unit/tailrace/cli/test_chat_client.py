@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tailrace.cli import chat_client
-from tailrace.cli.transcript import Shown
+from tailrace.cli.transcript import Piece
 from tests.support import page_events
 
 
@@ -65,7 +65,7 @@ class TestAnswer:
                 end(3),
             )
         ]
-        assert shown == [None, Shown("message", "a"), Shown("message", "b"), None]
+        assert shown == [None, Piece("message", "a"), Piece("message", "b"), None]
         assert (answer.text, answer.status, answer.last, answer.usage) == (
             "ab",
             "completed",
@@ -106,8 +106,8 @@ class TestAnswer:
         shown = [each for each in found if each]
         assert [(each.kind, each.name) for each in shown if each.name] == [("call", "geo.weather")]
         assert [each for each in shown if each.ends] == [
-            Shown("reasoning", ends=True),
-            Shown("call", ends=True, cut=True),
+            Piece("reasoning", ends=True),
+            Piece("call", ends=True, cut=True),
         ]
         assert "".join(each.text for each in shown) == 'Short.{"city": "Zür'
         assert (answer.text, answer.status) == ("", "incomplete")
@@ -143,7 +143,7 @@ def client_of(
     monkeypatch.setattr(chat_client, "RETRY_FIRST_S", 0.0)
     transport = httpx.MockTransport(handle)
     client = chat_client.Client("http://gateway", lambda: "credential", transport)
-    client.tell = told.append
+    client.report = told.append
     return client, asked, told
 
 
@@ -175,7 +175,7 @@ def test_a_question_without_an_answer_is_asked_again_as_the_same_question(
         httpx.Response(200, json={"id": "resp_1"}),
     ]
     client, asked, told = client_of(answers, monkeypatch)
-    assert client.ask("m", "hello", None) == "resp_1"
+    assert client.send("m", "hello", None) == "resp_1"
     assert len({request.headers["idempotency-key"] for request in asked}) == 1
     assert told == ["(connection lost, retrying)", "(connected again)"]
 
@@ -184,7 +184,7 @@ def test_an_outage_that_lasts_ends_with_its_reason(monkeypatch: pytest.MonkeyPat
     client, _, _ = client_of([httpx.ConnectError("refused")] * 2, monkeypatch)
     monkeypatch.setattr(chat_client, "GIVE_UP_S", -1.0)
     with pytest.raises(chat_client.ChatError, match="no gateway answers at http://gateway"):
-        client.ask("m", "hello", None)
+        client.send("m", "hello", None)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_refusal_is_told_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_credential_travels_in_the_header_only(monkeypatch: pytest.MonkeyPatch) -> None:
     client, asked, _ = client_of([httpx.Response(200, json={"id": "resp_1"})], monkeypatch)
-    assert client.ask("m", "hello", None) == "resp_1"
+    assert client.send("m", "hello", None) == "resp_1"
     assert asked[0].headers["authorization"] == "Bearer credential"
     assert "credential" not in str(asked[0].url)
     assert json.loads(asked[0].content)["background"] is True

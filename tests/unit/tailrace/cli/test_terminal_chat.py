@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.cli import terminal_chat
 from tailrace.cli.chat_client import Answer, ChatError
-from tailrace.cli.transcript import Shown
+from tailrace.cli.transcript import Piece
 from tailrace.local.console import Console
 from tests.support import waiting
 
@@ -24,13 +24,13 @@ class Scripted:
         self.state = state
         self.asked: list[tuple[str, str, str | None]] = []
         self.cancelled: list[str] = []
-        self.tell: Any = None
+        self.report: Any = None
 
-    def ask(self, model: str, text: str, previous: str | None) -> str:
+    def send(self, model: str, text: str, previous: str | None) -> str:
         self.asked.append((model, text, previous))
         return f"resp_{len(self.asked)}"
 
-    def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
+    def watch(self, response_id: str) -> Iterator[tuple[Answer, Piece | None]]:
         answer = Answer(response_id, status="completed", usage={"output_tokens": 2})
         for text in self.texts:
             if isinstance(text, BaseException):
@@ -38,7 +38,7 @@ class Scripted:
             if callable(text):
                 text()
             else:
-                yield answer, text if isinstance(text, Shown) else Shown("message", text)
+                yield answer, text if isinstance(text, Piece) else Piece("message", text)
 
     def cancel(self, response_id: str) -> None:
         self.cancelled.append(response_id)
@@ -144,7 +144,7 @@ def test_a_refusal_ends_the_answer_and_not_the_dialogue(monkeypatch: pytest.Monk
 def test_an_engine_that_loads_is_told_while_nothing_arrives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(terminal_chat, "ASK_ENGINE_S", 0.01)
+    monkeypatch.setattr(terminal_chat, "ENGINE_POLL_S", 0.01)
     notes = io.StringIO()
 
     def told() -> None:
@@ -152,7 +152,7 @@ def test_an_engine_that_loads_is_told_while_nothing_arrives(
 
     client = Scripted(told, "yes", state="loading")
     chat = terminal_chat.Chat(client, "small", Console(notes))  # type: ignore[arg-type]
-    assert chat.ask("one")
+    assert chat.send("one")
     assert notes.getvalue().count("the answer begins when it is ready") == 1
 
 
@@ -167,13 +167,13 @@ def test_the_place_in_the_queue_stands_on_the_status_line_until_the_answer_begin
     notes, answers = Terminal(), [Answer("resp_1", waits=words) for words in ("3 before", "")]
 
     class Waiting(Scripted):
-        def watch(self, response_id: str) -> Iterator[tuple[Answer, Shown | None]]:
+        def watch(self, response_id: str) -> Iterator[tuple[Answer, Piece | None]]:
             for answer in answers:
                 yield answer, None
             yield from super().watch(response_id)
 
     chat = terminal_chat.Chat(Waiting("yes"), "small", Console(notes))  # type: ignore[arg-type]
-    assert chat.ask("one")
+    assert chat.send("one")
     assert notes.getvalue().startswith("\r\x1b[K(3 before)\r\x1b[K")
 
 
@@ -184,11 +184,11 @@ def test_a_note_in_the_middle_of_an_answer_begins_a_line_of_its_own(
     client = Scripted()
     client.texts = (
         "the first words ",
-        lambda: client.tell("(connection lost, retrying)"),
+        lambda: client.report("(connection lost, retrying)"),
         "and",
     )
     chat, notes = chat_of(client)
-    assert chat.ask("one")
+    assert chat.send("one")
     assert "(connection lost, retrying)" in notes.getvalue()
     assert capsys.readouterr().out == "the first words\nand\n"
 
@@ -201,9 +201,9 @@ def test_what_dims_the_terminal_never_outlives_the_answer(
     monkeypatch.setenv("TERM", "xterm")
     client = Scripted("yes")
     for ending in (KeyboardInterrupt(), ChatError("gone")):
-        client.texts = (Shown("reasoning", "I was thin"), ending)
+        client.texts = (Piece("reasoning", "I was thin"), ending)
         chat, _ = chat_of(client)
         with contextlib.suppress(ChatError):
-            chat.ask("one")
+            chat.send("one")
         out = capsys.readouterr().out
         assert out.strip("\n") == "\x1b[2mI was thin\x1b[0m"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tailrace.cli import chat_client, transcript
-from tailrace.cli.transcript import DIM, PLAIN, Shown, Transcript
+from tailrace.cli.transcript import DIM, PLAIN, Piece, Transcript
 from tests.support import cases, page_events, toy_parser
 
 
@@ -48,17 +48,17 @@ def test_a_call_that_was_cut_off_shows_it() -> None:
 def test_names_and_input_stay_one_line_and_cannot_command_the_terminal(width: int) -> None:
     evil = "a\x1b[31m\r\n\u2028b\x9b2J"
     text = Transcript(width)
-    out = text.feed(Shown("call", name=evil)) + text.feed(Shown("call", evil))
-    out += text.feed(Shown("call", ends=True))
+    out = text.feed(Piece("call", name=evil)) + text.feed(Piece("call", evil))
+    out += text.feed(Piece("call", ends=True))
     assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028]", out)
     assert printed("custom", width) == "→ shell(ls -la echo <b>done</b>)"
 
 
 def test_a_note_in_the_middle_of_reasoning_is_not_dimmed_and_loses_no_letter() -> None:
     text = Transcript(30)
-    out = text.feed(Shown("reasoning", "I am thin"))
+    out = text.feed(Piece("reasoning", "I am thin"))
     out += text.interrupt() + "(a note)\n"
-    out += text.feed(Shown("reasoning", "king.")) + text.end()
+    out += text.feed(Piece("reasoning", "king.")) + text.end()
     assert out == f"{DIM}I am{PLAIN}\n(a note)\n{DIM}thinking.{PLAIN}"
     assert Transcript(0).interrupt() == ""
 

@@ -136,7 +136,7 @@ async def serving(
         uvicorn.Config(
             app,
             http=http_protocol.over(bounds),
-            ws=websocket_protocol.chosen(),
+            ws=websocket_protocol.protocol_class(),
             ws_max_size=128 * 1024,
             ws_per_message_deflate=False,
             lifespan="off",

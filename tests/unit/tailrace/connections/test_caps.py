@@ -24,7 +24,7 @@ PROXIES = caps.Proxies([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network
     ],
 )
 def test_an_address_is_counted_as_itself_or_as_its_network(address: str, key: str) -> None:
-    assert caps.key_of(address) == key
+    assert caps.address_key(address) == key
 
 
 @cases.each(

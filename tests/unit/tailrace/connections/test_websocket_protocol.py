@@ -48,7 +48,7 @@ async def test_a_reader_that_is_cancelled_takes_nothing_with_it() -> None:
 
 def test_the_installed_uvicorn_has_all_that_the_class_relies_on() -> None:
     assert websocket_protocol.missing() == []
-    assert websocket_protocol.chosen() is websocket_protocol.Protocol
+    assert websocket_protocol.protocol_class() is websocket_protocol.Protocol
 
 
 class Renamed:
@@ -64,7 +64,7 @@ def test_with_a_uvicorn_that_changed_its_own_class_serves_and_one_line_says_what
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("INFO", "tailrace"):
-        assert websocket_protocol.chosen(Renamed) == "websockets-sansio"
+        assert websocket_protocol.protocol_class(Renamed) == "websockets-sansio"
     (record,) = caplog.records
     assert set(record.__dict__["fields"]["changed"]) >= {
         *("handle_events", "queue.put_nowait", "queue.get", "queue.append"),

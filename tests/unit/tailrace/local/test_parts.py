@@ -71,7 +71,7 @@ class Watched:
 
     def until_said(self, text: str) -> None:
         def look() -> bool:
-            self.parts.look()
+            self.parts.poll()
             return any(text in line for line in self.said)
 
         waiting.eventually_blocking(look, lambda: f"{text!r} in {self.said}", within_s=30)
@@ -127,9 +127,9 @@ def test_without_restarts_an_ended_part_stays_ended_and_the_cure_is_named(watch:
     watched = watch(restart=False)
     watched.kill()
     watched.until_said("stays ended (--no-restart): `tailrace down`")
-    watched.parts.look()
+    watched.parts.poll()
     assert (watched.part.exit_code, watched.part.restarts) == (-signal.SIGKILL, 0)
-    assert processes.marked(watched.program.run) == []
+    assert processes.find_marked(watched.program.run) == []
 
 
 def test_what_a_part_left_is_ended_before_it_is_started_again(watch: Watch, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_clients_call_a_model_by_the_last_part_of_its_place(source: str, name: s
     assert plan.public_name(source) == name
 
 
-CATALOG = catalog.of_pools(
+CATALOG = catalog.from_pools(
     {
         "small": {"models": ["s"], "engine": "vllm", "source": "/models/s"},
         "other": {"models": ["o"]},

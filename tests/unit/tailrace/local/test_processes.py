@@ -138,7 +138,7 @@ def test_a_child_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -
     parent = start([sys.executable, "-c", script], tmp_path)
     inner = grandchild(parent)
     parent.kill()
-    assert processes.wait_gone([inner], 10)
+    assert processes.wait_until_ended([inner], 10)
 
 
 def test_descendants_are_found_to_any_depth(tmp_path: Path) -> None:

@@ -340,7 +340,9 @@ class TestProbes:
         assert readiness.parse(503, body) == readiness.Readiness()
 
     def test_no_answer_is_not_ready(self) -> None:
-        assert readiness.ask(f"http://127.0.0.1:{ports.free_port()}/ready") == readiness.Readiness()
+        assert (
+            readiness.query(f"http://127.0.0.1:{ports.free_port()}/ready") == readiness.Readiness()
+        )
 
 
 def test_the_announcement_names_the_page_and_what_to_type(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_every_byte_counts_and_special_tokens_are_one(made: counter.Counter, tex
 
 def test_a_tool_is_counted_as_the_template_shows_it(made: counter.Counter) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "<&天>"}}
-    shown = json.dumps(chat_template.shown_tool(tool), ensure_ascii=False)
+    shown = json.dumps(chat_template.tool_for_template(tool), ensure_ascii=False)
     plain = made.count(request(said("hi")))
     with_tool = made.count(request(said("hi"), tools=[tool]))
     assert plain is not None

@@ -108,7 +108,7 @@ def test_the_judge_derives_the_same_events(
     answer: str, sizes: list[int], takeovers: list[int]
 ) -> None:
     log = test_items.log_of(answer, sizes, takeovers)
-    judged = outcome.events(test_items.accounted(log), background=False, found=len(SOURCES))
+    judged = outcome.events(test_items.accounted(log), background=False, source_count=len(SOURCES))
     assert [(kind, delta) for kind, delta, _ in judged] == [
         (e.type, e.delta) for e in shown(log, echo())
     ]
@@ -119,7 +119,7 @@ def test_the_judges_outcome_has_the_call_and_all_events() -> None:
     claim = log[0]
     assert isinstance(claim, records.Claim)
     log[0] = msgspec.structs.replace(claim, echo=echo())
-    entries = [history.Placed(offset, 0, record) for offset, record in enumerate(log)]
+    entries = [history.Entry(offset, 0, record) for offset, record in enumerate(log)]
     judged = outcome.outcome_of(history.Response(RID, 5, entries), reference_fold.account(entries))
     assert judged.items == (("file_search_call", "", "", ""), ("message", "", "", "So [1]."))
     assert judged.events == tuple((e.type, e.delta) for e in shown(log, echo()))
@@ -232,7 +232,7 @@ def test_citations_are_bounded() -> None:
     assert len(found.annotations) == file_search.MAX_CITATIONS
     text = "[1]" * (file_search.MAX_CITATIONS + 5)
     judged = outcome.events(
-        test_items.accounted(test_items.log_of(text, [5000])), background=False, found=3
+        test_items.accounted(test_items.log_of(text, [5000])), background=False, source_count=3
     )
     told = [kind for kind, *_ in judged if kind.endswith("annotation.added")]
     assert len(told) == file_search.MAX_CITATIONS

@@ -99,7 +99,7 @@ def joined(shown: Iterable[events.Event]) -> list[dict[str, Any]]:
 
 
 def accounted(log: Iterable[records.TokenRecord]) -> reference_fold.Account:
-    return reference_fold.account([history.Placed(i, 0, r) for i, r in enumerate(log)])
+    return reference_fold.account([history.Entry(i, 0, r) for i, r in enumerate(log)])
 
 
 # Pieces that answers are made of: every kind of item, items without a character, text that looks

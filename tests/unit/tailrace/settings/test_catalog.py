@@ -39,7 +39,7 @@ auto:
 
 
 def read(text: str) -> catalog.Catalog:
-    return pools_file.decoded(text.encode(), Path("pools.yaml"))
+    return pools_file.decode(text.encode(), Path("pools.yaml"))
 
 
 def test_a_file_with_everything() -> None:
@@ -207,7 +207,7 @@ def test_adapters_are_models_of_their_pool(tmp_path: Path) -> None:
     """
     file = tmp_path / "pools.yaml"
     file.write_text(f"pools:{text % tmp_path}")
-    found = pools_file.decoded(file.read_bytes(), file)
+    found = pools_file.decode(file.read_bytes(), file)
     small, _ = found.pools
     assert found.find("red") == (small, "red")
     assert found.find("quick") == (small, "s")

@@ -28,15 +28,15 @@ def stale() -> float:
 
 async def test_a_changed_file_is_in_force_and_names_stay_known(file: Path) -> None:
     told: list[settings.Catalog] = []
-    pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)), changed=told.append)
-    await pools.look()
+    pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)), on_change=told.append)
+    await pools.poll()
     assert told == []
     file.write_text(TWO)
-    await pools.look()
+    await pools.poll()
     assert pools.catalog.listed == ("m", "n", "x")
     assert told == [pools.catalog]
     file.write_text(ONE)
-    await pools.look()
+    await pools.poll()
     assert pools.catalog.names == ("a",)
     assert pools.ever() == ["a", "b"]
 
@@ -46,11 +46,11 @@ async def test_kubernetes_swaps_a_link(file: Path, tmp_path: Path) -> None:
     other.write_text(TWO)
     link.symlink_to(file)
     pools = settings.CurrentPools(pools_file.POOLS.parse(str(link)))
-    await pools.look()
+    await pools.poll()
     fresh = tmp_path / "fresh"
     fresh.symlink_to(other)
     fresh.rename(link)
-    await pools.look()
+    await pools.poll()
     assert pools.catalog.names == ("a", "b")
 
 
@@ -64,13 +64,13 @@ async def test_a_file_that_cannot_be_used_leaves_the_former_pools_and_is_told_on
         file.unlink()
     else:
         file.write_text(wrong)
-    await pools.look()
-    await pools.look()
+    await pools.poll()
+    await pools.poll()
     assert pools.catalog is before
     assert stale() == 1
     assert [record.message for record in caplog.records].count("pools_refused") == 1
     file.write_text(ONE)
-    await pools.look()
+    await pools.poll()
     assert stale() == 0
 
 
@@ -85,10 +85,10 @@ async def test_new_pools_are_in_force_once_they_can_be_used(file: Path) -> None:
 
     pools = settings.CurrentPools(pools_file.POOLS.parse(str(file)), admit=admit)
     file.write_text(TWO)
-    await pools.look()
+    await pools.poll()
     assert (pools.catalog.names, asked, stale()) == (("a",), [["b"]], 1)
     missing.clear()
-    await pools.look()
+    await pools.poll()
     assert (pools.catalog.names, stale()) == (("a", "b"), 0)
 
 

@@ -303,7 +303,7 @@ def test_every_default_has_the_value_that_its_kind_reads() -> None:
     for row in table.VARIABLES:
         for reader in row.readers:
             if default := row.default_for(reader):
-                services.parsed(row, default)
+                services.parse(row, default)
 
 
 def test_a_pool_without_a_length_of_answers_gets_a_quarter_of_its_context() -> None:

@@ -154,7 +154,7 @@ async def test_an_answer_is_absent_or_has_ids(answer: Any) -> None:
 async def test_a_token_bucket_answers_with_numbers_or_not_at_all(answer: Any) -> None:
     charged = await cache.Cache(store_of(answer)).consume_tokens("p", 1.0, 1.0, 10.0, "requests")
     if charged is not None:
-        assert isinstance(charged, limits.Consumed)
+        assert isinstance(charged, limits.Verdict)
         assert math.isfinite(charged.retry_after_s)
         errors.rate_limit_exceeded(charged.retry_after_s, "requests")
 

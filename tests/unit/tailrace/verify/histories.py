@@ -266,7 +266,7 @@ class World:
         response = self.history().responses[rid]
         return outcome.outcome_of(response, reference_fold.account(response.entries))
 
-    def entries(self, rid: str) -> list[history.Placed]:
+    def entries(self, rid: str) -> list[history.Entry]:
         return self.history().responses[rid].entries
 
     def folded(self, rid: str) -> fold.Fold:
@@ -446,12 +446,12 @@ def begun_by(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
 
 def content(response: history.Response, account: reference_fold.Account) -> Iterator[str]:
     """What the scripted engine had to write, greedy."""
-    if not response.asked:
+    if not response.requests:
         return
-    if response.asked[0].request.tools:
+    if response.requests[0].request.tools:
         yield from items_content(response, account)
         return
-    messages = truncation.prompt(response.asked[0].request, account.dropped)
+    messages = truncation.prompt(response.requests[0].request, account.dropped)
     before, said, _ = account.former[-1] if account.former else (0, 0, "")
     if before:
         messages = begun_by(messages, account.text[:said])

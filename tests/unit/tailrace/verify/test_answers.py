@@ -31,7 +31,7 @@ def test_an_answer_to_the_same_principal_passes() -> None:
     worlds.with_an_answer_given_again(w)
     out = w.judge()
     assert out.failed() == []
-    assert out.results["L16"].judged == 1
+    assert out.results["L16"].count == 1
     assert out.figures["answers given again"] == 1
 
 

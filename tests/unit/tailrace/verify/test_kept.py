@@ -15,7 +15,7 @@ from tests.unit.tailrace.verify.test_reference_fold import OWNER, RID, any_recor
 from worker.log.tail_state import Entry
 
 
-def written(request: records.Request, found: Sequence[history.Placed]) -> list[log.Record] | None:
+def written(request: records.Request, found: Sequence[history.Entry]) -> list[log.Record] | None:
     """What the worker's tail and writer make of a history that has ended."""
     entry = Entry(0, draft=kept.Draft())
     entry.fold.belongs_to(request.owner)
@@ -43,12 +43,12 @@ def judged(request: records.Request, made: Sequence[records.TokenRecord]) -> rep
     if values is None:
         return None
     response = history.Response(request.rid, ids.parse(request.rid).partition, found)
-    response.asked = [history.Asked("t", 0, 1, request)]
-    response.kept = values
+    response.requests = [history.RequestEntry("t", 0, 1, request)]
+    response.stored_records = values
     out = report.Report()
     account = reference_fold.account(response.entries, request.owner)
-    kept_checks.check_kept(out, response, account, committed=True)
-    assert out.results["L9"].judged == 1
+    kept_checks.check_history(out, response, account, committed=True)
+    assert out.results["L9"].count == 1
     return out
 
 

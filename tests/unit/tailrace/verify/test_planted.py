@@ -405,7 +405,7 @@ def a_response_is_billed_twice_and_differently(g: worlds.Good, _: random.Random)
 @planted("L6")
 def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
     w, at = g.world, beside(g.world, topics.USAGE, g.plain.rid)
-    metered = history.beside(w.log[at])
+    metered = history.side_records(w.log[at])
     assert isinstance(metered, records.UsageRecord)
     w.log[at] = w.log[at]._replace(
         value=(w.log[at].value or b"").replace(metered.ids_digest.encode(), b"0" * 16)
@@ -415,7 +415,7 @@ def the_bill_names_other_tokens(g: worlds.Good, _: random.Random) -> None:
 def priced(g: worlds.Good, request: records.Request, cost_nano: int) -> None:
     """The bill of a response has this cost."""
     w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
-    metered = history.beside(w.log[at])
+    metered = history.side_records(w.log[at])
     assert isinstance(metered, records.UsageRecord)
     changed = msgspec.structs.replace(metered, cost_nano=cost_nano)
     w.log[at] = w.log[at]._replace(value=records.encode(changed))
@@ -434,7 +434,7 @@ def an_answer_that_is_given_again_has_a_cost(g: worlds.Good, _: random.Random) -
 def timed(g: worlds.Good, request: records.Request, **times: float | None) -> None:
     """The bill of a response has these times, or others by so much."""
     w, at = g.world, beside(g.world, topics.USAGE, f'"rid":"{request.rid}')
-    metered = history.beside(w.log[at])
+    metered = history.side_records(w.log[at])
     assert isinstance(metered, records.UsageRecord)
     changed = msgspec.structs.replace(metered, **times)
     assert changed != metered
@@ -1491,7 +1491,7 @@ def test_what_is_not_committed_yet_need_not_be_kept() -> None:
         forget(g.world, request)
     out = g.world.judge()
     assert out.failed() == []
-    assert out.results["L9"].judged == 16
+    assert out.results["L9"].count == 16
 
 
 class Forgetful(fold.Fold):
@@ -1579,7 +1579,7 @@ def test_planted_histories_are_caught_by_their_checks_n_of_n(part: int) -> None:
 
 def test_copies_of_a_bill_may_differ_in_the_cost_because_prices_change() -> None:
     g = worlds.good()
-    metered = history.beside(g.world.log[beside(g.world, topics.USAGE, g.plain.rid)])
+    metered = history.side_records(g.world.log[beside(g.world, topics.USAGE, g.plain.rid)])
     assert isinstance(metered, records.UsageRecord)
     for cost_nano in (None, 5, 6):
         copy = msgspec.structs.replace(metered, cost_nano=cost_nano)

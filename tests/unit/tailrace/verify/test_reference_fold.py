@@ -87,8 +87,8 @@ def any_records() -> st.SearchStrategy[list[records.TokenRecord]]:
     return st.lists(st.one_of(claim, tok, tok, tok, end, claim, tok, rare), max_size=14)
 
 
-def placed(found: Sequence[records.TokenRecord]) -> list[history.Placed]:
-    return [history.Placed(i, 1000 + i, r) for i, r in enumerate(found)]
+def placed(found: Sequence[records.TokenRecord]) -> list[history.Entry]:
+    return [history.Entry(i, 1000 + i, r) for i, r in enumerate(found)]
 
 
 def agreement(

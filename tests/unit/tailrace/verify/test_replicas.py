@@ -23,7 +23,7 @@ GOOD = segment((0, 3, b"aaa"), (3, 1, b"b"), (4, 2, b"cc"))
 def failed(*segments: bytes, end: int = 6) -> list[str]:
     out = report.Report()
     replicas.judge(out, "t[0]", {str(i): replicas.batches(s) for i, s in enumerate(segments)}, end)
-    assert out.results["L8"].judged == 1
+    assert out.results["L8"].count == 1
     return out.failed()
 
 

@@ -30,7 +30,7 @@ def test_nothing_judged_is_inconclusive() -> None:
 
 def test_unknown_beats_pass_and_fail_beats_unknown() -> None:
     out = report.Report()
-    out.judged("L1")
+    out.count("L1")
     assert out.exit_code == 0
     out.unknown("C2", "not in the input")
     assert out.exit_code == 2
@@ -202,12 +202,12 @@ def test_a_response_of_ours_that_is_said_not_to_exist_fails() -> None:
 def test_a_refused_stranger_is_what_should_happen() -> None:
     g = worlds.good()
     w, n = g.world, next(g.world.numbers)
-    before = w.judge().results["C5"].judged
+    before = w.judge().results["C5"].count
     w.line("client", op="watch", f="invoke", n=n, user="mallory", watcher="spy", rid=g.plain.rid)
     w.line("client", op="watch", f="fail", n=n, code="response_not_found")
     out = w.judge()
     assert out.failed() == []
-    assert out.results["C5"].judged == before + 1
+    assert out.results["C5"].count == before + 1
 
 
 def test_the_time_from_a_fault_to_the_next_token_counts_only_what_streamed_then() -> None:

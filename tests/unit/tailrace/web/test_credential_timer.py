@@ -98,7 +98,7 @@ def test_one_that_has_ended_is_not_announced(clock: Clock, end: float) -> None:
         {"credential": "a", "ticket": "b"},
         {"credential": 5},
         {"ticket": ["x"]},
-        {"credential": "x" * (auth_messages.MAX_SHOWN_CHARS + 1)},
+        {"credential": "x" * (auth_messages.MAX_CREDENTIAL_CHARS + 1)},
     ],
 )
 def test_exactly_one_text_of_a_possible_length_is_shown(body: dict[str, Any]) -> None:
@@ -108,8 +108,10 @@ def test_exactly_one_text_of_a_possible_length_is_shown(body: dict[str, Any]) ->
 
 
 def test_a_credential_or_a_ticket_is_shown() -> None:
-    assert auth_messages.parse({"credential": "c"}) == auth_messages.Shown("c", None)
-    assert auth_messages.parse({"ticket": "t", "type": "auth"}) == auth_messages.Shown(None, "t")
+    assert auth_messages.parse({"credential": "c"}) == auth_messages.Presented("c", None)
+    assert auth_messages.parse({"ticket": "t", "type": "auth"}) == auth_messages.Presented(
+        None, "t"
+    )
 
 
 def test_a_cancelled_timer_refers_to_nobody_and_does_not_start_again(clock: Clock) -> None:

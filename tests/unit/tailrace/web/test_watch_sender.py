@@ -92,13 +92,13 @@ class Parts:
         self.socket = make_socket()
         self.watches: dict[str, Any] = dict(watches)
         self.lost: list[str] = []
-        self.outcome: asyncio.Future[watch_sender.Finished] = asyncio.Future()
+        self.outcome: asyncio.Future[watch_sender.SendTask] = asyncio.Future()
         self.sender = watch_sender.WatchSender(
             self.socket,
             self.watches,
             unwatch=lambda rid: self.watches.pop(rid, None),
-            lost=self._on_lost,
-            finished=self.outcome.set_result,
+            on_lost=self._on_lost,
+            on_finished=self.outcome.set_result,
             compact=compact,
         )
 
@@ -106,7 +106,7 @@ class Parts:
         self.lost.append(rid)
         del self.watches[rid]
 
-    async def finished(self) -> watch_sender.Finished:
+    async def finished(self) -> watch_sender.SendTask:
         return await asyncio.wait_for(self.outcome, 5)
 
     @property

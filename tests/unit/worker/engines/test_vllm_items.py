@@ -146,7 +146,7 @@ def test_calls_and_outputs_are_put_as_templates_take_them() -> None:
 def test_a_custom_tool_is_shown_as_a_function_of_one_text() -> None:
     grammar = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
     custom = {"name": "x", "description": "about", "format": grammar}
-    shown = chat_template.shown_tool({"type": "custom", "custom": custom})["function"]
+    shown = chat_template.tool_for_template({"type": "custom", "custom": custom})["function"]
     assert shown["name"] == "x"
     assert list(shown["parameters"]["properties"]) == ["input"]
     assert "about" in shown["description"]

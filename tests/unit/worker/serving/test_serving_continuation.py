@@ -53,7 +53,7 @@ async def test_both_texts_together_are_the_whole_answer(
         assert second.ended.reason == "stop"
         passed = judged(worker.memory, cut, rest)
         assert passed.failed() == []
-        assert passed.results["L15"].judged == 1
+        assert passed.results["L15"].count == 1
 
 
 async def test_a_text_that_is_no_beginning_is_a_part_of_the_prompt() -> None:

@@ -125,7 +125,7 @@ def judged(memory: MemoryLog, *names: str) -> None:
     options = checks.Options(settle_s=0, content=scripted_content.content)
     report, _ = checks.judge(found, options)
     assert {name: result.failed for name, result in report.results.items() if result.failed} == {}
-    assert {name for name in names if report.results[name].judged} == set(names)
+    assert {name for name in names if report.results[name].count} == set(names)
 
 
 def kept(memory: MemoryLog) -> list[log.Record]:

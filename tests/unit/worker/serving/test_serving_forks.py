@@ -48,12 +48,14 @@ def judged(memory: MemoryLog, *requests: records.Request) -> report.Report:
         response = history.Response(request.rid, 0)
         topic, name = memory_worker.REQUESTS, request.rid.encode()
         asked = next(r for r in memory.records(topic, 0) if r.key == name)
-        response.asked.append(history.Asked(topic, asked.offset, asked.timestamp, request))
+        response.requests.append(
+            history.RequestEntry(topic, asked.offset, asked.timestamp, request)
+        )
         for r in memory.records(topics.TOKENS, 0):
             record = records.token_of(r.key, r.value)
             if record is not None and record.rid == request.rid:
-                response.entries.append(history.Placed(r.offset, r.timestamp, record))
-        response.metered = [m for m in metered(memory) if m.rid == request.rid]
+                response.entries.append(history.Entry(r.offset, r.timestamp, record))
+        response.bills = [m for m in metered(memory) if m.rid == request.rid]
         found.responses[request.rid] = response
     found.has_usage = True
     return checks.judge(found, checks.Options(settle_s=0, content=scripted_content.content))[0]
@@ -62,7 +64,7 @@ def judged(memory: MemoryLog, *requests: records.Request) -> report.Report:
 def accounted(memory: MemoryLog, request: records.Request) -> reference_fold.Account:
     """The judge's own fold of a response."""
     written = answer(memory, request.rid).records
-    return reference_fold.account([history.Placed(n, 0, r) for n, r in enumerate(written)])
+    return reference_fold.account([history.Entry(n, 0, r) for n, r in enumerate(written)])
 
 
 def passes(memory: MemoryLog, *requests: records.Request) -> None:

@@ -188,7 +188,7 @@ def judged(memory: MemoryLog) -> None:
         memory.appended, incarnation=memory.layout.incarnation, partitions=memory.layout.partitions
     )
     report, _ = checks.judge(found, checks.Options(settle_s=0))
-    assert (report.failed(), report.results["L18"].judged) == ([], 1)
+    assert (report.failed(), report.results["L18"].count) == ([], 1)
 
 
 async def ended(hedger: Hedger) -> None:

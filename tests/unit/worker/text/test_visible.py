@@ -105,7 +105,7 @@ class Log:
         return [event.body for event in shown]
 
     def account(self) -> reference_fold.Account:
-        return reference_fold.account(list(itertools.starmap(history.Placed, self.placed())))
+        return reference_fold.account(list(itertools.starmap(history.Entry, self.placed())))
 
     def placed(self) -> list[tuple[int, int, records.TokenRecord]]:
         return [(i, 0, r) for i, r in enumerate(self.read)]
@@ -121,7 +121,9 @@ class Log:
     @property
     def kinds(self) -> list[str]:
         """The items, each as its kind and its text."""
-        return [f"{p.begun.kind if p.begun else 'm'} {p.text}" for p in self.account().parts]
+        return [
+            f"{p.beginning.kind if p.beginning else 'm'} {p.text}" for p in self.account().parts
+        ]
 
 
 def owner_of(
