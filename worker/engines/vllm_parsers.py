@@ -136,8 +136,8 @@ class Parsers:
     def __init__(
         self, parser_names: Names, tokenizer: Any, fast: Any, config: Any, stop_ids: frozenset[int]
     ) -> None:
-        """`wanted`: names that fit. `tokenizer`, `fast`: of transformers, and the Rust one inside
-        of it. `config`: vLLM's `ModelConfig`."""
+        """`parser_names`: names that fit. `tokenizer`, `fast`: of transformers, and the Rust one
+        inside of it. `config`: vLLM's `ModelConfig`."""
         from vllm import __version__
 
         self.names = parser_names

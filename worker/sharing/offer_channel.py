@@ -22,7 +22,7 @@ class OfferChannel(Generic[T]):
     """Offers of one kind. Every call raises StoreUnavailable.
 
     Attributes:
-        _has_offer: Redis may have an offer of this worker.
+        _has_offer: as far as is known, Redis may have an offer of this worker.
     """
 
     def __init__(self, store: Offers[T], pool: str, name: str) -> None:
