@@ -72,7 +72,9 @@ class Cache:
         last."""
         nothing: dict[str, int] = {}
         tokens_by_name = await self._call(self._prefixes.held(pool, chain), nothing)
-        names = {prefixes.holder_name(each): each for each in incarnations} if tokens_by_name else {}
+        names = (
+            {prefixes.holder_name(each): each for each in incarnations} if tokens_by_name else {}
+        )
         return {names[name]: tokens for name, tokens in tokens_by_name.items() if name in names}
 
     async def has_answer(self, pool: str, digest: str, most: int) -> bool:
