@@ -359,7 +359,7 @@ class Gateway:
             return
         # RuntimeError: the group is closing. The process ends, and the log has all that matters.
         with contextlib.suppress(RuntimeError):
-            self._group.create_task(_guarded(work))
+            self._group.create_task(_log_failure(work))
 
     def application(self) -> fastapi.FastAPI:
         app = fastapi.FastAPI(
@@ -380,8 +380,10 @@ class Gateway:
         telemetry.instrument(app)
         return app
 
-    async def run(self, bound: socket.socket, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Serve on `bound` until `stop`, then drain; `hurry` ends the drain.
+    async def run(
+        self, listening_socket: socket.socket, stop: asyncio.Event, hurry: asyncio.Event
+    ) -> None:
+        """Serve on `listening_socket` until `stop`, then drain; `hurry` ends the drain.
 
         Raises:
             settings.Misconfigured: the admin address is taken.
@@ -408,7 +410,7 @@ class Gateway:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._group = tasks
-                serving = tasks.create_task(http_server.serve(sockets=[bound]))
+                serving = tasks.create_task(http_server.serve(sockets=[listening_socket]))
                 background = [tasks.create_task(part.run()) for part in parts]
                 ingesting = (
                     [tasks.create_task(self.retrieval.ingestion.run())] if self.retrieval else []
@@ -430,8 +432,8 @@ class Gateway:
                     task.cancel()
                 await self.delivery.stop()
                 await self.idempotency_index.stop()
-                raise _Stopped
-        except* _Stopped:
+                raise _Stop
+        except* _Stop:
             pass
         finally:
             self._group = None
@@ -462,7 +464,7 @@ class Gateway:
         await drain.until_zero(lambda: len(self.sockets) + len(self.queries.sockets), drain.CLOSE_S)
 
 
-class _Stopped(Exception):
+class _Stop(Exception):
     """Ends the task group in order."""
 
 
@@ -475,15 +477,15 @@ async def serve(config: settings.GatewaySettings) -> None:
             must be started again.
     """
     issuers = load_issuers(config.issuers)
-    bound = listener.bind(config.host, config.port)
-    with contextlib.closing(bound):
+    listening_socket = listener.bind(config.host, config.port)
+    with contextlib.closing(listening_socket):
         layout = await runner.layout(config.kafka)
         await Gateway(config, issuers, layout, over_network(config, layout)).run(
-            bound, *runner.on_signals()
+            listening_socket, *runner.on_signals()
         )
 
 
-async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+async def _log_failure(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception as error:

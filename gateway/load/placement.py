@@ -128,7 +128,7 @@ def choose(
     *,
     sticky: int | None = None,
     turn: int = 0,
-    served: Collection[int] = (),
+    ready_partitions: Collection[int] = (),
 ) -> int:
     """The partition for a response.
 
@@ -139,20 +139,20 @@ def choose(
         sticky: the partition of the previous response.
         turn: any number that differs from call to call. It breaks ties between equally loaded
             partitions.
-        served: partitions with a ready worker; empty: unknown.
+        ready_partitions: partitions with a ready worker; empty: unknown.
     """
-    usable = [p for p in range(partitions) if p in served] or range(partitions)
+    usable = [p for p in range(partitions) if p in ready_partitions] or range(partitions)
     preferred = [p for p in preferred if p in usable] or usable
     if (
         sticky is not None
         and sticky in usable
-        and load(sticky) < _bound({*preferred, sticky}, load)
+        and load(sticky) < _load_bound({*preferred, sticky}, load)
     ):
         return sticky
     return min(preferred, key=lambda p: (load(p), (preferred.index(p) - turn) % len(preferred)))
 
 
-def _bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
+def _load_bound(candidates: Collection[int], load: Callable[[int], int]) -> int:
     """The most responses that one of these partitions may have, the new one included."""
     return max(FLOOR, math.ceil(LOAD_FACTOR * (sum(map(load, candidates)) + 1) / len(candidates)))
 

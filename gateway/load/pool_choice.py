@@ -65,7 +65,7 @@ class Routes:
             and plain
             and create.cached_answers
             and equal_requests.repeatable(create.sampling)
-            and not self._broken(pool.name)
+            and not self._is_open(pool.name)
         )
 
     def wait_s(self, create: command.Create, principal: str) -> float | None:
@@ -74,7 +74,7 @@ class Routes:
         name = create.pool
         chain = self._pools.catalog.chain(name)
         elsewhere = chain[0].fallback_when_busy and create.degrade if chain else False
-        if len(chain) > 1 and (self._broken(name) or elsewhere):
+        if len(chain) > 1 and (self._is_open(name) or elsewhere):
             return None
         return None if self.reuses_answers(create) else self._wait_s(name, create, principal)
 
@@ -85,12 +85,12 @@ class Routes:
         rule = chain[0].shorter_when_busy if chain else None
         if rule is None or not shortening.allowed(create, rule):
             return create
-        if len(chain) > 1 and self._broken(create.pool):
+        if len(chain) > 1 and self._is_open(create.pool):
             return create  # another pool answers
         wait_s = self._wait_s(create.pool, create, principal)
         return create if (wait_s or 0.0) <= rule.backlog_s else shortening.shorten(create, rule)
 
-    def _broken(self, name: str) -> bool:
+    def _is_open(self, name: str) -> bool:
         return self._breakers.state(name) is breaker.State.OPEN
 
     def others(self, create: command.Create, request: records.Request) -> list[str]:
@@ -168,7 +168,7 @@ class Routes:
     def _able(self, name: str, request: records.Request) -> bool:
         """Whether the pool can answer, perhaps too late."""
         suits = stands_in(self._workers.standing(name), request)
-        return suits and not self._broken(name)
+        return suits and not self._is_open(name)
 
     def _late_s(self, name: str, create: command.Create, principal: str) -> float | None:
         """Estimated seconds until the pool starts it, if that is after its deadline; else None."""

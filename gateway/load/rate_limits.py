@@ -93,14 +93,14 @@ class RateLimiter:
         _require(consumption, "tokens", charge.headers)
         charge.tokens += more
 
-    def settle(self, principal: str, charged: float, used: float) -> None:
-        """Refund or charge the difference between `charged` and `used` tokens. Best effort: Redis
-        may be down."""
+    def settle(self, principal: str, charge: float, usage: float) -> None:
+        """Refund or charge the difference between `charge` and `usage`, in tokens. Best effort:
+        Redis may be down."""
         bounds = self._limits
-        if bounds.tokens_rate and used != charged:
+        if bounds.tokens_rate and usage != charge:
             self._spawn(
                 self._cache.settle_tokens(
-                    principal, used - charged, bounds.tokens_rate, bounds.tokens_burst, "tokens"
+                    principal, usage - charge, bounds.tokens_rate, bounds.tokens_burst, "tokens"
                 )
             )
 

@@ -41,11 +41,11 @@ def engine_state(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for state in ("ready", "loading", "failed"):
         if state in states:
             worker = workers[states.index(state)]
-            shown_state = (
+            public_state = (
                 "loading" if state == "loading" else "ready" if state == "ready" else "none"
             )
             return {
-                "state": shown_state,
+                "state": public_state,
                 "workers": len(workers),
                 "detail": str(worker.get("detail", ""))[:200],
             }

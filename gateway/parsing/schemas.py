@@ -97,7 +97,7 @@ _HOLDING_SCHEMAS: Final = {
 _WHOLE: Final = ("$ref", "const", "enum", "allOf", "anyOf", "oneOf")
 _DEFINITIONS: Final = ("$defs", "definitions")
 # In data next to a type the engine mistakes these for keywords of a schema.
-_TAKEN_FOR_KEYWORDS: Final = (_NEVER - {"not", "if", "then", "else"}) | {
+_KEYWORD_LOOKALIKES: Final = (_NEVER - {"not", "if", "then", "else"}) | {
     "pattern",
     "format",
     "propertyNames",
@@ -172,8 +172,8 @@ def member(where: str, name: str) -> str:
     """The path of a member. A name that is not an identifier is quoted, bounded and printable."""
     if _PLAIN_NAME.match(name):
         return f"{where}.{name}"
-    shown = "".join(c if c.isprintable() and c not in "'\\" else "?" for c in name[:64])
-    return f"{where}['{shown}']"
+    printable = "".join(c if c.isprintable() and c not in "'\\" else "?" for c in name[:64])
+    return f"{where}['{printable}']"
 
 
 def _depth(value: Any) -> int:
@@ -282,7 +282,7 @@ class _Walk:
             if keyword in _ASSERTIONS or keyword in _DEFINITIONS or keyword in _WHOLE[3:]:
                 continue
             for each in _objects(value):
-                if "allOf" in each or ("type" in each and _TAKEN_FOR_KEYWORDS & each.keys()):
+                if "allOf" in each or ("type" in each and _KEYWORD_LOOKALIKES & each.keys()):
                     raise _unsupported(where, keyword, "the engine takes its value for a schema")
 
     # ---- keywords that exclude others
@@ -575,12 +575,12 @@ def _overlapping(where: str) -> errors.ApiError:
 
 def _disjoint(branches: Iterator[Any]) -> bool:
     """Whether all branches list their values, without common ones."""
-    known_values: set[bytes] = set()
+    earlier_values: set[bytes] = set()
     for branch in branches:
         values = _constants(branch)
-        if values is None or not known_values.isdisjoint(values):
+        if values is None or not earlier_values.isdisjoint(values):
             return False
-        known_values |= values
+        earlier_values |= values
     return True
 
 

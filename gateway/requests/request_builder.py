@@ -320,7 +320,7 @@ class RequestBuilder:
                 self._running.on,
                 sticky=history.partition,
                 turn=next(self._turn),
-                served=among,
+                ready_partitions=among,
             )
         telemetry.PREFIX_LOOKUPS.labels(outcome=place.outcome).inc()
         telemetry.EXPECTED_CACHED.inc(place.cached)

@@ -27,7 +27,7 @@ AT_ONCE: Final = 64  # reroutes under way
 # than `worker.serving.takeover.GRACE_MS`, so that a worker of its own model takes over first.
 STANDS_STILL_S: Final = 4.0
 # Codes of failures that the pool's engine caused (`worker.serving.claim_plan`).
-_BROKEN: Final = frozenset({"server_error"})
+_ENGINE_FAILURES: Final = frozenset({"server_error"})
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +124,7 @@ class Rerouting:
         if response is None:
             return
         self._progress_at[response.owner] = self._clock()
-        failed = _code(stream.final) in _BROKEN
+        failed = _code(stream.final) in _ENGINE_FAILURES
         if failed or (stream.final is not None and stream.final["status"] != "cancelled"):
             self._report_revision(response, failed=failed)
         if failed:
@@ -156,17 +156,17 @@ class Rerouting:
     async def check(self) -> None:
         """Report outcomes to the breakers, and reroute responses that wait for a broken pool."""
         now = self._clock()
-        due: list[tuple[Callable[[WatchedResponse], Awaitable[None]], WatchedResponse]] = []
+        jobs: list[tuple[Callable[[WatchedResponse], Awaitable[None]], WatchedResponse]] = []
         for response in list(self._responses.values()):
             if response.state.phase is fold.Phase.DONE:
                 continue
             self._judge(response, now)
             if response.others and not response.state.next and self._stuck(response, now):
-                due.append((self._send_on, response))
+                jobs.append((self._send_on, response))
             elif self._stands_still(response, now):
-                due.append((self._send_continuation, response))
-        for at in range(0, len(due), AT_ONCE):
-            await asyncio.gather(*(send(response) for send, response in due[at : at + AT_ONCE]))
+                jobs.append((self._send_continuation, response))
+        for at in range(0, len(jobs), AT_ONCE):
+            await asyncio.gather(*(send(response) for send, response in jobs[at : at + AT_ONCE]))
 
     def _judge(self, response: WatchedResponse, now: float) -> None:
         pool = self._pools.catalog.pool(response.owner)

@@ -181,7 +181,7 @@ class StreamKeeper:
             telemetry.RUNNING_RESPONSES.set(len(self.running))
         if stream.charge is not None and stream.final is not None:
             charge = stream.charge
-            self._settle(charge.principal, charge.tokens, _used(stream.final))
+            self._settle(charge.principal, charge.tokens, _usage_tokens(stream.final))
         if stream.store and (messages := stream.dialogue) is not None:
             owner = stream.owner
             self._spawn(
@@ -189,7 +189,7 @@ class StreamKeeper:
             )
 
 
-def _used(response: dict[str, Any]) -> float:
+def _usage_tokens(response: dict[str, Any]) -> float:
     """Tokens that an ended Response used; none if it never started."""
     usage = response.get("usage") or {}
     return float(usage.get("input_tokens", 0) + usage.get("output_tokens", 0))

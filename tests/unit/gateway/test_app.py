@@ -272,8 +272,11 @@ class TestPools:
             body = {"model": "o", "input": "hi", "background": True}
             http_answer = await client.post("/v1/responses", json=body)
             assert http_answer.json().get("model") == "n", http_answer.text
-            error = await client.post("/v1/responses", json={**body, "model": "auto"})
-            assert (error.status_code, error.json()["error"]["param"]) == (400, "model")
+            refusal_answer = await client.post("/v1/responses", json={**body, "model": "auto"})
+            assert (refusal_answer.status_code, refusal_answer.json()["error"]["param"]) == (
+                400,
+                "model",
+            )
 
 
 class TestHttp:
@@ -577,11 +580,14 @@ class TestCompletions:
                     http_answer = await client.request(method, path)
                     assert http_answer.status_code == 404, (method, path)
             more = {"input": "go on", "previous_response_id": rids[0]}
-            error = await client.post("/v1/responses", json=more)
-            assert code(error) == "previous_response_not_found"
+            refusal_answer = await client.post("/v1/responses", json=more)
+            assert code(refusal_answer) == "previous_response_not_found"
         async with serving(keys) as service, service.client() as client:
-            error = await client.post("/v1/embeddings", json=body)
-            assert (error.status_code, error.json()["error"]["param"]) == (400, "input")
+            refusal_answer = await client.post("/v1/embeddings", json=body)
+            assert (refusal_answer.status_code, refusal_answer.json()["error"]["param"]) == (
+                400,
+                "input",
+            )
 
     async def test_an_input_that_is_too_long_is_named(self, keys: gateway_process.Keys) -> None:
         async with (
@@ -592,9 +598,9 @@ class TestCompletions:
             answering = asyncio.ensure_future(client.post("/v1/embeddings", json=body))
             error = ("context_length_exceeded", "'input[1]' has 9 tokens.")
             gateway_parts.put_vectors(service.broker, await service.asked(), error=error)
-            refusal = await answering
-            assert refusal.status_code == 400
-            assert refusal.json()["error"] == {
+            answer = await answering
+            assert answer.status_code == 400
+            assert answer.json()["error"] == {
                 "message": error[1],
                 "type": "invalid_request_error",
                 "param": "input",
@@ -619,17 +625,17 @@ class TestCompletions:
                 task = asyncio.ensure_future(client.post(path, json=body))
                 request = await service.asked(number)
                 service.answer(request, error=(code, "Why."))
-                error = await task
-                assert error.status_code == status
+                answer = await task
+                assert answer.status_code == status
                 field = param if code in ("context_length_exceeded", "invalid_image") else None
-                assert error.json()["error"] == {
+                assert answer.json()["error"] == {
                     "message": "Why.",
                     "type": "invalid_request_error" if status == 400 else "server_error",
                     "param": field,
                     "code": code,
                 }
                 if status == 400:
-                    assert error.headers["x-tailrace-response-id"] == request.rid
+                    assert answer.headers["x-tailrace-response-id"] == request.rid
 
     async def test_tokens_are_counted_by_a_worker_that_generates_nothing(
         self, keys: gateway_process.Keys
@@ -1288,8 +1294,8 @@ class TestAdmin:
             service.client("alice", tenant="other") as outside,
         ):
             theirs = (await root.post(ROWS, json={"tenant": "third"})).json()
-            error = await chief.post(ROWS, json={"subject": "alice", "tenant": "other"})
-            assert (error.status_code, error.json()["error"]["code"]) == (
+            answer = await chief.post(ROWS, json={"subject": "alice", "tenant": "other"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
                 403,
                 "forbidden_tenant",
             )
@@ -1476,8 +1482,8 @@ class TestCredentialsThatExpire:
                 assert b"one " in received_bytes
                 assert b"[DONE]" not in received_bytes
                 rid = service.requests()[0].rid
-                error = await client.get(f"/v1/responses/{rid}?stream=true")
-                assert error.status_code == 401
+                refusal_answer = await client.get(f"/v1/responses/{rid}?stream=true")
+                assert refusal_answer.status_code == 401
             last = max(
                 json.loads(line[6:])["sequence_number"]
                 for line in received_bytes.decode().splitlines()

@@ -104,12 +104,12 @@ async def test_behind_for_too_long_is_503_over_http_sse_and_websocket(
             assert int(answer.headers["retry-after"]) >= 1, label
         async with service.socket() as socket:
             await socket.send(json.dumps({"type": "response.create", **turn}))
-            error = json.loads(await asyncio.wait_for(socket.recv(), 5))
-            assert (error["type"], error["status"]) == ("error", 503)
+            reply = json.loads(await asyncio.wait_for(socket.recv(), 5))
+            assert (reply["type"], reply["status"]) == ("error", 503)
         async with service.socket(path="/v1/watch") as socket:
             await socket.send(json.dumps({"type": "watch", "response_id": missing}))
-            error = json.loads(await asyncio.wait_for(socket.recv(), 5))
-            assert (error["type"], error["status"]) == ("watch.error", 503)
+            reply = json.loads(await asyncio.wait_for(socket.recv(), 5))
+            assert (reply["type"], reply["status"]) == ("watch.error", 503)
         # What is known needs no end: the input of a response that runs.
         assert (await client.get(f"{RESPONSES}/{rid}/input_items")).status_code == 200
         assert len(service.requests()) == 1, "nothing was taken"

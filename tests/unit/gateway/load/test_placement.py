@@ -65,10 +65,13 @@ def test_below_the_floor_stickiness_is_worth_more_than_evenness() -> None:
 def test_a_partition_that_no_ready_worker_serves_is_left_out_while_there_is_another() -> None:
     load = {0: 0, 2: 9, 4: 9, 6: 1}
     served = {2, 3, 4, 5, 6, 7}
-    assert placement.choose([0, 2, 4, 6], 8, lambda p: load.get(p, 0), served=served) == 6
-    assert placement.choose([0, 2], 8, lambda p: load.get(p, 0), sticky=1, served=served) == 2
-    assert placement.choose([0, 1], 8, lambda _p: 0, served={5}) == 5
-    assert placement.choose([0, 1], 8, lambda _p: 0, served={99}) in {0, 1}
+    assert placement.choose([0, 2, 4, 6], 8, lambda p: load.get(p, 0), ready_partitions=served) == 6
+    assert (
+        placement.choose([0, 2], 8, lambda p: load.get(p, 0), sticky=1, ready_partitions=served)
+        == 2
+    )
+    assert placement.choose([0, 1], 8, lambda _p: 0, ready_partitions={5}) == 5
+    assert placement.choose([0, 1], 8, lambda _p: 0, ready_partitions={99}) in {0, 1}
 
 
 @cases.each("strange", [-1, 8, 10**6])

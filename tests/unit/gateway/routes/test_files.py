@@ -196,7 +196,7 @@ async def test_files_that_cannot_be_shown_are_refused_by_place(
     async with serving(keys) as service, service.client() as client:
         file_id = (await upload(client))["id"]
         for part, message in (
-            ({"type": "input_image", "file_id": file_id}, "no image"),
+            ({"type": "input_image", "file_id": file_id}, "not an image"),
             ({"type": "input_file", "file_id": "file-x"}, "not found"),
             ({"type": "input_file", "file_id": "resp_" + file_id[5:]}, "not found"),
         ):
@@ -268,12 +268,12 @@ async def test_an_idempotency_key_makes_an_upload_that_may_be_sent_again(
         assert first.json() == again.json()
         assert first.json()["id"] != other.json()["id"]
         assert len((await client.get("/v1/files")).json()["data"]) == 2
-        error = await post("a", b"other")
-        assert (error.status_code, error.json()["error"]["code"]) == (
+        answer = await post("a", b"other")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
             409,
             "idempotency_key_reused",
         )
-        assert error.headers["x-should-retry"] == "false"
+        assert answer.headers["x-should-retry"] == "false"
         assert (await post("k" * 513)).json()["error"]["param"] == "Idempotency-Key"
         await client.delete(f"/v1/files/{first.json()['id']}")
         assert (await post("a")).json()["error"]["code"] == "file_deleted"
