@@ -87,7 +87,7 @@ class Running:
         """The counts of principals with at least `least` responses."""
         return {name: count for name, count in self._by_principal.items() if count >= least}
 
-    def on(self, partition: int) -> int:
+    def count_on(self, partition: int) -> int:
         return self._by_partition[partition]
 
 

@@ -73,7 +73,7 @@ class BusyTurns:
         """
         try:
             async with asyncio.timeout(give_up - time.monotonic()):
-                await self.over(turn, if_busy, access.owner_of(principal))
+                await self.until_over(turn, if_busy, access.owner_of(principal))
         except TimeoutError:
             raise turn.error from None
         except log.HistoryLost:
@@ -81,7 +81,9 @@ class BusyTurns:
         except log.LogUnavailable as error:
             raise errors.unavailable("The log cannot be read right now.") from error
 
-    async def over(self, turn: busy.Busy, if_busy: shapes.IfBusy, owner: records.Owner) -> None:
+    async def until_over(
+        self, turn: busy.Busy, if_busy: shapes.IfBusy, owner: records.Owner
+    ) -> None:
         """Return when the predecessor has ended, or does not exist.
 
         Raises:

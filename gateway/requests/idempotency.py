@@ -27,7 +27,7 @@ from tailrace.retry import retry_until
 KEY_TTL_S: Final = 24 * 3600.0
 ATTACH_DEADLINE_S: Final = 2.0
 ATTACH_RETRY_S: Final = 0.2
-STAND_DOWN_S: Final = 5.0
+WITHDRAWAL_S: Final = 5.0
 
 Append = Callable[[], Awaitable[tuple[delivery.Subscription, int]]]
 
@@ -250,10 +250,10 @@ class Idempotency:
 
     async def _withdraw(self, attempt: KeyedRequest, first: str) -> None:
         """Withdraw this request, because `first` precedes it. Return when its CANCEL is in the log,
-        or after `STAND_DOWN_S`; the withdrawal continues in the background."""
+        or after `WITHDRAWAL_S`; the withdrawal continues in the background."""
         self._withdrawals.begin(attempt.request)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STAND_DOWN_S):
+            async with asyncio.timeout(WITHDRAWAL_S):
                 await self._withdrawals.wait_for(attempt.rid)
         await self._remap(attempt, attempt.rid, first)
 

@@ -317,7 +317,7 @@ class RequestBuilder:
             return placement.choose(
                 self._delivery.preferred,
                 self._partitions,
-                self._running.on,
+                self._running.count_on,
                 sticky=history.partition,
                 turn=next(self._turn),
                 ready_partitions=among,
@@ -352,7 +352,7 @@ class RequestBuilder:
         return placement.place(
             workers,
             self._delivery.preferred,
-            self._running.on,
+            self._running.count_on,
             cached=tokens,
             each=each,
             sticky=sticky,

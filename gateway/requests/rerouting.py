@@ -25,7 +25,7 @@ CHECK_S: Final = 0.5
 AT_ONCE: Final = 64  # reroutes under way
 # A response without progress for this long in a broken pool is continued by another pool. Longer
 # than `worker.serving.takeover.GRACE_MS`, so that a worker of its own model takes over first.
-STANDS_STILL_S: Final = 4.0
+STALLED_S: Final = 4.0
 # Codes of failures that the pool's engine caused (`worker.serving.claim_plan`).
 _ENGINE_FAILURES: Final = frozenset({"server_error"})
 
@@ -130,9 +130,9 @@ class Rerouting:
         if failed:
             self._breakers.record(response.owner, "failed")
         elif not response.reported:
-            answered = stream.final is not None and stream.final["status"] == "completed"
-            if answered or response.state.next:
-                self._went_well(response)
+            completed = stream.final is not None and stream.final["status"] == "completed"
+            if completed or response.state.next:
+                self._report_success(response)
             else:
                 self._breakers.release(response.owner)
 
@@ -161,9 +161,9 @@ class Rerouting:
             if response.state.phase is fold.Phase.DONE:
                 continue
             self._judge(response, now)
-            if response.others and not response.state.next and self._stuck(response, now):
+            if response.others and not response.state.next and self._needs_reroute(response, now):
                 jobs.append((self._send_on, response))
-            elif self._stands_still(response, now):
+            elif self._needs_continuation(response, now):
                 jobs.append((self._send_continuation, response))
         for at in range(0, len(jobs), AT_ONCE):
             await asyncio.gather(*(send(response) for send, response in jobs[at : at + AT_ONCE]))
@@ -180,15 +180,14 @@ class Rerouting:
         continued = response.continuer in ("", response.owner)
         if response.state.next and continued and not response.reported:
             response.reported = True
-            self._went_well(response)
+            self._report_success(response)
         late = 0 < pool.late_after_s < now - response.sent_at
         if late and not response.late and not response.state.next:
             response.late = response.reported = True
             self._breakers.record(pool.name, "late")
         since = response.progress_at
-        if (
-            response.state.owner in response.state.yielded
-        ):  # paused for other responses that make progress
+        # It is paused for other responses, which make progress.
+        if response.state.owner in response.state.yielded:
             since = max(since, self._progress_at.get(response.owner, -math.inf))
         stalled = response.state.epoch and 0 < pool.stalled_after_s < now - since
         if stalled and not response.stalled:
@@ -196,14 +195,14 @@ class Rerouting:
             self._report_revision(response, failed=True)
             self._breakers.record(pool.name, "stalled")
 
-    def _went_well(self, response: WatchedResponse) -> None:
+    def _report_success(self, response: WatchedResponse) -> None:
         """Report a success. A cached answer is no evidence about the pool's engines."""
         if response.state.answer_of:
             self._breakers.release(response.owner)
         else:
             self._breakers.record(response.owner)
 
-    def _stuck(self, response: WatchedResponse, now: float) -> bool:
+    def _needs_reroute(self, response: WatchedResponse, now: float) -> bool:
         """Whether its pool is broken, or made no progress for as long as the request may wait: its
         workers may crash one after the other, or not reach the log. This also holds after the
         deadline: then the next pool ends the request."""
@@ -224,7 +223,7 @@ class Rerouting:
         if to is not None:
             await self.send(request, response, to)
 
-    def _stands_still(self, response: WatchedResponse, now: float) -> bool:
+    def _needs_continuation(self, response: WatchedResponse, now: float) -> bool:
         """Whether another pool must continue the text: it makes no progress, and the pool of its
         owner and the last continuing pool are broken."""
         pool = self._pools.catalog.pool(response.requested_pool)
@@ -233,7 +232,7 @@ class Rerouting:
             and pool is not None
             and pool.fallback_mid_answer
             and segments.state_allows(response.state)
-            and now - max(response.progress_at, response.sent_at) > STANDS_STILL_S
+            and now - max(response.progress_at, response.sent_at) > STALLED_S
             and all(
                 self._breakers.state(name) is breaker.State.OPEN
                 for name in {response.owner, response.continuer or response.owner}

@@ -207,11 +207,11 @@ class Passages:
     async def _persist(self, call: Callable[[], T]) -> T:
         """Call until the database answers."""
         return await retry_until(
-            lambda: self._call(call), on=contract.Unavailable, pause_s=RETRY_S, failed=_away
+            lambda: self._call(call), on=contract.Unavailable, pause_s=RETRY_S, failed=_log_wait
         )
 
 
-def _away(error: Exception) -> None:
+def _log_wait(error: Exception) -> None:
     telemetry.log(telemetry.Action.WAITING, part="vector database", reason=str(error))
 
 

@@ -120,7 +120,7 @@ class TestRunning:
             1,
             0,
         )
-        assert [counts.on(p) for p in range(4)] == [2, 1, 1, 0]
+        assert [counts.count_on(p) for p in range(4)] == [2, 1, 1, 0]
 
     def test_add_and_end_are_idempotent_and_leave_nothing_behind(self) -> None:
         counts = running(alice=2)
@@ -130,7 +130,7 @@ class TestRunning:
         assert counts.count("alice") == 1
         counts.end("alice-1")
         assert (len(counts), counts.busy(0)) == (0, {})
-        assert [counts.on(p) for p in range(3)] == [0, 0, 0]
+        assert [counts.count_on(p) for p in range(3)] == [0, 0, 0]
 
 
 def test_the_cost_is_prompt_and_whole_answer() -> None:

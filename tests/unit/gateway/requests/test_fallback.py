@@ -321,7 +321,7 @@ class TestMidAnswer:
     async def test_the_next_pool_is_asked_to_continue_once_it_stands_still(self) -> None:
         async with self.begun() as (parts, _, time):
             look = parts.submission.following.rerouting.check
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             await look()
             assert requests_of(parts, "small") == [], "its pool is well"
             fail(parts, "default")
@@ -330,7 +330,7 @@ class TestMidAnswer:
             (reroute,) = requests_of(parts, "small")
             assert isinstance(reroute, records.Reroute)
             assert reroute.continues
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             fail(parts, "default")  # its breaker may be half open by now
             await look()
             assert requests_of(parts, "tiny") == [], "the one that was asked is well"
@@ -338,7 +338,7 @@ class TestMidAnswer:
             await look()
             (third,) = requests_of(parts, "tiny")
             assert third == reroute
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             time.advance(parts.breakers.wait_s("small"))
             assert parts.breakers.state("small") is State.HALF_OPEN
             fail(parts, "default", "tiny")
@@ -347,7 +347,7 @@ class TestMidAnswer:
 
     async def test_what_goes_on_stays_with_its_own_model(self) -> None:
         async with self.begun() as (parts, _, time):
-            time.advance(rerouting.STANDS_STILL_S - 1)
+            time.advance(rerouting.STALLED_S - 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             assert requests_of(parts, "small") == []
@@ -355,14 +355,14 @@ class TestMidAnswer:
     async def test_a_pool_may_say_that_answers_are_not_continued(self) -> None:
         pools = (dataclasses.replace(LARGE, fallback_mid_answer=False), SMALL, TINY)
         async with self.begun(pools) as (parts, _, time):
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             assert requests_of(parts, "small") == []
 
     async def test_while_older_readers_may_run_nothing_is_continued(self) -> None:
         async with self.begun(version=1) as (parts, _, time):
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             assert requests_of(parts, "small") == []
@@ -370,7 +370,7 @@ class TestMidAnswer:
     async def test_nobody_is_asked_for_what_the_text_alone_does_not_say(self) -> None:
         text = {"format": {"type": "json_object"}}
         async with self.begun(text=text) as (parts, _, time):
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             assert requests_of(parts, "small") == []
@@ -378,7 +378,7 @@ class TestMidAnswer:
     async def test_a_pool_that_cannot_continue_text_is_passed_over(self) -> None:
         async with self.begun() as (parts, _, time):
             parts.workers.note("small", [beat(features=sorted(features.ALL - {"continuation"}))])
-            time.advance(rerouting.STANDS_STILL_S + 1)
+            time.advance(rerouting.STALLED_S + 1)
             fail(parts, "default")
             await parts.submission.following.rerouting.check()
             assert requests_of(parts, "small") == []
