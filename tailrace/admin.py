@@ -44,7 +44,7 @@ class AdminServer:
     It listens from its construction on.
 
     Attributes:
-        port: the one listened on, also when 0 was asked for.
+        port: the one listened on, also if 0 was configured.
     """
 
     def __init__(self, host: str, port: int, ready: Readiness) -> None:

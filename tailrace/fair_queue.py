@@ -2,9 +2,9 @@
 
 Start-time fair queueing (Goyal, Vin, Cheng 1996) on two levels. Each tenant has a tag: the virtual
 time at which its next item starts. The tenant with the lowest tag goes first, and its tag grows by
-the item's cost over the tenant's weight. A tenant that comes (back) starts at the virtual time of
-the item that was taken last, so it is neither behind nor has it saved anything up. The principals
-of a tenant share its turns in the same way. One principal's items keep their order.
+the item's cost over the tenant's weight. A tenant that arrives (again) starts at the virtual time
+of the item that was popped last, so it has neither a debt nor savings. The principals of a tenant
+share its turns in the same way. One principal's items keep their order.
 
 While two flows wait, the costs taken from them, each divided by its weight, differ by at most the
 largest cost of each (the same bound as in the paper).
@@ -26,7 +26,7 @@ from tailrace.protocol import records
 T = TypeVar("T")
 N = TypeVar("N")
 
-# So many idle shares are remembered; above it all of them start from zero when they come back.
+# Idle shares that are stored; above this number all of them start from zero when they return.
 _MAX_IDLE_SHARES: Final = 256
 NAME_DIGITS: Final = 12
 _ROUNDING: Final = 1e-6  # of an item
@@ -34,7 +34,7 @@ _ROUNDING: Final = 1e-6  # of an item
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Whose an item is. Callers without a tenant are each a tenant of their own."""
+    """The owner of an item. Each caller without a tenant is a tenant of its own."""
 
     tenant: str
     principal: str
@@ -56,7 +56,7 @@ def tenant_of(principal: str) -> str:
 
 
 def waits_of(whose: str) -> str:
-    """The name under which a worker tells how long requests of a principal or tenant would wait."""
+    """The name under which a worker publishes the estimated wait of a principal or tenant."""
     return hashlib.sha256(whose.encode("utf-8", "surrogatepass")).hexdigest()[:NAME_DIGITS]
 
 
@@ -64,7 +64,7 @@ def weight_in(weights: Mapping[str, float]) -> Callable[[str], float]:
     """The weight of a flow's tenant, by a table of tenants' names. Others have 1."""
 
     def weight(tenant: str) -> float:
-        # Issuer and tenant contain no `|`; without a tenant nothing stands between two of them.
+        # Issuer and tenant contain no `|`; without a tenant two of them are adjacent.
         _, _, name = tenant.partition("|")
         return 1.0 if name.startswith("|") else weights.get(name, 1.0)
 
@@ -81,7 +81,7 @@ class _Line(NamedTuple):
     weight: float = 1.0
 
     def before(self, turn: float, times: float) -> float:
-        """The cost of those whose turn comes until then, of `times` as many as wait."""
+        """The cost of the items whose turn comes by `turn`, if `times` as many wait."""
         if turn < self.start or not self.each:
             return 0.0
         turns = math.floor((turn - self.start) * self.weight / self.each + _ROUNDING) + 1
@@ -148,11 +148,11 @@ class FairQueue(Generic[T]):
     def order(
         self, name: Callable[[T], N], later: Mapping[str, Iterable[tuple[N, float]]]
     ) -> Iterator[tuple[N, float]]:
-        """The names of all items with their costs, in the order in which `pop` takes the items if
-        no other comes and every flow is eligible.
+        """The names of all items with their costs, in the order of `pop` if no other item arrives
+        and every flow is eligible.
 
         Args:
-            behind: names and costs of items that wait elsewhere, behind those of the same
+            later: names and costs of items that wait elsewhere, after those of the same
                 principal.
         """
         arrivals = itertools.count(next(self._arrivals))
@@ -172,14 +172,14 @@ class FairQueue(Generic[T]):
     def ahead(
         self, most: int, elsewhere: Mapping[str, float], times: float = 1.0
     ) -> tuple[float, dict[str, float]]:
-        """The cost of what `pop` takes before a new item: before one of a new tenant, and by name
-        before one of the `most` principals with most items, and of a new principal of their
-        tenants. Items of one flow count as equal.
+        """The cost of the items that `pop` returns before a new item: before one of a new tenant,
+        and by name before one of the `most` principals with most items, and of a new principal of
+        their tenants. Items of one flow count as equal.
 
         Args:
-            elsewhere: the cost of items that wait elsewhere, behind those of the same principal.
-            times: what each other principal will have asked for by then, over what waits of it; 1
-                if nothing else comes.
+            elsewhere: the cost of items that wait elsewhere, after those of the same principal.
+            times: each other principal's requests by then, divided by its waiting ones; 1 if
+                nothing else arrives.
         """
         shares: dict[str, dict[str, _Line]] = {}
         lines: dict[str, _Line] = {}
@@ -220,7 +220,7 @@ class FairQueue(Generic[T]):
         return sum(line.before(self._now, times) for line in lines.values()), by_name
 
     def push(self, flow: Flow, item: T, cost: float = 1.0, *, first: bool = False) -> None:
-        """Put an item behind the others of its flow, or `first` of them."""
+        """Add an item after the others of its flow, or `first` of them."""
         tenant = self._tenants.get(flow.tenant)
         if tenant is None:
             tenant = _Tenant(self._now, self._weight(flow.tenant))
@@ -295,8 +295,8 @@ class FairQueue(Generic[T]):
         return False
 
     def settle(self, flow: Flow, difference: float) -> None:
-        """An item that was taken has cost so much more (less, if negative) than was said. A flow
-        gets back at most what it is ahead of the others."""
+        """An item that was popped has cost `difference` more (less, if negative) than its cost. A
+        flow gets back at most its lead over the others."""
         tenant = self._tenants.get(flow.tenant)
         principal = tenant.principals.get(flow.principal) if tenant else None
         if tenant is None or principal is None:
@@ -305,11 +305,11 @@ class FairQueue(Generic[T]):
         principal.start = max(tenant.now, principal.start + difference)
 
     def _remove_cost(self, tenant: _Tenant[T], principal: _Principal[T], cost: float) -> None:
-        """An item of this cost is gone."""
+        """Update the sums after an item of this cost was removed."""
         tenant.waiting -= 1
         principal.cost = principal.cost - cost if principal.items else 0.0
         self._length -= 1
-        self.cost = self.cost - cost if self._length else 0.0  # no rounding stays behind
+        self.cost = self.cost - cost if self._length else 0.0  # without rounding errors
         if len(tenant.principals) > max(_MAX_IDLE_SHARES, 2 * tenant.waiting):
             tenant.principals = {n: p for n, p in tenant.principals.items() if p.items}
         if len(self._tenants) > max(_MAX_IDLE_SHARES, 2 * self._length):

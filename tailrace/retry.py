@@ -24,7 +24,7 @@ async def retry_until(
 
     Args:
         on: errors after which another attempt is made. Other errors end the loop.
-        failed: told of each such error.
+        failed: called with each such error.
 
     Raises:
         The last of the errors `on`, when the next attempt would begin after the deadline.

@@ -11,7 +11,7 @@ from tailrace.protocol import records
 LONGEST_S: Final = MAX_LIFETIME_S + MAX_LEEWAY_S
 MAX_AHEAD_S: Final = 365 * 86_400
 
-# (issuer, subject, tenant, credential); None stands for every one.
+# (issuer, subject, tenant, credential); None matches every value.
 Target = tuple[str, str | None, str | None, str | None]
 
 

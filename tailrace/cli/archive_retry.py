@@ -1,4 +1,4 @@
-"""`tailrace archive retry`: folds again what the archive has set aside."""
+"""`tailrace archive retry`: folds the records again that the archive has set aside."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ UNAVAILABLE = (log.LogUnavailable, *database.ERRORS)
 
 
 def run(kafka: str, archive: str, say: Callable[[str], None]) -> int:
-    """Say what became of each record. Returns how many stay set aside.
+    """Print the outcome of each record. Returns the number that stay set aside.
 
     Raises:
-        ValueError: `archive` is no database's URL.
+        ValueError: `archive` is not a database URL.
         UNAVAILABLE
     """
     database.address(archive)

@@ -41,7 +41,7 @@ _ITEMS: Final[dict[object, Kind]] = {
 
 
 class ChatError(Exception):
-    """The chat cannot go on. The text is for the user."""
+    """The chat cannot continue. The text is for the user."""
 
 
 def sse_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -70,8 +70,8 @@ class Answer:
         status: how the response ended; empty before the end.
         error: the error message; empty without one.
         usage: token counts of the terminal event; empty before it.
-        waits: where the request stands in the queue, in words; empty once it has begun, and where
-            the service does not say.
+        waits: the request's place in the queue, in words; empty once it has begun, and if the
+            service does not report it.
     """
 
     response_id: str
@@ -163,7 +163,7 @@ class _Outage:
         """Sleep before the next try.
 
         Raises:
-            ChatError: this goes on for GIVE_UP_S; the text is `why`.
+            ChatError: this continues for GIVE_UP_S; the text is `why`.
         """
         if self._since is None:
             self._since = time.monotonic()
@@ -191,7 +191,7 @@ class Client:
         self._credential = credential
         self.report: Callable[[str], None] = lambda text: None
         self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=SILENCE_S), transport=transport)
-        self._watch_urls = [self._url]  # push services first; the gateway can always be asked
+        self._watch_urls = [self._url]  # push services first; the gateway is always possible
 
     def __enter__(self) -> Client:
         return self

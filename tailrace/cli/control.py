@@ -37,14 +37,14 @@ class Row:
     """One process as `ps` shows it.
 
     Attributes:
-        state: "running"; "joined", a service started by hand; "orphan", left behind by a part or a
-            supervisor that is gone; "gone"; or how it ended.
+        state: "running"; "joined", a service started by hand; "orphan", left by a part or a
+            supervisor that has ended; "gone"; or how it ended.
         restarts: how often the supervisor started it again.
         last_exit: how the process before this one ended; empty before the first restart.
         since: when it started, in seconds since the epoch; 0: unknown, or it does not run.
         log: its log file; empty without one.
-        features: what a ready worker's engine can do beyond plain text; None for what is no worker.
-        parsers: names of what reads a ready worker's answers as items.
+        features: of a ready worker's engine, beyond plain text; None for other processes.
+        parsers: names of the parsers that turn a ready worker's answers into items.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Row:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process exists."""
         return self.state in ("running", "joined", "orphan")
 
 
 def able(row: Row) -> str:
-    """What a worker's engine can do, in words; empty for what is no worker."""
+    """The features of a worker's engine, in words; empty for other processes."""
     if row.features is None:
         return ""
     can = ", ".join(name.replace("_", " ") for name in row.features) or "plain text only"
@@ -181,7 +181,7 @@ def _strangers(data: paths.Data, run: str, known_pids: set[int]) -> Iterator[Row
 def down(data: paths.Data, say: Callable[[str], None]) -> bool:
     """Stop the deployment of this folder. Returns False if a process could not be ended.
 
-    Says by name what was stopped, and what could not be.
+    Reports by name which processes were stopped, and which could not be.
     """
     running = state.load(data.state)
     names = {row.pid: row.name for row in rows(data) if row.runs}

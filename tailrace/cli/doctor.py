@@ -1,4 +1,4 @@
-"""`tailrace doctor`: checks what a deployment on this machine needs, and says how to repair it."""
+"""`tailrace doctor`: checks the needs of a deployment on this machine, and suggests repairs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding:
 
     Attributes:
         level: "note": it works without; "problem": it does not.
-        text: what was found.
+        text: the finding.
         cure: what to do about it; every level but "ok" has one.
     """
 

@@ -184,7 +184,7 @@ def verify_command(
 
 
 def _broker(command: str, bootstrap: str, data: paths.Data) -> str:
-    """The broker's address. Raises `typer.Exit` where there is none."""
+    """The broker's address. Raises `typer.Exit` if there is none."""
     address = options.kafka(bootstrap, data)
     if not address:
         raise options.refuse(

@@ -1,4 +1,4 @@
-"""The command `tailrace`: its commands, and what is checked before each of them."""
+"""The command `tailrace`: its commands, and the checks before each of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
     """A span ("90s", "15m", "12h", "30d") in seconds; nothing is 0.
 
     Raises:
-        ValueError: it is none, or longer than a year. The text is for the user.
+        ValueError: it is not a duration, or longer than a year. The text is for the user.
     """
     if not text:
         return 0.0
@@ -101,7 +101,7 @@ def revoke(
     ahead_s: float,
     say: Callable[[str], None],
 ) -> None:
-    """Revoke what is named. Raises log.LogUnavailable."""
+    """Append these revocations. Raises log.LogUnavailable."""
     until = revocation_list.issued_until(time.time(), ahead_s)
     record = records.Revoked(
         secrets.token_hex(8), issuer, until, subject=subject, tenant=tenant, credential=credential
@@ -118,7 +118,7 @@ def lift(
     credential: str | None,
     say: Callable[[str], None],
 ) -> int:
-    """Take back every revocation of exactly what is named; returns how many there were. Raises
+    """Lift every revocation of exactly these targets; returns their number. Raises
     log.LogUnavailable."""
 
     async def lift_matches() -> list[records.Revoked]:

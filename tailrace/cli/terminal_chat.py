@@ -21,7 +21,7 @@ HELP = """\
 /quit         leave (so do Ctrl-D, and Ctrl-C twice)
 Ctrl-C stops an answer. The arrow keys edit the line and bring back earlier ones."""
 
-ENGINE_POLL_S = 1.0  # between two looks at the engine while nothing arrives
+ENGINE_POLL_S = 1.0  # between two polls of the engine while nothing arrives
 ENGINE_NOTES = {"loading": "engine loading", "none": "no engine is there yet"}
 
 
@@ -97,7 +97,7 @@ class Chat:
             )
 
     def _report(self, text: str) -> None:
-        """A note of the client. An answer that is being written goes on below it."""
+        """A note of the client. A running answer continues below it."""
         if self._transcript:
             _write(self._transcript.interrupt())
         self._console.line(text)
@@ -131,7 +131,7 @@ class Chat:
 
 
 class _Note:
-    """While nothing arrives, says where the request stands in the queue, or that the engine is
+    """While nothing arrives, shows the request's place in the queue, or that the engine is
     loading, and for how long."""
 
     def __init__(self, client: Client, console: Console) -> None:

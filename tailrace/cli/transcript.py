@@ -37,7 +37,7 @@ class Transcript:
     Attributes:
         _open: the kind of the item that is being printed; None between items.
         _column_0: the cursor is at the beginning of a line.
-        _dim: the terminal has been told to dim.
+        _dim: the terminal is set to dim.
     """
 
     def __init__(self, width: int = 0, *, dims: bool = True) -> None:

@@ -33,7 +33,7 @@ class WordWrap:
         return "".join(self._one(character) for character in text)
 
     def flush(self) -> str:
-        """Returns what was held back; the text has ended."""
+        """Returns the held text; the text has ended."""
         return self._end_word()
 
     def restart(self) -> None:
@@ -52,7 +52,7 @@ class WordWrap:
         if unicodedata.category(character) == "Cc":
             return ""
         wide = columns(character)
-        out = self._end_word() if wide == 2 else ""  # a line may break beside a wide character
+        out = self._end_word() if wide == 2 else ""  # a line may break next to a wide character
         if self._word_columns + wide > self._width:
             out += self._end_word()  # longer than a line: broken anywhere
         self._word += character

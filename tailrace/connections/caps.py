@@ -1,5 +1,5 @@
 """How many connections one client address, and all of them together, may hold open, how much of
-what is not complete is kept for one address, and how fast its frames are read.
+its incomplete data holds in memory, and how fast its frames are read.
 
 Behind a proxy every connection has the proxy's address. A proxy whose network is configured is
 believed about its clients: the last address of `X-Forwarded-For` that is no such proxy is charged.
@@ -83,7 +83,7 @@ class Caps:
     Attributes:
         open: how many there are.
         by_address: how many of them are charged to a key; no zeros.
-        kept: bytes that are kept for a key; no zeros.
+        kept: bytes that are held for a key; no zeros.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Place:
 
     Attributes:
         key: the address that the connection is charged to; None while it is charged to none.
-        kept: bytes that are counted for it.
+        kept: bytes that are counted for this connection.
     """
 
     __slots__ = ("_caps", "kept", "key")

@@ -1,14 +1,14 @@
-"""uvicorn's HTTP protocol, with bounds on what a client can have before it is known.
+"""uvicorn's HTTP protocol, with bounds on what an unknown client can use.
 
     connection   refused when its address, or the process, holds too many
     head         at most MAX_HEAD_BYTES, within HEAD_S; of a WebSocket handshake within HANDSHAKE_S
     body         within BODY_S; how large is the application's affair
-    pipelining   at most MAX_PIPELINED requests wait behind one that runs
+    pipelining   at most MAX_PIPELINED requests wait after a running one
 
 A head is counted by what came on the wire, because the parser keeps a header whose end has not come
 without an answer and without a log line.
 
-The class stands on names that uvicorn does not document. `missing` says which of them are gone;
+The class depends on names that uvicorn does not document. `missing` lists those that are gone;
 then `chosen` returns uvicorn's own class, and a proxy in front has to bound what this one does.
 """
 
@@ -129,7 +129,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """The head is complete."""
         self._state = BODY
         self._stop_timer()
         if self._via_proxy:
@@ -146,12 +146,12 @@ class HttpProtocol(HttpToolsProtocol):
             raise Refused
 
     def on_message_complete(self) -> None:
-        """The body is there."""
+        """The body is complete."""
         self._state = IDLE
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection and its place over. Nothing of this object is kept."""
+        """Hand the connection and its place over. Nothing of this object stays referenced."""
         self._stop_timer()
         successor: Any = self.ws_protocol_class
         if getattr(successor, "takes_places", False):
@@ -166,7 +166,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ---- refusals
 
     def _head_is_late(self) -> None:
-        """After HANDSHAKE_S, and once more at HEAD_S for what is no handshake."""
+        """After HANDSHAKE_S, and again at HEAD_S for a request that is not a handshake."""
         self._timer = None
         if self._state == HEAD and any(name == b"upgrade" for name, _ in self.headers):
             self._late("handshake")
@@ -190,7 +190,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what the parser does not understand; none after a refusal."""
+        """The answer to data that the parser does not understand; none after a refusal."""
         if not self.transport.is_closing():
             self._refuse(errors.invalid_request(msg, code="invalid_http"), "malformed")
 
@@ -201,7 +201,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def missing(base: type = HttpToolsProtocol) -> list[str]:
-    """What `HttpProtocol` relies on and `base` does not have; empty when all is there."""
+    """Names that `HttpProtocol` needs and `base` lacks; empty if it has all."""
     try:
         source = inspect.getsource(base)
     except (OSError, TypeError):

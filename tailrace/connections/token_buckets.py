@@ -32,7 +32,7 @@ class TokenBuckets:
         return len(self._full_at)
 
     def consume(self, key: str, now: float, amount: float = 1.0) -> float:
-        """Take `amount` if it is there. Returns 0, or the seconds until it will be."""
+        """Consume `amount` if it is available. Returns 0, or the seconds until it will be."""
         full_at = max(self._full_at.get(key, now), now) + amount / self._rate
         if wait_s := self._missing_s(full_at, now):
             return wait_s
@@ -42,8 +42,8 @@ class TokenBuckets:
         return 0.0
 
     def spend(self, key: str, now: float, amount: float = 1.0) -> float:
-        """Take `amount` whether it is there or not: what is missing is owed, and those who come
-        later wait behind it. Returns the seconds until it is there."""
+        """Consume `amount` even if it is not available: the rest is owed, and later callers wait
+        for it. Returns the seconds until it is available."""
         full_at = max(self._full_at.get(key, now), now) + amount / self._rate
         self._full_at[key] = full_at
         if len(self._full_at) > self._most:

@@ -18,7 +18,7 @@ There are thousands of sockets that say nothing. For each uvicorn keeps a queue 
 messages that are read one by one, and the request of the handshake, which nothing reads again:
 together 4 KiB, a sixth of what an idle socket takes. This class keeps neither.
 
-The class stands on names that uvicorn does not document. `missing` says which of them are gone;
+The class depends on names that uvicorn does not document. `missing` lists those that are gone;
 then `protocol_class` returns uvicorn's own class, which has none of these bounds.
 """
 
@@ -124,7 +124,7 @@ class Protocol(WebSocketsSansIOProtocol):
     Attributes:
         _place: among the server's connections; None when they are not counted.
         _at: where the client is, until the connection is made.
-        held: what was read and is not parsed; empty while the parser keeps up.
+        held: bytes that were read and not parsed yet; empty while the parser keeps up.
         _turn: whether the rest of `held` is parsed in a later turn of the event loop.
         _second, _frames, _controls: how many frames came in which second of the loop's clock.
         _fragments: of the message that is not complete.
@@ -230,7 +230,7 @@ class Protocol(WebSocketsSansIOProtocol):
     # ---- reading
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, or keep it while the application or the client is behind."""
+        """Parse the data, or hold it while the application or the client lags."""
         if not self.handshake_initiated:
             super().data_received(data)
             if not self.handshake_initiated:  # malformed, and the library says nothing
@@ -317,7 +317,7 @@ class Protocol(WebSocketsSansIOProtocol):
         return True
 
     def _resume(self) -> None:
-        """Read on, unless a peer is behind."""
+        """Continue to read, unless a peer lags."""
         if self._behind() or self.transport.is_closing():
             return
         if self.held:
@@ -328,7 +328,7 @@ class Protocol(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def keepalive_timeout(self) -> None:
-        """No pong came in time. It proves nothing while it may be among what was not read."""
+        """No pong came in time. That proves nothing while the pong may be among unread data."""
         timeout_s, caught_up = self.ping_timeout or 0.0, self._caught_up
         behind = caught_up is None or self.loop.time() - caught_up < timeout_s
         if behind or self.read_paused:
@@ -337,7 +337,7 @@ class Protocol(WebSocketsSansIOProtocol):
             super().keepalive_timeout()
 
     async def receive(self) -> Any:
-        """The next message for the application. Reading goes on when none is left."""
+        """The next message for the application. Reading continues when none remains."""
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
@@ -345,13 +345,13 @@ class Protocol(WebSocketsSansIOProtocol):
         return message
 
     def pause_writing(self) -> None:
-        """The client does not take what is written: nor is anything more of it read."""
+        """The client does not read its data, so no more data is read from it."""
         super().pause_writing()
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client has taken what was written."""
+        """The client has read its data."""
         super().resume_writing()
         self._resume()
 
@@ -443,7 +443,7 @@ def _source(base: type) -> str | None:
 
 
 def missing(base: type = WebSocketsSansIOProtocol) -> list[str]:
-    """What `Protocol` relies on and `base` does not have; empty when all is there."""
+    """Names that `Protocol` needs and `base` lacks; empty if it has all."""
     source = _source(base)
     if source is None:
         return ["its source"]

@@ -23,7 +23,7 @@ class Console:
     it is printed as a line of its own when HEARTBEAT_S passed since anything was printed; that
     time doubles until another line comes.
 
-    A closed terminal is no error: the caller may still have processes to end.
+    A closed terminal is not an error: the caller may still have processes to end.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Console:
         self._lock = threading.Lock()
         self._printed_at = clock()  # when something was printed last
         self._heartbeat = HEARTBEAT_S
-        self._status = ""  # what stands on the terminal's status line now
+        self._status = ""  # the text of the terminal's status line
 
     def line(self, text: str) -> None:
         """Print one line."""
@@ -44,7 +44,7 @@ class Console:
             self._write(f"{self._erase_code()}{text}\n")
 
     def status(self, text: str) -> None:
-        """Show what goes on. It may be called as often as one likes."""
+        """Show the progress. May be called at any rate."""
         with self._lock:
             elapsed_s = self._clock() - self._printed_at
             if self._terminal:

@@ -29,7 +29,7 @@ PAGE_SUBJECT = "dev"
 PAGE_LIFETIME_S = 12 * 3600
 RENEW_AFTER_S = 3600
 
-# All but `admin`, which has to be asked for.
+# All except `admin`, which must be requested.
 DEFAULT_SCOPES = ("create", "read")
 
 _DURATION = re.compile(r"(\d+)([smhd]?)\Z")

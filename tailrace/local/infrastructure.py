@@ -22,7 +22,7 @@ LocalPart = kafka_broker.Broker | redis_server.Server
 
 
 def fresh_log(path: Path) -> Path:
-    """Return `path` for a new log file. The former run's log is kept under another name."""
+    """Return `path` for a new log file. The former run's log gets another name."""
     if path.exists():
         path.replace(path.with_suffix(".previous.log"))
     return path
@@ -79,7 +79,7 @@ class Infrastructure:
         record: Callable[[list[state.Part]], None],
         check: Callable[[], None],
     ) -> None:
-        """Start what is not given and wait until it serves.
+        """Start the parts that are not configured and wait until they serve.
 
         Args:
             kafka_port: the broker's port of the last run; 0 for KAFKA_PORT.

@@ -1,4 +1,4 @@
-"""The model engine's environment, what it needs of the machine, and the default model."""
+"""The model engine's environment, its requirements, and the default model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _wanted_version() -> str:
 
 
 def engine_installed() -> bool:
-    """Whether the environment is what the lock file and pyproject.toml ask for."""
+    """Whether the environment matches the lock file and pyproject.toml."""
     return has_stamp(paths.ENGINE_ENVIRONMENT / "tailrace-stamp", _wanted_version())
 
 

@@ -107,7 +107,7 @@ def fetch_jars() -> None:
 
 
 def has_class_archive() -> bool:
-    """Whether Kafka's classes are kept for a quick start, or need not be."""
+    """Whether Kafka's classes are archived for a quick start, or need not be."""
     if settings.command().kafka or not paths.jars().is_dir():
         return True
     return kafka_broker.class_archive(java.find(), paths.jars()).exists()

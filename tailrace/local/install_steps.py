@@ -1,4 +1,4 @@
-"""What an installation is made of: steps, their output, and Debian packages."""
+"""Parts of an installation: steps, their output, and Debian packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tailrace.local import paths, processes
 from tailrace.local.console import Console
 
-SHOW_S = 0.5  # between two looks at what runs
+SHOW_S = 0.5  # between two updates of the display
 LOGS = paths.cache() / "install-logs"
 
 _apt_lock = threading.Lock()
@@ -32,7 +32,7 @@ class Step:
 
     Attributes:
         name: what messages call it.
-        done: whether nothing is left to do. It is quick and asks only this machine.
+        done: whether nothing remains to be done. Quick, and checks only this machine.
         do: does it, which may take minutes. Raises InstallError.
     """
 
@@ -41,7 +41,7 @@ class Step:
     do: Callable[[], None]
 
     def due(self) -> bool:
-        """Whether it is to be done. A check that needs an earlier step's result says so too."""
+        """Whether it must be done. True too if the check needs an earlier step's result."""
         try:
             return not self.done()
         except processes.StartError:
@@ -148,7 +148,7 @@ def apt(step: str, packages: Sequence[str], otherwise: str) -> None:
         ):
             raise InstallError(otherwise)
     with _apt_lock:
-        # A failed update is no error yet: the installation fails if the lists are missing.
+        # A failed update is not an error yet: the installation fails if the lists are missing.
         subprocess.run([*sudo, "apt-get", "update", "-qq"], capture_output=True, check=False)
         run_logged(
             step,
@@ -181,7 +181,7 @@ def has_stamp(stamp: Path, content: str) -> bool:
 
 
 def perform_lane(steps: Sequence[Step], progress: Progress) -> InstallError | None:
-    """Do what is left of these steps, in order. Returns the error that ended them, if any."""
+    """Do the remaining steps, in order. Returns the error that ended them, if any."""
     for step in steps:
         try:
             progress.perform(step)

@@ -28,7 +28,7 @@ class Parts:
         restart: start a part again that ended.
         cure: what the user can do about a part that ended when `restart` is False.
         say: prints a line with the time.
-        note: like `say`, for what only `--verbose` shows.
+        note: like `say`, for lines that only `--verbose` shows.
         show: prints one line of a log; None: logs are not followed.
     """
 
@@ -104,7 +104,7 @@ class Parts:
         self._all.append(one)
 
     def poll(self) -> None:
-        """Notice ends, start again what is due, probe, and show new log lines."""
+        """Handle ends, do the pending restarts, probe, and show new log lines."""
         for one in self._all:
             self._notice_end(one)
             self._restart_part(one)

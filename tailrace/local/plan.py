@@ -201,7 +201,7 @@ class Workers:
     """The workers of one pool.
 
     Attributes:
-        environ: what their settings say beside the pools.
+        environ: their settings besides the pools.
     """
 
     engine: str

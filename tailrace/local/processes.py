@@ -8,7 +8,7 @@ Three nets hold the children of a supervisor, because each net has a hole:
    folder. `tailrace down` finds it when the supervisor itself was killed, and finds services that
    were started by hand to join the deployment.
 
-A pid alone identifies no process, because pids are reused: it is kept with its start time.
+A pid alone does not identify a process, because pids are reused: it is stored with its start time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _start_time(process: psutil.Process) -> int:
 
 
 def identity(pid: int) -> Identity | None:
-    """None if there is no such process."""
+    """The identity of a process; None if it does not exist."""
     try:
         return Identity(pid, _start_time(psutil.Process(pid)))
     except psutil.Error:

@@ -18,10 +18,10 @@ class Readiness:
     Attributes:
         ready: whether it may get work.
         state: its own word for its state; empty if there was no answer.
-        detail: what it waits for or what is wrong; empty if it says nothing.
-        features: what a worker's engine can do beyond plain text; None if it is no worker, or does
-            not say.
-        parsers: names of what reads the engine's answers as items; empty if there is none.
+        detail: the cause of a wait or a failure; empty if it reports none.
+        features: of a worker's engine, beyond plain text; None if it is not a worker, or does not
+            report them.
+        parsers: names of the parsers that turn the engine's answers into items.
     """
 
     ready: bool = False

@@ -1,4 +1,4 @@
-"""One part of the deployment: its program, and what the supervisor knows of it."""
+"""One part of the deployment: its program, and its state in the supervisor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Program(Protocol):
 class ServiceProgram:
     """A service. Every process of it adds to the same log file.
 
-    `scratch` gets the sockets of vLLM's processes, which a killed engine leaves behind.
+    `scratch` gets the sockets of vLLM's processes, which a killed engine does not remove.
     """
 
     def __init__(self, service: plan.Service, *, run: str, log: Path, scratch: str) -> None:
@@ -56,7 +56,7 @@ class ServiceProgram:
             environ={
                 **os.environ,
                 **self.service.environ,
-                # Not TMPDIR, where libraries also keep what the next start needs.
+                # Not TMPDIR, where libraries also store data for the next start.
                 "VLLM_RPC_BASE_PATH": self._scratch,
             },
             log=self.log,
@@ -84,13 +84,13 @@ class ServiceProgram:
 
 @dataclass(slots=True)
 class Supervised:
-    """One part and what is known of it.
+    """One part and its state.
 
     Attributes:
-        program: what runs it.
+        program: the program that runs it.
         part: its entry in the state file.
         answer: its last readiness.
-        next_probe: when to ask again (monotonic).
+        next_probe: when to probe next (monotonic).
         ended: its end was noticed, and it has not been started again.
         ended_at: when that was (monotonic); 0 before the first end.
         ever_ready: it was ready once, so it can work with these settings.

@@ -34,7 +34,7 @@ from tailrace.local.console import Console
 from tailrace.local.supervised import ServiceProgram
 
 TICK_S = 0.1
-ORPHANS_S = 1.0  # between two looks for orphans, which walk over every process of the machine
+ORPHANS_S = 1.0  # between two scans for orphans, which read every process of the machine
 EDGE_READY_S = 120.0  # gateways and push services; an engine may load for any time
 TOPICS_S = 60.0
 
@@ -42,7 +42,7 @@ PARTITIONS = 8
 
 
 class Stopped(Exception):
-    """The user asked to stop while things were starting."""
+    """The user requested a stop while parts were starting."""
 
 
 class Supervisor:
@@ -54,7 +54,7 @@ class Supervisor:
     Args:
         restart: start a part again that ended.
         verbose: also print the services' logs and every change of readiness.
-        console: gets what is printed.
+        console: gets the output.
         stop_hint: how the user stops it ("Ctrl-C").
     """
 
@@ -88,7 +88,7 @@ class Supervisor:
             show=console.line if verbose else None,
         )
         self._next_orphans = 0.0  # when to look for orphans again (monotonic)
-        self._signals = 0  # how often the user asked to stop
+        self._signals = 0  # how often the user requested a stop
 
     def _with_time(self, text: str) -> str:
         return f"[{time.monotonic() - self._began:5.1f} s] {text}"

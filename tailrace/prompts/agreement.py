@@ -1,7 +1,7 @@
 """Whether two tokenizers and templates make the same ids (pure).
 
-The files of a model do not tell alone: transformers changes what it reads, each version otherwise.
-So both sides also put the same requests to what they have, and compare what comes out.
+The files of a model do not decide it alone: transformers changes them when it reads them, and each
+version differs. So both sides also render the same requests, and compare the results.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def digest(
     template: str,
     tokenizer: str,
 ) -> str:
-    """A digest of what a tokenizer and a template make of prompts; empty where that depends on the
+    """A digest of the prompts that a tokenizer and a template make; empty if they depend on the
     time.
 
     Args:
@@ -82,7 +82,7 @@ def digest(
 
 
 def _requests() -> Iterator[records.Request]:
-    """Probes of all that a prompt may be made of."""
+    """Probes of all parts that a prompt may have."""
     user = {"role": "user", "content": "".join(_TEXTS)}
     answer = {"role": "assistant", "content": "Yes."}
     call_message = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
@@ -117,7 +117,7 @@ def _request(messages: list[dict[str, Any]], **more: Any) -> records.Request:
 
 
 def too_long(tokens: int, max_model_len: int) -> str:
-    """What a client is told of a prompt of so many tokens."""
+    """The error message for a prompt of this number of tokens."""
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, your messages "
         f"resulted in {tokens} tokens."

@@ -1,7 +1,7 @@
-"""A model's chat template: what it takes beyond messages, and how requests are put to it (pure).
+"""A model's chat template: its variables besides messages, and the rendering of requests (pure).
 
-A template ignores variables that it does not know, so tools or an effort would be dropped without a
-word. What it takes is found out by rendering it with and without them.
+A template ignores variables that it does not know, so tools or an effort would be dropped silently.
+Rendering it with and without a variable shows which ones it uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SWITCHES: Final[dict[str, tuple[Any, Any]]] = {
     "enable_thinking": (False, True),
     "thinking": (False, True),
 }
-# Stands for a text that is continued: templates trim, split and search what they are given.
+# A stand-in for a text that is continued: templates trim, split and search their texts.
 _OPEN: Final = "tailrace-continues-here"
 _NONE: Final = ("none", "minimal")
 _EFFORTS: Final = {"minimal": "low", "xhigh": "high", "max": "high"}
@@ -104,7 +104,7 @@ class Template:
         """The prompt's ids. Where the last message is continued, they end with its text, exactly.
 
         Raises:
-            Unrenderable: the template does not take the messages, or what is asked of the
+            Unrenderable: the template does not support the messages, or the requested
                 reasoning.
         """
         tools = (

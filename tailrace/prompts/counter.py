@@ -50,8 +50,9 @@ class Counter:
             raise NotCountable("its template makes other prompts at other times")
 
     def count(self, request: records.Request) -> int | None:
-        """How many tokens the prompt of a request has, without what a fork copies; None where that
-        takes the engine: with images, for embeddings, and where the template refuses the request.
+        """The number of tokens of a request's prompt, without those that a fork copies; None if
+        only the engine can count: with images, for embeddings, and if the template refuses the
+        request.
         """
         ids = self.ids(request)
         return None if ids is None else len(ids)
@@ -69,7 +70,7 @@ class Counter:
 
 
 class _FolderTokenizer:
-    """What `chat_template.Template` asks of a tokenizer."""
+    """The tokenizer interface that `chat_template.Template` needs."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -78,7 +79,7 @@ class _FolderTokenizer:
             self.chat_template = _source(folder, config)
         except Exception as error:  # the library has no type of its own
             raise NotCountable(f"its files cannot be read: {error}") from error
-        # Its file may say that texts are cut, which nobody asked for.
+        # Its file may contain a truncation, which is not wanted here.
         self.fast.no_truncation()
         self.fast.no_padding()
         self._special = _special_tokens(config)
@@ -116,7 +117,7 @@ class _FolderTokenizer:
         return list(self.fast.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def raw_ids(self, text: str) -> list[int]:
-        """The ids of a text, with what the tokenizer puts before any."""
+        """The ids of a text, with the tokenizer's prefix."""
         return list(self.fast.encode(text).ids)
 
     def _templates(self) -> Mapping[str, str]:

@@ -36,7 +36,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
     def fits(self, tokens: float, needs: frozenset[str]) -> bool:
-        """Whether a request with this prompt, which asks for these features, is the rule's."""
+        """Whether the rule applies to a request with this prompt length and these needs."""
         short = self.max_prompt_tokens is None or tokens <= self.max_prompt_tokens
         return short and needs.issuperset(self.features)
 
@@ -185,7 +185,7 @@ def _check_fallback(pool: Pool, names: Sequence[str]) -> None:
 def _pool(name: Any, value: Any) -> Pool:
     if not isinstance(name, str):
         raise ValueError(f"the name of a pool is not a text: {name!r}")
-    topics.requests(name, topics.CLASSES[0])  # raises ValueError for a name that is none
+    topics.requests(name, topics.CLASSES[0])  # raises ValueError for an invalid name
     where = f"pool {name}"
     shape = _convert(value, PoolShape, where)
     answer = shape.max_output_tokens or min(

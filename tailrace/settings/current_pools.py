@@ -18,10 +18,10 @@ why not."""
 
 
 class CurrentPools:
-    """Holds the pools of a process. Who needs them asks each time.
+    """Holds the pools of a process. Callers read them at each use.
 
-    A file that cannot be used changes nothing: it is told in the log and by a metric, and looked at
-    again until it can be.
+    A file that cannot be used changes nothing: it is reported in the log and by a metric, and read
+    again until it can be used.
 
     Attributes:
         catalog: the pools and rules in force.
@@ -37,7 +37,7 @@ class CurrentPools:
         admit: Admit | None = None,
         on_change: Callable[[Catalog], None] | None = None,
     ) -> None:
-        """`changed` is told of each new catalog."""
+        """`on_change` is called with each new catalog."""
         self.catalog = catalog
         self._admit = admit
         self._on_change = on_change
@@ -50,13 +50,13 @@ class CurrentPools:
         return list(self._ever)
 
     async def run(self) -> None:
-        """Look at the file once a second until cancelled. Ends at once where there is none."""
+        """Poll the file once a second until cancelled. Ends at once if there is none."""
         while self.catalog.file is not None:
             await self.poll()
             await asyncio.sleep(POLL_S)
 
     async def poll(self) -> None:
-        """Take what the file says, if that is something else than what is in force."""
+        """Apply the content of the file if it differs from the one in force."""
         file = self.catalog.file
         assert file is not None
         try:

@@ -2,7 +2,7 @@
 
 A kind turns text into a value or raises ValueError. `services.parse` turns that error into one
 line that names the variable, the value and what is expected. No kind has side effects; those that
-name files look whether the file is there.
+name files check that the file exists.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def folder(*, must_exist: bool = True) -> Kind:
 
 def secret_lines(least: int) -> Kind:
     """The lines of a file, each a secret of at least `least` bytes. White space around them and
-    empty lines are no part of them."""
+    empty lines are skipped."""
 
     def parse(text: str) -> tuple[bytes, ...]:
         try:

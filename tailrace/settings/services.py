@@ -245,7 +245,7 @@ def worker(environ: Mapping[str, str] = os.environ) -> WorkerSettings:
 def _check_credential(values: Mapping[str, Any]) -> None:
     """
     Raises:
-        Misconfigured: the engine would be asked with two credentials, or with a part of one.
+        Misconfigured: the engine would get two credentials, or a part of one.
     """
     ways = ("engine_key", "engine_key_file", "engine_token_url")
     names = [f"TAILRACE_{kind.upper()}" for kind in ways if values[kind]]

@@ -36,7 +36,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: Annotated[float, msgspec.Meta(ge=0, description="a million tokens of answers")] = 0.0
 
     def input_nano(self, tokens: int) -> int:
-        """The cost of so many tokens of prompts, in billionths of the currency. In millionths a
+        """The cost of these tokens, in billionths of the currency. In millionths a
         short response of a small model would cost a few units, and half a unit is rounded."""
         return round(self.input * tokens * 1000)
 
@@ -76,7 +76,7 @@ class CanaryBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShorterWhenBusy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When answers are shorter than they were asked for, and how long then."""
+    """When answers are shorter than requested, and their length then."""
 
     backlog_s: Annotated[
         float,
@@ -159,7 +159,7 @@ class Pool:
 
     @property
     def longest_answer(self) -> int:
-        """The longest answer that a request may ask for, in tokens."""
+        """The longest answer that a request may have, in tokens."""
         return self.output_limit or self.max_model_len
 
 
@@ -343,7 +343,7 @@ class PoolShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one principal, and all of them together, may ask: `TAILRACE_LIMITS`.
+    """The limits of one principal, and of all of them together: `TAILRACE_LIMITS`.
 
     Rates and bursts of requests and tokens are counted in Redis for all gateways together (while it
     is away each gateway allows a quarter of them); the others count in one process.

@@ -38,12 +38,12 @@ class Variable:
 
     Attributes:
         readers: services that read it, and `tailrace` for the command line.
-        default: the text that stands for a variable that is not set, by reader where they differ;
+        default: the text for a variable that is not set, by reader where they differ;
             None: it has to be set. Empty: the kind's `absent`.
         field: name of the value in the settings of its readers; empty for variables that are read
             elsewhere (by libraries, or as marks of processes).
         secret: its value is never shown.
-        shown_default: what the documents say instead of the default.
+        shown_default: the text of the documents instead of the default.
     """
 
     name: str

@@ -1,17 +1,17 @@
-"""Redis: what a deployment may lose at any moment. The log holds everything that matters.
+"""Redis: data that a deployment may lose at any moment. The log has everything that matters.
 
     redis_store   the connection: batches of commands, timeouts, `StoreUnavailable`
     sessions      conversation state of a finished response, a cache over the log
     tickets       one-time tickets for WebSocket handshakes of browsers
     idempotency   idempotency key -> response id
     limits        token buckets
-    indexed       values under digests, so many of a pool at most
+    indexed       values under digests, with a maximum number for each pool
     answers       former answers that may be given again
     prefixes      which workers' engines hold which prompt prefixes
     workers       heartbeats of workers
     revocations   principals who were revoked
 
-Each of these modules but the first keeps one thing: its key shape, its commands, its Lua scripts.
+Each of these modules except the first is about one kind of key: its shape, commands, Lua scripts.
 In: a `RedisStore`. Out: plain values. Each call answers within its timeout or raises
 `StoreUnavailable`; the caller decides what holds then (tickets fail closed, caches are skipped).
 

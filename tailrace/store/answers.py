@@ -1,4 +1,4 @@
-"""Answers that may be given again: the ids that a model made of a request.
+"""Cached answers: the ids that a model generated for a request.
 
 key      answer:{pool}:<digest>       id of the response, its ids, tokens of its prompt, and a
                                       digest of what made them, as JSON
@@ -21,7 +21,7 @@ from tailrace.store import indexed
 from tailrace.store.redis_store import RedisStore, decode
 
 MAX_PER_POOL: Final = 10_000
-MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is not kept
+MAX_IDS: Final = 8_192  # of one answer: about 90 KB of JSON; a longer one is not cached
 
 
 class Answer(NamedTuple):
@@ -56,7 +56,7 @@ class Answers:
         return Answer(answer.rid, answer.ids, answer.prompt_tokens, answer.made_by)
 
     async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
-        """Keep an answer of at most MAX_IDS ids. Another one under this digest is replaced."""
+        """Store an answer of at most MAX_IDS ids. It replaces another one under this digest."""
         ids = list(answer.ids)
         value = msgspec.json.encode(_Answer(answer.rid, ids, answer.prompt_tokens, answer.made_by))
         await indexed.publish(

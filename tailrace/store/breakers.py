@@ -1,4 +1,4 @@
-"""Breakers of pools that are open, as the gateways tell each other.
+"""Open breakers of pools, which gateways publish to each other.
 
 key      breakers
 value    hash: pool -> deadline in ms, and why it is open as JSON
@@ -24,7 +24,7 @@ Times = Annotated[int, msgspec.Meta(ge=1, le=1_000)]
 
 class Open(NamedTuple):
     """A breaker that is open for `for_s` more, for the time number `opened` in a row. `by`: the
-    gateway that tells."""
+    gateway that published it."""
 
     by: str
     opened: int

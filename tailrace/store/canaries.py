@@ -1,4 +1,4 @@
-"""Revisions that get no new requests, because they are worse, as the gateways tell each other.
+"""Revisions that get no new requests because they are worse. Gateways publish them to each other.
 
 key      canaries
 value    hash: pool/revision -> deadline in ms, and why as JSON

@@ -1,4 +1,4 @@
-"""Hashes in Redis whose fields expire: what several processes tell of themselves or of others.
+"""Hashes in Redis whose fields expire: reports of several processes on themselves or on others.
 
 A value is "<deadline in ms> <JSON>", because fields of a hash expire by themselves only from Redis
 7.4. Deadlines are by Redis's clock, so no two clocks are compared.
@@ -38,7 +38,7 @@ return valid
 
 
 class Field(NamedTuple, Generic[T]):
-    """One that is valid. `left_s`: until it expires."""
+    """A valid field. `remaining_s`: until it expires."""
 
     name: str
     remaining_s: float
@@ -46,7 +46,7 @@ class Field(NamedTuple, Generic[T]):
 
 
 async def write(redis: RedisStore, key: str, field: str, value: object, lives_s: float) -> None:
-    """Write a field in place of the one before. Raises StoreUnavailable."""
+    """Write a field; replaces the former one. Raises StoreUnavailable."""
     encoded = msgspec.json.encode(value)
     await redis.execute("EVAL", _WRITE, 1, key, field, milliseconds(lives_s), encoded)
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: which response a client's key stands for.
+"""Idempotency keys: the response of a client's key.
 
 key      idem:<hash of principal and key>    response id
          idem:of:<hash of the principal>    list: the principal's keys, oldest first
@@ -48,7 +48,7 @@ class IdempotencyKeys:
         """The response id that holds `key`: `rid` if it is the first, else the first one's. Of a
         principal's keys the `most` newest are known.
 
-        What lies there and is no response id counts as nothing; the log then decides.
+        A value that is not a response id counts as missing; the log then decides.
         """
         value: object = await self._redis.execute(
             "EVAL",

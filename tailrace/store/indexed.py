@@ -1,4 +1,4 @@
-"""Values under digests, so many of a pool at most: those that were written longest ago go first.
+"""Values under digests, with a maximum number for each pool: the oldest are removed first.
 
 key      <index>:<digest>       the value
          <index>                sorted set of the digests, by time

@@ -1,4 +1,4 @@
-"""Token buckets: how much a principal may ask.
+"""Token buckets: the rate limits of principals.
 
 key      rate:<kind>:<hash of the principal>
 value    hash: tokens left, and when that was true
@@ -81,7 +81,7 @@ class TokenBuckets:
         now: float | None = None,
         kind: str = "requests",
     ) -> Verdict:
-        """Take `cost` tokens from a bucket that fills by `rate` per second up to `burst`.
+        """Consume `cost` tokens of a bucket that fills by `rate` per second up to `burst`.
 
         A cost above `burst` empties a full bucket, because otherwise it could never be paid. `now`
         in seconds is for tests; without it the server's clock counts, which all gateways share.
@@ -107,8 +107,8 @@ class TokenBuckets:
     async def settle(
         self, principal_key: str, difference: float, rate: float, burst: float, kind: str
     ) -> None:
-        """What was taken has cost `difference` more than was said (less, if negative). The bucket
-        may owe tokens afterwards.
+        """Charge `difference` more tokens (refund, if negative) after the real cost is known. The
+        bucket may owe tokens afterwards.
 
         Raises:
             StoreUnavailable: no answer.
@@ -121,7 +121,7 @@ def _parse(answer: object) -> Verdict:
     """The script's answer.
 
     Raises:
-        StoreUnavailable: it is not one.
+        StoreUnavailable: it is not an answer of the script.
     """
     match answer:
         case [int(allowed), bytes() | str() as wait, bytes() | str() as remaining]:

@@ -38,7 +38,7 @@ class LoopDeadline:
         self._arm()
 
     def cancel(self) -> None:
-        """The answer is there, or its caller waits no longer."""
+        """The answer has arrived, or its caller waits no longer."""
         self._timer.cancel()
 
     def _arm(self) -> None:

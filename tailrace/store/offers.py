@@ -48,7 +48,7 @@ class Offers(Generic[T]):
         return f"{self._kind}:{{{pool}}}"
 
     async def publish(self, pool: str, name: str, offer: T, ttl_s: float = OFFER_TTL_S) -> None:
-        """The worker `name` offers this, in place of what it offered before."""
+        """The worker `name` offers this; replaces its former offer."""
         await expiring_fields.write(self._redis, self._key(pool), name, offer, ttl_s)
 
     async def withdraw(self, pool: str, name: str) -> bool:

@@ -16,8 +16,8 @@ from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 PREFIX_TTL_S: Final = 5 * 60
 MAX_PREFIXES_PER_POOL: Final = 50_000
-MAX_DIGESTS_PER_CALL: Final = 64  # of a look-up; the longest prefixes are kept
-MAX_HOLDERS: Final = 8  # of one prefix; those that told last are kept
+MAX_DIGESTS_PER_CALL: Final = 64  # of a look-up; the longest prefixes are used
+MAX_HOLDERS: Final = 8  # of one prefix; those that published last stay
 # What says more is not believed.
 MAX_TOKENS: Final = 10_000_000
 _NAME: Final = 12
@@ -54,7 +54,7 @@ end
 
 
 def holder_name(incarnation: str) -> str:
-    """What Redis has for a worker's process."""
+    """The name of a worker's process in Redis."""
     return digest(incarnation)[:_NAME]
 
 
@@ -66,7 +66,7 @@ class Prefixes:
         self._max_per_pool = max_per_pool
 
     async def tell(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
-        """The engine of this worker holds so many tokens of these prefixes now; 0: none."""
+        """Publish how many tokens of these prefixes the worker's engine holds now; 0: none."""
         if not tokens:
             return
         await self._redis.execute(
@@ -82,8 +82,8 @@ class Prefixes:
         )
 
     async def held(self, pool: str, digests: Sequence[str]) -> dict[str, int]:
-        """Tokens of a prompt that workers hold, by `holder_name` the worker. `digests`: of the
-        prompt's beginnings, the longest last."""
+        """Tokens of a prompt that workers hold, by the worker's `holder_name`. `digests`: of
+        the prompt's beginnings, the longest last."""
         wanted_digests = digests[-MAX_DIGESTS_PER_CALL:]
         if not wanted_digests:
             return {}

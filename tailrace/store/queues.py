@@ -1,4 +1,4 @@
-"""Where requests stand that wait in the workers' memory.
+"""Queue places of requests that wait in the workers' memory.
 
 key      queue:{pool}
 value    hash: response id -> position and seconds until its turn, as text
@@ -31,8 +31,8 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1])
 
 
 def rest(model: str) -> str:
-    """The id of no response: its place is the bound behind which requests for the model stand of
-    which no worker tells."""
+    """A key instead of a response id: its place is a lower bound for requests for the model that
+    no worker has published."""
     return f"*{digest(model)}"
 
 
@@ -43,7 +43,7 @@ class Queues:
         self._redis = redis
 
     async def tell(self, pool: str, places: Mapping[str, Place], finished: Collection[str]) -> None:
-        """Where requests stand now, by id. `gone`: those that wait no more."""
+        """Publish the present places of requests, by id. `finished`: those that wait no more."""
         lines = "\n".join([f"{rid} {_text(place)}" for rid, place in places.items()])
         bounds = milliseconds(TTL_S), MAX_FIELDS
         await self._redis.execute(

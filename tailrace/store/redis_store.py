@@ -19,7 +19,7 @@ CALL_TIMEOUT_S: Final = 0.25
 # Patient calls wait this many times longer. A browser cannot do anything without its ticket, so a
 # Redis that is slow for a moment must not refuse it.
 PATIENCE: Final = 8
-# After a call without an answer, Redis is not asked for this time. A Redis that hangs costs one
+# After a call without an answer, Redis is not called for this time. A Redis that hangs costs one
 # timeout per second, not one per request.
 AWAY_S: Final = 1.0
 # Batches go one after the other. An exchange that was given up may still be closing.
@@ -38,7 +38,7 @@ _Pending = tuple[tuple[Any, ...], asyncio.Future[Any]]  # a command and its answ
 
 
 class CommandBatches:
-    """Sends commands in pipelines: those asked while one pipeline is under way form the next.
+    """Sends commands in pipelines: commands that arrive while one pipeline runs form the next.
 
     Three commands per request cost 300 µs of CPU one by one, and 86 µs with 32 requests at once. A
     request alone pays 372 instead of 273 µs (docs/measurements/2026-11-22-two-cores.md).
@@ -63,7 +63,7 @@ class CommandBatches:
         return answer
 
     async def aclose(self) -> None:
-        """Cancel what is under way; its callers get a connection error."""
+        """Cancel the running exchanges; their callers get a connection error."""
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.wait({self._sender})

@@ -1,4 +1,4 @@
-"""One-time tickets: what a browser shows at a WebSocket handshake in place of its credential.
+"""One-time tickets: a browser shows one at a WebSocket handshake instead of its credential.
 
 key      ticket:<hash of the ticket>
 value    the principal, and the origin that asked for the ticket

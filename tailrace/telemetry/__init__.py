@@ -1,4 +1,4 @@
-"""What a process tells about itself: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans.
+"""Telemetry of a process: JSON lines on stderr, Prometheus metrics, OpenTelemetry spans.
 
     setup(role, name, endpoint)  once, first in a process           process_setup
     log(Action.X, field=value)   a line; actions are a closed set   lines

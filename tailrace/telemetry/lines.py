@@ -1,7 +1,7 @@
 """JSON lines on stderr: `log(Action.X, field=value)`.
 
 Prompts, outputs, credentials and tickets never appear in a line. Callers do not pass
-them; `guard` and the formatter are the second defence behind that rule.
+them; `guard` and the formatter are the second defence after that rule.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from opentelemetry import trace
 
 
 class Action(enum.StrEnum):
-    """What a line tells. Operators filter by these words; the set is closed."""
+    """The action of a line. Operators filter by these words; the set is closed."""
 
     SERVICE_STARTED = "service_started"
     SERVICE_STOPPED = "service_stopped"

@@ -33,7 +33,7 @@ def setup(role: str, name: str, otlp_endpoint: str = "") -> None:
     logging.captureWarnings(True)
     # Every record looks them up, and no line shows them. (vLLM's own lines show the process.)
     logging.logThreads = logging.logMultiprocessing = False
-    # A line for each request that is no HTTP would be the client's to write.
+    # A line for each invalid HTTP request would let clients fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     for quiet in _QUIET_LOGGERS:
         logging.getLogger(quiet).setLevel(logging.WARNING)

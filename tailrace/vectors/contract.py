@@ -81,7 +81,7 @@ class VectorDatabase(Protocol):
         """The rows that are most alike, best first."""
 
     def numbers(self, where: Where, model: str) -> set[int]:
-        """Numbers of the rows that are there."""
+        """The numbers of the existing rows."""
 
     def texts(self, where: Where) -> list[str]:
         """The texts, in the order of their numbers."""

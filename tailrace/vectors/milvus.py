@@ -62,7 +62,7 @@ class Milvus:
     Attributes:
         _file: of milvus-lite; None: a server.
         _limits: what each call is given: a server's calls end after ANSWER_S, without which the
-            client tries for minutes, and searches wait behind them.
+            client tries for minutes, and searches wait for them.
         _client: None before `open` and after `close`.
         _dimensions: of each collection of passages that is known to be there, by its name.
     """
@@ -129,7 +129,7 @@ class Milvus:
                 self._call("upsert", name, rows[start : start + BATCH])
         row_ids = [_id(key) for key in erased]
         for name in self._dimensions:
-            # A row may have been by another model before, and what is erased by any.
+            # A row may have been written with another model, and an erased one with any.
             ids = row_ids + [
                 row["id"]
                 for collection, rows in by_collection.items()
@@ -231,7 +231,7 @@ class Milvus:
             name,
             schema=schema,
             index_params=index,
-            consistency_level="Strong",  # of a server: what was written is found
+            consistency_level="Strong",  # of a server: written rows are found
         )
         self._call("load_collection", name)
 

@@ -4,7 +4,7 @@ No token may be lost, doubled, reordered or mixed, and every watcher must hold t
 
 In: the records of a log (`source`, `history`) and transcripts of clients, workers and the fault
 injector (`transcript`). `reference_fold` is a second implementation of the reader rule, and
-`outcome` says what a response came to. `checks` judges the log (`response_checks` one response),
+`outcome` is the result of a response. `checks` judges the log (`response_checks` one response),
 `clients` the transcripts (`watch_checks`, `request_checks`, `worker_checks`), `replicas` the
 brokers' segment files. Out: a `report` with verdicts, counterexamples and figures. `command` is
 `tailrace verify`.

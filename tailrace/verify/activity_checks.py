@@ -1,4 +1,4 @@
-"""L12: what `llm.activity` says of a response is what the log says (pure; log rule §20)."""
+"""L12: the notices of a response in `llm.activity` agree with the log (pure; log rule §20)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tailrace.verify.response_checks import counterexample
 def check_activity(
     out: Report, response: history.Response, account: reference_fold.Account, *, committed: bool
 ) -> None:
-    """L12: a stored response that has ended and whose request is committed is told to have ended,
-    with its status; of nothing else is that told. `committed`: the group is past one of its
-    requests."""
+    """L12: a stored response that has ended and whose request is committed has an ENDED notice with
+    its status; nothing else has one. `committed`: the group has committed one of its requests."""
     expected = committed and _expects_end(response, account)
     if not expected and not response.notices:
         return

@@ -210,7 +210,7 @@ def _keys(out: Report, outcomes: Iterable[Outcome]) -> None:
     """R2 in the log: of the responses of one key, all but one are cancelled.
 
     Of two requests that raced at two gateways one is withdrawn; so is one of unknown outcome. The
-    answers say whether a client was told of two (`request_checks.check_keys`). Equal keys of one
+    answers show whether a client got two (`request_checks.check_keys`). Equal keys of one
     user share a partition, so one history holds them all.
     """
     by_key: dict[tuple[str, str], set[str]] = defaultdict(set)

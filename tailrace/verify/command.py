@@ -19,9 +19,9 @@ class Unusable(Exception):
 
 
 def merge(into: history.History, part: history.History) -> None:
-    """Add to `into` what the transcript checks need of all partitions together.
+    """Add to `into` the data that the transcript checks need of all partitions together.
 
-    Responses are judged partition by partition and are not kept.
+    Responses are judged partition by partition and are not stored.
     """
     into.places |= part.places
     into.beginnings |= part.beginnings

@@ -15,7 +15,7 @@ HALF_A_CHARACTER = "\ufffd"
 def check_continuation(
     out: Report, response: history.Response, responses: Mapping[str, history.Response]
 ) -> None:
-    """L15: what is continued is text, and that of the response before it, which was cut short.
+    """L15: only text is continued, and it is the text of the former response, which was cut short.
     `responses`: the others, of which one may be that one."""
     request = response.requests[0].request if response.requests else None
     if request is None or not request.continue_final:

@@ -11,8 +11,8 @@ from tailrace.verify.response_checks import counterexample
 
 
 def check_turn(out: Report, response: history.Response, log_history: history.History) -> None:
-    """L11: a response of a conversation has a place in its tree, and was asked for after the turn
-    that it follows had ended."""
+    """L11: a response of a conversation has a place in its tree, and was requested after its
+    predecessor had ended."""
     if not response.requests:
         return
     name = response.requests[0].request.conversation

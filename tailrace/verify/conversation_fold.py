@@ -1,7 +1,7 @@
 """A second fold of `llm.conversations`, for the judge (docs/design/history.md; pure).
 
 It has another shape than `tailrace.protocol.conversations`: it reads plain JSON, and for each
-conversation keeps the list of heads that there were.
+conversation it stores the list of all former heads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Tree:
     """A conversation.
 
     Attributes:
-        owner: as the records name it; None: there is none, or it is gone.
-        nodes: the parent of each accepted node, in the order of the log.
+        owner: as the records name it; None: there is none, or the conversation was deleted.
+        parents: of each accepted node, in the order of the log.
         heads: all that there were; the last one is the head.
         turns: owner and `until` of the accepted turns, by response id.
         shares: the node that each link which was not revoked leads to.

@@ -64,7 +64,7 @@ def _missing(
     fork: records.Fork, account: reference_fold.Account, expected_ids: Sequence[int]
 ) -> tuple[Sequence[int], int]:
     """Ids of its source that it does not begin with, and at which place they are. A fork that has
-    fewer than `at` ids lacks none behind them."""
+    fewer than `at` ids lacks none after them."""
     pairs = enumerate(zip(account.ids, expected_ids, strict=False))
     same = next((at for at, (a, b) in pairs if a != b), min(account.total, fork.at))
     if not fork.replace:

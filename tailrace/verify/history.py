@@ -60,7 +60,7 @@ class Response:
         bills: its usage records.
         dead: its dead letters.
         deleted: who wrote that it is deleted.
-        notices: what `llm.activity` says of it.
+        notices: its records in `llm.activity`.
         stored_records: its records of `llm.history`, tombstones too.
         whole: the log still has everything from the lower bound in the id on.
         foreign: the id was made on another log.
@@ -145,7 +145,7 @@ class History:
             nothing.
         digests: (topic, partition) -> offset -> digest of the record's bytes; None if L4 is not
             judged.
-        notices: key and value of the records of `llm.conversations`, by partition.
+        conversation_records: key and value of the records of `llm.conversations`, by partition.
     """
 
     tag: bytes | None = None
@@ -165,13 +165,15 @@ class History:
     newest: int = 0
     complete: bool = True
     digests: dict[tuple[str, int], dict[int, str]] | None = None
-    notices: dict[int, list[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
+    conversation_records: dict[int, list[tuple[bytes | None, bytes | None]]] = field(
+        default_factory=dict
+    )
 
     @functools.cached_property
     def trees(self) -> dict[str, conversation_fold.Tree]:
         """The conversations by id, once everything was read."""
         trees: dict[str, conversation_fold.Tree] = {}
-        for pairs in self.notices.values():
+        for pairs in self.conversation_records.values():
             trees |= conversation_fold.fold(pairs)
         return trees
 
@@ -203,7 +205,7 @@ class History:
             self._add_stored(r)
         elif r.topic == topics.CONVERSATIONS:
             if not r.forgery:
-                self.notices.setdefault(r.partition, []).append((r.key, r.value))
+                self.conversation_records.setdefault(r.partition, []).append((r.key, r.value))
         elif r.topic.startswith("llm.requests."):
             self._add_request(r)
 
@@ -280,7 +282,7 @@ class History:
                 self.responses[record.rid].deleted.append(record.by)
             return
         if isinstance(record, activity.Started | activity.Ended):
-            # Its topic keeps it longer than the log keeps the response.
+            # The retention of its topic is longer than that of the response.
             if record.rid in self.responses:
                 self.responses[record.rid].notices.append(record)
             return

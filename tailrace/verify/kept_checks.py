@@ -1,4 +1,4 @@
-"""L9: what `llm.history` keeps of a response is what the log says of it (pure; log rule §18).
+"""L9: the history of a response in `llm.history` agrees with the log (pure; log rule §18).
 
 The content is read here by its description in the log rule, not by `tailrace.protocol.history`.
 """
@@ -16,7 +16,7 @@ from tailrace.verify.report import Report
 from tailrace.verify.response_checks import counterexample
 
 _PARTITIONS: Final = topics.partitions_of(topics.HISTORY)
-# What is wrong where a member is not what it has to be.
+# The problem, by the member that differs.
 _MEMBERS: Final = {
     "t": "it is no HISTORY",
     "rid": "it is of another response",
@@ -53,7 +53,7 @@ def check_history(
 
 
 def _expects_history(response: history.Response, account: reference_fold.Account) -> bool:
-    """Whether its content has to be kept."""
+    """Whether its content must be stored."""
     if not response.requests or account.reason in (None, "withdrawn"):
         return False
     request = response.requests[0].request
@@ -116,7 +116,7 @@ def _read(value: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object; empty where it is none."""
+    """A JSON object; empty if `text` is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -136,7 +136,7 @@ def _differences(
 
 
 def _content(response: history.Response, account: reference_fold.Account) -> dict[str, Any]:
-    """What has to be kept, as JSON values. The response has ended and its request is known."""
+    """The expected content, as JSON values. The response has ended and its request is known."""
     assert account.ended_at is not None
     last = account.entries[account.ended_at]
     end = _plain(last.record)

@@ -34,12 +34,12 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a response came to, as clients may be told of it.
+    """The result of a response, as clients may get it.
 
     Attributes:
         status: the client's status; None while it is open.
-        mark: what the client put into the metadata to find its request again.
-        events: (type, delta) by sequence_number, as far as the log goes.
+        mark: the client's metadata by which it finds its request again.
+        events: (type, delta) by sequence_number, up to the end of the log.
         items: type, name, call_id and characters of each output item, but for messages without
             any.
         times: by sequence_number, the broker time (ms) of the record that the event follows from;

@@ -3,11 +3,11 @@
 It has another shape than `tailrace.protocol.fold`, which walks the records with a state. Here each
 question about a whole history is answered on its own:
 
-1. Who owned the response, and from where to where? The claims alone decide, but for a first
+1. Who owned the response, and from where to where? The claims alone decide, except for a first
    claim whose principal had cancelled before.
-2. Which frames count? In each epoch, those of the owner that continue what is there.
-3. Where does it end? At the first record that ends it. Everything behind it is dropped; this may
-   come last, because a later record changes nothing before it.
+2. Which frames count? In each epoch, those of the owner that continue the accepted prefix.
+3. Where does it end? At the first record that ends it. Everything after it is dropped; this can be
+   the last step, because a later record changes nothing before it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Beginning(NamedTuple):
 
 class Part(NamedTuple):
     """An item: how it began (None: a message without a mark), its characters, and the numbers of
-    its first id and of the one behind its last."""
+    its first id and of the one after its last."""
 
     beginning: Beginning | None
     text: str
@@ -75,12 +75,12 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What the records of a response came to.
+    """The result of a response's records.
 
     Attributes:
         entries: its token records, each offset once.
         principal: whose response it is, by its first claim or else its request; None if neither
-            tells.
+            is known.
         epochs: accepted claims in order.
         frames: accepted frames in order.
         ended_at: position of the record that ended it; None while it is open.
@@ -210,8 +210,8 @@ class Account:
 
     @property
     def served(self) -> str:
-        """The model that answers, where that is not the one asked for: what the owner said under
-        whom its first token was made, or the last one while there is none, or the last one that
+        """The model that answers, if it is not the requested one: from the claim under which its
+        first token was generated, or the last claim while there is none, or the last one that
         continues."""
         continued = self.continued
         return continued[-1].claim.served if continued else self._first_served
@@ -261,7 +261,7 @@ class Account:
 
     @property
     def reason(self) -> str | None:
-        """END's reason, or what a CANCEL says: `cancelled`, `withdrawn`, or why it failed."""
+        """END's reason, or that of a CANCEL: `cancelled`, `withdrawn`, or why it failed."""
         if self.ended_at is None:
             return None
         last = self.entries[self.ended_at].record
@@ -325,7 +325,7 @@ def _epochs(entries: Sequence[history.Entry]) -> list[Epoch]:
 
 
 def _append_frames(account: Account, epoch: Epoch) -> None:
-    """Append those frames of one epoch that continue what is there."""
+    """Append those frames of one epoch that continue the accepted prefix."""
     for at in range(epoch.start + 1, epoch.stop):
         record = account.entries[at].record
         if isinstance(record, records.Yield) and record.own == epoch.claim.own:
@@ -346,7 +346,7 @@ def _append_frames(account: Account, epoch: Epoch) -> None:
 
 
 def _cut(account: Account) -> None:
-    """Find the end and drop everything behind it."""
+    """Find the end and drop everything after it."""
     starts = [t.start for t in account.epochs]
     for at, e in enumerate(account.entries):
         epoch = account.epochs[n - 1] if (n := bisect.bisect_left(starts, at)) else None

@@ -1,6 +1,6 @@
 """L8: replicas of a partition hold the same batches up to the high watermark (pure).
 
-The input is the content of segment files, as brokers keep them.
+The input is the content of brokers' segment files.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ EXCERPT: Final = 12
 
 
 class Verdict(enum.Enum):
-    """The verdict of one check. NOT_JUDGED: the input has nothing to judge. That is no defect."""
+    """The verdict of one check. NOT_JUDGED: the input has nothing to judge, which is not a
+    defect."""
 
     PASS = "pass"  # noqa: S105 - a verdict
     FAIL = "fail"
@@ -62,7 +63,7 @@ class Counterexample:
     Attributes:
         what: the contradiction, in one line.
         rid: the response; empty if the failure is about no single response.
-        size: how much one must read to see it. The smallest counterexamples are kept.
+        size: how much one must read to see it. The smallest counterexamples are reported.
         excerpt: records around it, one line each, without text.
     """
 
@@ -104,7 +105,7 @@ class Report:
     Attributes:
         results: by check.
         figures: counts.
-        notes: counts of what is worth knowing and neither right nor wrong.
+        notes: counts of facts that are worth knowing and neither right nor wrong.
         samples: measured values by name.
     """
 

@@ -1,4 +1,4 @@
-"""R1-R4: what clients were told about requests and cancels, against the log (pure)."""
+"""R1-R4: the answers that clients got to requests and cancels, against the log (pure)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def check_refusals(
 def check_cancels(
     out: Report, cancels: list[transcript.Operation], outcomes: Mapping[str, Outcome]
 ) -> None:
-    """R4: an acknowledged cancel ended the response, as the client was told."""
+    """R4: an acknowledged cancel ended the response, as the answer to the client says."""
     for o in cancels:
         outcome = outcomes.get(o.invoke.rid)
         if o.done is None or o.done.f != "ok" or outcome is None or not outcome.whole:

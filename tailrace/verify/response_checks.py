@@ -21,7 +21,7 @@ CLOSING_CODES: Final = ("attempts_exhausted", "model_changed")
 # Tokenizer name of engines whose ids are code points. Such engines count tokens themselves.
 CHARACTERS: Final = "unicode"
 
-# Returns what is wrong with a response's ids, text or marks. The caller knows what the engine had
+# Returns the problems of a response's ids, text or marks. The caller knows what the engine had
 # to write. A problem of text or marks begins with "text". No problems: nothing.
 Content = Callable[[history.Response, reference_fold.Account], Iterable[str]]
 
@@ -216,7 +216,7 @@ def check_sequence(
     settled: bool,
     fold_class: type[fold.Fold],
 ) -> None:
-    """L3 on what readers emit, and R1 as far as the log tells."""
+    """L3 on the events of readers, and the part of R1 that follows from the log."""
     if response.entries:
         out.count("L3")
         problem = _emitted_numbers(account, fold_class)
@@ -362,8 +362,8 @@ def check_usage(
 
 
 def _may_cost(bill: records.UsageRecord) -> bool:
-    """Whether a bill may have its cost. Prices are not in the log: what follows without them is
-    that a cost is of tokens, and that an answer that is given again has none."""
+    """Whether a bill may have its cost. Prices are not in the log. Without them it is only
+    known that a cost is of tokens, and that a cached answer has none."""
     cost, tokens = bill.cost_nano, bill.usage.input_tokens + bill.usage.output_tokens
     return not cost or (cost > 0 and tokens > 0 and not bill.answer_of)
 
@@ -497,8 +497,8 @@ def check_attempts(
 def check_principal(
     out: Report, response: history.Response, account: reference_fold.Account
 ) -> None:
-    """A1: only its owner cancels or deletes a response. Without a claim and a request nothing
-    tells whose it is."""
+    """A1: only its owner cancels or deletes a response. Without a claim and a request its
+    owner is not known."""
     for at, e in enumerate(account.entries):
         if isinstance(e.record, records.Cancel) and account.principal is not None:
             out.count("A1")

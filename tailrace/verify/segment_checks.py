@@ -13,8 +13,8 @@ from tailrace.verify.response_checks import CHARACTERS, counterexample
 def check_segments(
     out: Report, response: history.Response, account: reference_fold.Account
 ) -> None:
-    """L17: another model continues the text only of a plain message, behind a token, because a
-    gateway asked its pool to, and is named. That the ids of an item are of one model is L2."""
+    """L17: another model continues only the text of a plain message, after a token and after a
+    reroute to its pool, and is named. L2 checks that the ids of an item are of one model."""
     if not any(epoch.claim.continues for epoch in account.epochs):
         return
     out.count("L17")

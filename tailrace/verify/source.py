@@ -1,7 +1,7 @@
 """Reads a whole log: from the beginning of every partition to its end at this moment.
 
-`llm.history` never expires. Of it only what was written since the oldest record of `llm.tokens` is
-read: a content is written behind the end that it holds.
+`llm.history` never expires. Only its records since the oldest record of `llm.tokens` are read: a
+content is written after the end that it contains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace import log
 from tailrace.protocol import ids, topics
 from tailrace.verify import history
 
-# Brokers that lead different partitions may tell different times.
+# Brokers that lead different partitions may have different clocks.
 SLACK_MS: Final = 600_000
 
 
@@ -25,7 +25,7 @@ class Selection:
     """What to read. With a `rid`: only its partition, from its lower bound on.
 
     Attributes:
-        digests: keep a digest of every record, for L4.
+        digests: store a digest of every record, for L4.
     """
 
     pools: Sequence[str]
@@ -93,9 +93,9 @@ class Source:
                 tag=layout.tag, partitions=layout.partitions, has_usage=True, has_dead=True
             )
             part.keyed = log.record_keys_in_use()
-            part.notices = conversation_records
+            part.conversation_records = conversation_records
             part.digests = {} if self._selection.digests else None
-            # A response is made by its request, and is to know then what the log holds of it.
+            # A response is created by its request, and must know by then where the log begins.
             begin = self._ranges[topics.TOKENS].begin[partition]
             part.beginnings[(topics.TOKENS, partition)] = begin
             for topic in (*requests, topics.TOKENS):
@@ -167,8 +167,8 @@ class Source:
     async def _read_stored(
         self, part: history.History, partition: int, since_ms: int | None
     ) -> None:
-        """What `llm.history` has of the responses of a token partition that the log still holds.
-        It keeps all others too."""
+        """The records in `llm.history` of the responses of a token partition that the log still
+        has. The topic also has all others."""
         ranges = self._ranges[topics.HISTORY]
         p = partition % topics.partitions_of(topics.HISTORY)
         since = self._ranges[topics.TOKENS].begin[partition]

@@ -1,4 +1,4 @@
-"""C1-C5: what watchers received, against what the log came to (pure)."""
+"""C1-C5: the events that watchers received, against the log (pure)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WatcherText:
 
     Attributes:
         events: (type, delta) by sequence_number.
-        digests: of whole events, by sequence_number, as far as the watcher wrote them down.
+        digests: of whole events, by sequence_number, if the watcher recorded them.
         items: of the terminal event; None before it, or where the watcher did not write them down.
         text: the text of the terminal event; None before it.
         tokens: the token count of the terminal event; None before it.
@@ -102,7 +102,7 @@ def check_watches(
 
 
 def _dense(who: WatcherText, o: transcript.Operation) -> str | None:
-    """C1: numbers are dense from the position asked for, and nothing follows the end."""
+    """C1: numbers are dense from the requested position, and nothing follows the end."""
     expected, ended, problem = o.invoke.after + 1, False, None
     for line in o.received:
         for event in line.events:

@@ -50,7 +50,7 @@ def check_commits(
     log_history: history.History,
     outcomes: Mapping[str, Outcome],
 ) -> None:
-    """R6 at every commit that a worker asked for, accepted or not."""
+    """R6 at every commit that a worker requested, accepted or not."""
     ends: dict[tuple[str, int], list[tuple[int, float, str]]] = {}
     for place, offsets in log_history.places.items():
         ends[place] = [

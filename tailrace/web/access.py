@@ -45,7 +45,7 @@ def _authorities() -> ssl.SSLContext:
 
 
 def key_sets(issuers: Issuers) -> jwks.KeySets:
-    """The keys of all issuers; `run` keeps those fresh that are published (JWKS)."""
+    """The keys of all issuers; `run` refreshes the published ones (JWKS)."""
     client = httpx.AsyncClient(
         timeout=jwks.FETCH_TIMEOUT_S,
         follow_redirects=False,
@@ -73,9 +73,9 @@ class Access:
     """Checks callers of one service.
 
     Attributes:
-        admitted: what is open for them, and ends with their credential.
+        admitted: their open connections, which end with their credential.
         room: how much is open for them.
-        rates: how often they may ask.
+        rates: their rate limits.
         clock: gives seconds since the epoch.
         later: timers for the end of credentials.
         sessions: opens the sessions of browsers; None where there are none.

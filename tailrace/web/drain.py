@@ -1,4 +1,4 @@
-"""How a service tells all that it holds open that it leaves."""
+"""Announces to all open connections that the service leaves."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Sockets end within this time, so that their clients do not all come back in one instant.
+# Sockets end within this time, so that their clients do not all reconnect in one instant.
 SPREAD_S: Final = 5.0
-# For close frames and the last writes, after every connection was told to end.
+# For close frames and the last writes, after every connection was asked to end.
 CLOSE_S: Final = 2.0
 _TICK_S: Final = 0.05
 
 
 class Draining:
-    """Set once, when the service is told to stop. Sockets and streams then end, and their clients
+    """Set once, when the service must stop. Sockets and streams then end, and their clients
     resume elsewhere.
 
     Attributes:

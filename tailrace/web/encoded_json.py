@@ -11,7 +11,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EncodedJSON(Response):
-    """An answer with Response objects: their log probabilities are kept encoded."""
+    """An answer with Response objects whose log probabilities are already encoded."""
 
     media_type = "application/json"
 

@@ -29,7 +29,7 @@ def api_error(rid: str | None, error: Exception) -> errors.ApiError:
     """The API's error for a response that cannot be delivered or written.
 
     Raises:
-        Exception: `error` itself, when it is none of `DELIVERY_ERRORS`.
+        Exception: `error` itself, if it is not one of `DELIVERY_ERRORS`.
     """
     name = rid or ""
     if isinstance(error, errors.ApiError):

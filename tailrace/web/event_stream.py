@@ -27,7 +27,7 @@ SSE_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class CredentialExpired(Exception):
-    """The credential that asked for the events has expired. A new one resumes."""
+    """The credential of the request has expired. A new one resumes."""
 
 
 E = TypeVar("E")
@@ -138,7 +138,7 @@ class EventStream(Response, Generic[E]):
             self._source.keepalive()
 
     def revoke(self) -> None:
-        """The credential that asked for the events was revoked."""
+        """The credential of the request was revoked."""
         self._break_off()
 
     def _expire(self) -> None:

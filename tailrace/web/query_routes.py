@@ -108,8 +108,8 @@ class QueryRoutes:
         )
 
     async def feed(self, request: Request) -> Response:
-        """The owner's feed: all behind the position `last-event-id` (a header) or `after`, then
-        what comes."""
+        """The owner's feed: all events after the position `last-event-id` (a header) or `after`,
+        then new ones."""
         self._gate.check_origin(request)
         principal = await self._gate.principal(request, CredentialScope.READ)
         text = request.headers.get("last-event-id") or request.query_params.get("after")

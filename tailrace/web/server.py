@@ -54,7 +54,7 @@ def make(
 
 
 def _descriptors() -> int:
-    """How many files the process may open, after asking for as many as it may ask for."""
+    """The limit of open files of the process, after raising it to its maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

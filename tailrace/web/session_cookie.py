@@ -1,4 +1,4 @@
-"""A browser's session: a sealed cookie that stands for a credential.
+"""A browser's session: a sealed cookie instead of a credential.
 
 The page's script cannot read the cookie, and it holds no credential: only who the caller is, until
 the credential would have expired. It is encrypted, so that a copy of it tells nothing, and bound to
@@ -71,7 +71,7 @@ class SessionCookies:
     def set(
         self, response: Response, connection: HTTPConnection, value: str, seconds: float
     ) -> None:
-        """Have the browser keep the session for so long."""
+        """Have the browser store the session for `seconds`."""
         name, secure = _name(connection)
         response.set_cookie(
             name,
@@ -103,7 +103,7 @@ class SessionCookies:
         )
 
     def open(self, value: str, now: float) -> Principal:
-        """Who the session stands for. `now` in seconds since the epoch.
+        """The principal of the session. `now` in seconds since the epoch.
 
         Raises:
             InvalidCredential: not sealed with our key, or over.

@@ -86,7 +86,7 @@ class Rates:
         self._messages = _buckets(limits.messages_rate, MESSAGES_BURST_S * limits.messages_rate)
 
     def read(self, principal: Principal) -> None:
-        """Charge one look at something.
+        """Charge one visit.
 
         Raises:
             errors.ApiError: 429.
@@ -118,7 +118,7 @@ class Rates:
             await asyncio.sleep(wait_s)
 
     def check_refusals(self, connection: HTTPConnection) -> None:
-        """Before a credential is looked at.
+        """Before a credential is checked.
 
         Raises:
             errors.ApiError: 429, when too many from this address were refused.

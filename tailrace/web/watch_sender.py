@@ -87,12 +87,12 @@ class WatchSender:
         return True
 
     def ready(self, rid: str) -> None:
-        """Send what the subscription of `rid` has."""
+        """Send the pending events of the subscription of `rid`."""
         self._pending[rid] = None
         self._wake()
 
     def forget(self, rid: str) -> None:
-        """Send no more of `rid`, which is no longer among the subscriptions."""
+        """Send no more of `rid`, which is not subscribed any more."""
         self._pending.pop(rid, None)
         if self._compact is not None:
             self._compact.forget(rid)
@@ -121,7 +121,7 @@ class WatchSender:
 
     def _on_done(self, task: SendTask) -> None:
         self._task = None
-        more = self._notes or self._pending  # since the task looked last
+        more = self._notes or self._pending  # since the task's last check
         if more and not task.cancelled() and task.exception() is None and task.result() is None:
             self._wake()
         else:
@@ -177,7 +177,7 @@ class WatchSender:
     def _message(
         self, rid: str, batch: Sequence[events.Event] | Sequence[positions.Event]
     ) -> bytes:
-        # A feed's events say themselves of what they are.
+        # A feed's events name their subject themselves.
         head = b'{"type":"feed.events",'
         if rid != feed.NAME:
             if self._compact is not None:

@@ -221,7 +221,7 @@ class WatchConnection:
             self._refuse(None, _too_many())
             return
         try:
-            # The one place where a subscription is there at once.
+            # The only place where a subscription exists at once.
             self._watches[feed.NAME] = self._feeds.watch(
                 self._owner, after, lambda: self._ready(feed.NAME)
             )

@@ -64,7 +64,7 @@ class Connection(Protocol):
     """Something open that has deadlines."""
 
     def check_deadlines(self, now: float) -> None:
-        """End what is overdue. `now`: seconds, by the clock of `DeadlineChecks`."""
+        """End overdue writes. `now`: seconds, by the clock of `DeadlineChecks`."""
 
 
 class DeadlineChecks:
