@@ -42,7 +42,7 @@ def is_data_error(error: Exception) -> bool:
         # asyncpg itself refuses some values, by its own error under that of SQLAlchemy.
         causes = (error.orig, getattr(error.orig, "__cause__", None))
         return any(isinstance(cause, _REFUSALS) for cause in causes)
-    if isinstance(error, sa.exc.StatementError):  # a value is of a wrong type
+    if isinstance(error, sa.exc.StatementError):  # a value has a wrong type
         return True
     return not isinstance(error, (*ERRORS, log_words.LogUnavailable))
 

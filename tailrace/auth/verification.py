@@ -208,7 +208,7 @@ def _signed_claims(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:
             leeway_s=issuer.leeway,
         )
     except jwt_library.CredentialExpired as error:
-        # By the library's own clock: a second check behind `_check_times`.
+        # By the library's own clock: a second check after `_check_times`.
         raise InvalidCredential(Reason.EXPIRED) from error
     except jwt_library.SignatureRefused as error:
         raise InvalidCredential(Reason.SIGNATURE) from error

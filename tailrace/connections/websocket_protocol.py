@@ -239,7 +239,7 @@ class Protocol(WebSocketsSansIOProtocol):
         elif self.held and not self.close_sent:
             self.held += data  # a read may have been under way when reading stopped
         else:
-            # Once a close frame was sent, the client's is still to come, behind what waits.
+            # Once a close frame was sent, the client's is still to come, after what waits.
             rest, self.held = self.held + data, b""
             self._parse(rest)
         if self._place is not None:

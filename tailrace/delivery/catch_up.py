@@ -1,6 +1,6 @@
 """Waits until a tail has read up to the log's end as of the call.
 
-Everything that any instance has told a client lies below the log's end. So before an instance
+Everything that any instance has sent to a client lies below the log's end. So before an instance
 answers that a response runs, is unknown or is locked, its tail reads up to the end that the log had
 when the client's request arrived.
 """

@@ -157,7 +157,7 @@ class Stream:
         self.replayed = account
 
     def forget(self) -> None:
-        """It is dropped: its bytes are not counted any more."""
+        """The stream was dropped: stop counting its bytes."""
         self.forget_request()
         if self.replayed is not None:
             self.replayed.give_back(self.replayed.size)

@@ -1,4 +1,4 @@
-"""Command lines that messages tell the user to type: the ones that work for this deployment.
+"""Command lines that messages show to the user: the ones that work for this deployment.
 
 A command line names the data folder, and the start also ports and engine, where they differ from
 the defaults.

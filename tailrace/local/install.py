@@ -1,6 +1,6 @@
 """`make install`: engine, model, Kafka, Java, Redis and the page, once `.venv` exists.
 
-Each step knows whether it is done. Its result is whole or absent: it is made beside its place and
+Each step knows whether it is done. Its result is whole or absent: it is made next to its place and
 then renamed. Steps that wait for different things (network, disk, npm) run at the same time.
 """
 

@@ -265,7 +265,7 @@ def services(
         "TAILRACE_PAGE": str(around.page or ""),
         "TAILRACE_DEV_CREDENTIAL": str(around.credential),
         "TAILRACE_SESSION_KEY": str(around.session_key),
-        "TAILRACE_RECORDS_VERSION": "2",  # all services are of this version
+        "TAILRACE_RECORDS_VERSION": "2",  # all services have this version
     }
     archive = {name: edge[name] for name in ("TAILRACE_KAFKA", "TAILRACE_HOST", "TAILRACE_ARCHIVE")}
 

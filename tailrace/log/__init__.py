@@ -10,7 +10,7 @@ What aiokafka 0.14 forces (`docs/design/log-client.md`):
   numbers. The writer replaces the producer, and workers claim again.
 - `stop()` may wait without limit while the broker is away. Every shutdown has its own deadline.
 - `assign()` forgets the positions of partitions it already had. They are sought again after it.
-- A broker answers the requests of one connection in order. An offset query behind a long poll would
+- A broker answers the requests of one connection in order. An offset query after a long poll would
   wait for it, so queries have connections of their own.
 - Private parts of aiokafka are used in `aiokafka_internals` only. `client_api` chooses between them
   and public API.

@@ -1,4 +1,4 @@
-"""Administration: applies topics, and tells which log this is."""
+"""Administration: applies topics, and identifies the log."""
 
 from __future__ import annotations
 

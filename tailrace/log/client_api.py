@@ -47,7 +47,7 @@ class ClientApi(Protocol):
         """Stop a consumer; returns at the deadline."""
 
     async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        """Get rid of a producer whose records in flight were told to have failed."""
+        """Discard a producer whose records in flight were reported as failed."""
 
     def sender_ended(self, producer: aiokafka.AIOKafkaProducer) -> bool:
         """Whether a started producer sends no more although it does not say so."""
@@ -59,7 +59,7 @@ class PublicApi:
     waits_for_former_producer: Final = True
 
     def guard_sending(self, producer: aiokafka.AIOKafkaProducer, may_send: MaySend) -> bool:
-        """False: public API does not tell what was sent."""
+        """False: the public API does not show what was sent."""
         return False
 
     def drop_prefetched(self, consumer: aiokafka.AIOKafkaConsumer) -> None:
@@ -74,12 +74,12 @@ class PublicApi:
         await finishes_within(_stop(consumer, close), deadline_s, cancel=False)
 
     async def discard_producer(self, producer: aiokafka.AIOKafkaProducer) -> None:
-        """Flush and stop. A record told to have failed may land by that: its owner does not append
-        under the same fencing token again (log rule W4)."""
+        """Flush and stop. A record that was reported as failed may still be appended by this: its
+        owner does not append under the same fencing token again (log rule W4)."""
         await finishes_within(_stop(producer, producer.client.close), FLUSH_S, cancel=False)
 
     def sender_ended(self, producer: aiokafka.AIOKafkaProducer) -> bool:
-        """False: public API does not tell."""
+        """False: the public API does not show it."""
         return False
 
 

@@ -54,7 +54,7 @@ class GroupConsumer:
 
     Attributes:
         _consumer: the joined client; None before `start` and after the membership was given up.
-        _stopped: set by `stop`; the member does not join any more.
+        _stopped: set by `stop`; the member does not join again.
         _rejoin: the next poll gives the membership up.
         _liveness: whether the consumer gets answers for the partitions that are not paused.
         _absences: how often in a row the group did not list this member.
@@ -181,7 +181,7 @@ class GroupConsumer:
     async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition.
 
-        Returns False when a partition is not owned any more (rebalance), which is not an error.
+        Returns False when a partition is no longer owned (rebalance), which is not an error.
         Nothing is committed for it: the broker would accept the commit and move the new owner's
         offset back.
 

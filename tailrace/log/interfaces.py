@@ -179,7 +179,7 @@ class GroupMember(Protocol):
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> bool:
         """Commit (next offset, metadata) by partition.
 
-        Returns False when a partition is not owned any more; nothing is committed for it.
+        Returns False when a partition is no longer owned; nothing is committed for it.
 
         Raises:
             LogUnavailable: no answer.

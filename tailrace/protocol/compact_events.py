@@ -20,7 +20,7 @@ class _Watch:
     Attributes:
         number: stands for it on its socket.
         next: the sequence_number that a text stands for; -1 before the first event.
-        plain: the last delta that was sent as an object is of the item that is open and has no log
+        plain: the last delta that was sent as an object belongs to the open item and has no log
             probabilities, so a text stands for another one like it.
     """
 

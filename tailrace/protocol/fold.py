@@ -195,8 +195,8 @@ class Fold:
             claim before its first token that has some.
         first: the first accepted claim; None while NEW.
         model: model revision, tokenizer and parser of the claim under which its first token was
-            made; of the last claim while there is none; of the last one that continues. All tokens
-            of the present segment are of these.
+            made; of the last claim while there is none; of the last one that continues. These made
+            all tokens of the present segment.
         served: public name of the model that answers, if it is not the requested one (log rule
             §22); else empty. By the last claim before its first token, or the last one that
             continues.

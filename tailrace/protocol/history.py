@@ -352,7 +352,7 @@ def will_have_history(request: records.Request) -> bool:
 
 
 class Part(NamedTuple):
-    """One record of a `History`: part number `part` of `of`; `digest` is of the whole."""
+    """One record of a `History`: part number `part` of `of`; `digest` is that of the whole."""
 
     rid: str
     part: int
@@ -436,8 +436,8 @@ def decode_part(key: bytes | None, value: bytes | None) -> Part | None:
 
 
 def join(pieces: Iterable[Part]) -> History | None:
-    """The `History` of all its parts, in any order. None if one is missing, or the parts are of
-    several histories, or it is garbage. Equal copies do not matter."""
+    """The `History` of all its parts, in any order. None if one is missing, the parts belong to
+    several histories, or the bytes are not valid. Equal copies do not matter."""
     by_number = {each.part: each for each in pieces}
     whole = [by_number[n] for n in sorted(by_number)]
     if not whole or len(whole) != whole[0].of:

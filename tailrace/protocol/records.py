@@ -74,7 +74,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sampling parameters, checked by the gateway. `max_tokens` counts the output tokens of the
-    whole response. From `logprobs` on they are of version 2. `logprobs`: each token has its log
+    whole response. Those from `logprobs` on belong to version 2. `logprobs`: each token has its log
     probability and those of this number of likely ones; None: no log probabilities. `top_k` 0: no
     bound."""
 
@@ -169,17 +169,17 @@ class Request(msgspec.Struct, tag_field="t", tag="REQUEST", frozen=True, omit_de
     be rebuilt from this record and the answer. `echo` is the static part of the public Response
     object. The first CLAIM holds a copy of it, so that `llm.tokens` can be read alone. `input` is
     this turn's items as the client gave them. With `generate` false the response is a warm-up: it
-    ends at once and has no output. `body_digest` is of what the client sent, and is there only with
-    an idempotency key; records of version 0.1 have none.
+    ends at once and has no output. `body_digest` is the digest of the client's body, present only
+    with an idempotency key; records of version 0.1 have none.
 
-    `choice` is of a chat completion, and `conversation` is the id of one that this is a turn of.
+    `choice` is that of a chat completion. `conversation` is the id of this turn's conversation.
     Lists need them, and older readers miss nothing without them. With `cached_answers` false it is
     neither answered by a former answer nor kept as one (log rule §24); older workers do neither.
 
     `append_by` is a time of the broker in ms, 0 for none. A record that the broker appended later
     does not count: its client got the answer that the request failed (log rule §10).
 
-    From `tools` on the members are of version 2, and so are messages with calls of tools, with
+    The members from `tools` on belong to version 2, and so do messages with calls of tools, with
     their outputs or with images (`tailrace.protocol.images`). `tools` are those that the prompt
     shows, as chat templates take them: `{"type":"function","function":{"name","description",
     "parameters","strict"}}`, or `{"type":"custom","custom":{"name","description","format"}}`.
@@ -284,7 +284,7 @@ class Claim(msgspec.Struct, tag_field="t", tag="CLAIM", frozen=True, omit_defaul
     and the version of what runs them; empty for a plain response (log rule §16). `served` is the
     public name of the worker's model if it is not the requested one (log rule §22).
     `answer_of` is the response whose ids it writes instead of generating any (log rule §24).
-    `continues`: the tokens before it are of another model, and it continues their text (log rule
+    `continues`: another model made the tokens before it, and it continues their text (log rule
     §25).
     `hedged`: `prev` lives and is late with its first token (log rule §26).
     """

@@ -101,7 +101,7 @@ class Catalog:
 
     def chain(self, name: str) -> tuple[Pool, ...]:
         """A pool, and those that answer its requests when it cannot, in order; nothing for a pool
-        that is not offered any more."""
+        that is no longer offered."""
         first = self.pool(name)
         if first is None:
             return ()

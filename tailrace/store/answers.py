@@ -7,8 +7,8 @@ lives    as long as the pool says (`cached_answers`)
 writer   worker
 if lost  requests are answered by the engine, as without
 
-The digest is of the request (`tailrace.protocol.equal_requests`). Gateways look whether there is an
-answer.
+The digest is that of the request (`tailrace.protocol.equal_requests`). Gateways check whether an
+answer exists.
 """
 
 from collections.abc import Sequence

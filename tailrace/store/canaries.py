@@ -4,7 +4,7 @@ key      canaries
 value    hash: pool/revision -> deadline in ms, and why as JSON
 lives    until the revision is tried again, at most MOST_S
 writer   gateway
-if lost  each gateway that knows it tells it again
+if lost  each gateway that knows it publishes it again
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,9 @@
 
 key      queue:{pool}
 value    hash: response id -> position and seconds until its turn, as text
-lives    TTL_S after the last telling
+lives    TTL_S after the last publication
 writer   worker
-if lost  waiting clients are told nothing until the next telling, a second later
+if lost  waiting clients get no places until the next publication, a second later
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 In: records of `llm.passages`. Out: rows that are alike a query. The database is a fold: all of it
 follows from the topic, so it may be dropped and is built again, equal. How far it has come is in it
-too, and is written behind what was folded: after a kill some records are folded twice, which
+too, and is written after what was folded: after a kill some records are folded twice, which
 changes nothing, because a row's key is a digest of its record's key.
 
     contract       the interface of a database, and its types

@@ -93,7 +93,7 @@ def _apply(tree: Tree, act: dict[str, Any]) -> None:
 
 
 def _read(key: bytes | None, value: bytes | None) -> tuple[str, dict[str, Any] | None]:
-    """The conversation that a record is of, and the record; None for one without effect here."""
+    """The conversation to which a record belongs, and the record; None for one without effect."""
     text = (key or b"").decode(errors="replace")
     name, _, rest = text.partition(":")
     if not name.startswith("conv_"):

@@ -50,7 +50,7 @@ def _marks(account: reference_fold.Account) -> Iterator[Problem]:
 
 
 def _parsers(account: reference_fold.Account) -> Iterator[Problem]:
-    """Whoever wrote tokens or marks is of one parser, and only a parser makes marks."""
+    """All writers of tokens or marks have one parser, and only a parser makes marks."""
     if account.marks and not account.parser:
         yield "marks, but their owner's claim names no parser", None
     writers = {f.tok.own for f in account.frames}

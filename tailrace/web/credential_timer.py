@@ -13,7 +13,7 @@ class Timer(Protocol):
     """A call that is scheduled."""
 
     def cancel(self) -> None:
-        """It is not made any more."""
+        """The call is not made."""
 
 
 Later = Callable[[float, Callable[[], None]], Timer]

@@ -1,4 +1,4 @@
-"""What a client is told when something goes wrong: from exceptions to the API's shape of errors.
+"""The errors that clients get: from exceptions to the API's shape of errors.
 
 `HANDLERS` is for the exception handlers of an application; `api_error` is for what delivery and the
 log raise.

@@ -128,8 +128,8 @@ class EventStream(Response, Generic[E]):
             self._on_end()
 
     def check_deadlines(self, now: float) -> None:
-        """Break off a body whose client takes nothing; have a keep-alive comment written when
-        nothing else was for long. `now`: monotonic seconds."""
+        """Break off a body whose client reads nothing. Have a keep-alive comment written after a
+        long time without any other event. `now`: monotonic seconds."""
         if self._deadline.overdue(now):
             if self._cancellation is not None and not self._cancellation.done():
                 self._report_failure(TimeoutError())

@@ -37,8 +37,8 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
 
 
 class Cors:
-    """Cross-origin access for listed origins. Any other origin is told nothing, and its browser
-    refuses to hand the answer over."""
+    """Cross-origin access for listed origins. Any other origin gets no CORS header, so its
+    browser does not give the answer to the page."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origins)

@@ -1,7 +1,7 @@
 """A browser's session: a sealed cookie instead of a credential.
 
 The page's script cannot read the cookie, and it holds no credential: only who the caller is, until
-the credential would have expired. It is encrypted, so that a copy of it tells nothing, and bound to
+the credential would have expired. It is encrypted, so that a copy of it shows nothing, and bound to
 the key that all gateways share. Another site cannot use it: it is sent by pages of this site alone
 (SameSite=Strict), and every request that changes something needs the session's token in a header,
 which only a page of this origin can have read.

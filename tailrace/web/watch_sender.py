@@ -57,7 +57,7 @@ class WatchSender:
         Args:
             watches: the socket's subscriptions by response id; they may change at any time.
             unwatch: ends the subscription of a response id.
-            lost: told that the log no longer holds what a response has to send.
+            lost: called when the log no longer holds what a response has to send.
             finished: called when nothing is left and no response is followed, and when the task has
                 failed.
             compact: events of responses are sent in the compact form.
@@ -151,7 +151,7 @@ class WatchSender:
             return close_codes.CloseCode.SLOW
 
     async def _send_one(self, rid: str) -> None:
-        """One batch of one response; what is left keeps its turn behind the others, so no response
+        """One batch of one response; what is left keeps its turn after the others, so no response
         starves another."""
         del self._pending[rid]
         subscription = self._watches.get(rid)

@@ -1,4 +1,4 @@
-"""The one mechanism by which a client that takes nothing is noticed.
+"""The one mechanism that detects a client that reads nothing.
 
 A connection puts each write between `with deadline:`; one timer for all open connections asks each
 of them now and then. A timer per write would cost a tenth of what an event costs.

@@ -101,7 +101,7 @@ class Speed:
 def select_offers(
     waiting: Sequence[Waiting], before: float, speed: Speed, after_s: float
 ) -> list[Place]:
-    """Places of the requests that will wait for longer than `after_s`, at most MAX_OFFERED.
+    """Places of the requests that will wait for longer than `after_s`, at most MAX_PLACES.
 
     Lower ranks come first. Within a rank principals alternate, and each principal's last requests
     come first. Starts are estimated as if principals had equal shares.

@@ -66,7 +66,7 @@ class ClaimState:
 
     @property
     def own_model(self) -> bool:
-        """Whether the tokens that this claim would continue are of this worker's model."""
+        """Whether this worker's model made the tokens that this claim would continue."""
         return self.context.claimant(self.response).same_model(self.entry.fold)
 
     def new_generation(self, view: visible.Visible) -> generation.Generation:

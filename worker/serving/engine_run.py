@@ -166,7 +166,7 @@ class EngineRun:
 
     def _note_prefix(self) -> None:
         """The engine gets the prompt and will hold it. A prompt without some of its messages is not
-        noted: the digests are of the whole one."""
+        noted: the digests belong to the whole one."""
         claim, context = self._claim, self._claim.context
         request, prompt_ids = claim.response.request, claim.plan.prompt_ids
         if not request.prefix or claim.response.dropped:

@@ -103,7 +103,7 @@ class ResponseState:
 
     @property
     def expires_ms(self) -> float:
-        """Broker time after which its generation is not started any more."""
+        """Broker time after which its generation is no longer started."""
         return self.deliveries[0].timestamp + self.request.ttl_ms
 
     @property
