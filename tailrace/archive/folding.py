@@ -295,7 +295,7 @@ async def _marked_positions(connection: AsyncConnection, log: str) -> dict[Place
 
 
 def _turns(states: Iterable[fold.State]) -> dict[str, history.History | None]:
-    """Responses that were archived, or that have no row (any more)."""
+    """Responses that were archived, or that have no row (now)."""
     return {s.rid: s.whole for s in states if s.row is None or s.whole is not None}
 
 

@@ -20,7 +20,7 @@ async def retry(
     engine: AsyncEngine, log: str, replays: interfaces.RangeReader, erase: folding.Erase
 ) -> AsyncIterator[tuple[set_aside.Row, str]]:
     """Fold the records that are set aside, name by name. Yields each record's row with its outcome:
-    `FOLDED`; `LOST`, which is not set aside any more; or the error with which it stays set aside.
+    `FOLDED`; `LOST`, which is no longer set aside; or the error with which it stays set aside.
 
     Raises:
         database.ERRORS, LogUnavailable: the rest was not tried.

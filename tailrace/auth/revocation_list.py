@@ -75,7 +75,7 @@ class RevocationList:
         )
 
     def forget(self, now: float) -> None:
-        """Drop what means nothing any more."""
+        """Drop the records whose credentials have all expired."""
         for record in [each for each in self if expires_at(each) <= now]:
             self._drop(record.id)
 

@@ -94,7 +94,7 @@ def run(role: plan.Role, data: paths.Data, settings_: Mapping[str, str]) -> NoRe
     """Replace this process by the service.
 
     Args:
-        given: settings from options. They override the environment, which overrides `defaults`.
+        settings_: settings from options. They override the environment, which overrides `defaults`.
 
     Raises:
         StartError: the engine has no such model.

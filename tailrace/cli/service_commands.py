@@ -70,7 +70,7 @@ def archive_retry(
 ) -> None:
     """Fold again the records that the archive has set aside, from the log.
 
-    Exit code: 0 nothing is set aside any more, 1 something is."""
+    Exit code: 0 nothing is set aside now, 1 something is."""
     from tailrace.cli import archive_retry as command  # it imports the database library
 
     folder = options.folder(data)

@@ -2,8 +2,8 @@
 its incomplete data holds in memory, and how fast its frames are read.
 
 Behind a proxy every connection has the proxy's address. A proxy whose network is configured is
-believed about its clients: the last address of `X-Forwarded-For` that is no such proxy is charged.
-No other address is believed.
+believed about its clients: the charged address is the last one of `X-Forwarded-For` that is not
+such a proxy. No other address is believed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Proxies:
 
         Args:
             peer: of the connection; a trusted proxy.
-            forwarded: values of the `X-Forwarded-For` headers, in order.
+            header_values: values of the `X-Forwarded-For` headers, in order.
         """
         hops = b",".join(header_values).decode("latin-1").split(",")
         for hop in reversed(hops):
@@ -149,7 +149,7 @@ class Place:
         bounds.open += 1
 
     def charge(self, address: str) -> bool:
-        """Charge this address, and no other any more. Returns whether there was room."""
+        """Charge this address instead of any other. Returns whether there was room."""
         key = address_key(address)
         if key == self.key:
             return True

@@ -52,7 +52,7 @@ class HttpProtocol(HttpToolsProtocol):
         place: among them; None before the connection has one, and after it was given back or on.
         _via_proxy: whether the peer is a trusted proxy.
         _state: IDLE between requests, HEAD, BODY.
-        _head_bytes: bytes of the present request, as far as they came.
+        _head_bytes: bytes of the present request that have arrived.
         _timer: ends a head or a body that does not come; None while there is neither.
     """
 

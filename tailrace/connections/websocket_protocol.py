@@ -7,8 +7,8 @@
                    take what is written to it (its pongs); what has come already waits as bytes
     parsing        SLICE_BYTES at a time, at most TURN_FRAMES frames before others have their turn,
                    and not before the frames of all sockets of the address are within its rate
-    backlog        what waits to be parsed for BACKLOG_S without a pause is a flood, if more than
-                   BACKLOG_FRAMES were read in that time
+    backlog        data that waits to be parsed for BACKLOG_S without a pause is a flood, if more
+                   than BACKLOG_FRAMES were read in that time
     keep-alive     not of a client whose frames wait here: its pong may be among them
 
 A client above a bound is closed with 1008. So is one that has us keep more than there is room for
@@ -248,12 +248,12 @@ class Protocol(WebSocketsSansIOProtocol):
                 self._abuse("bytes")
 
     def _parse(self, data: bytes, waited: bool = False) -> None:
-        """Parse slice by slice until a peer is behind or it is the turn of others. `waited`: it is
-        the address's turn for the first slice."""
+        """Parse slice by slice until a peer is slow or others have their turn. `waited`: it is the
+        address's turn for the first slice."""
         start, frames = 0, 0
         while start < len(data):
             if self.transport.is_closing():
-                return  # nothing is read any more
+                return  # nothing more is read
             if self._behind():
                 self._hold(data[start:])
                 return

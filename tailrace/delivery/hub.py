@@ -41,7 +41,7 @@ class Stream:
             watched.
         archived: it comes from the archive, and so does its request.
         moment: the newest event with its place in the queue; None once it has begun.
-        lost: why the log cannot serve it any more; None normally.
+        lost: why the log can no longer serve it; None normally.
         cancel: a CANCEL that was read before the owner was known; None normally.
         now: monotonic seconds of the last dispatch. With it outboxes distinguish a burst from a
             slow subscriber.
@@ -216,7 +216,7 @@ class Stream:
             box.publish(self.moment)
 
     def fail(self, error: Exception) -> None:
-        """The log cannot serve this response any more; wakes every subscriber."""
+        """The log can no longer serve this response; wakes every subscriber."""
         self.lost = error
         for box in self.boxes:
             box.on_arrival(0, self.now)

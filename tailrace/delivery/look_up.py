@@ -221,8 +221,8 @@ class LookUp:
         live_from = self._live.next_offset(address.partition)
         self._live.streams.add(stream)
         if address.offset > live_from and address.offset > await self._live.end(address.partition):
-            # This log has not reached the end that a gateway saw: it was rolled back. The tail may
-            # lag behind that gateway's.
+            # This log has not reached the end that a gateway saw: it was rolled back. This
+            # tail may lag behind that gateway's.
             raise log.HistoryLost(f"the log ends before {rid}")
         start = address.offset
         while start < live_from and not (stream.done and stream.owner == owner):

@@ -83,7 +83,7 @@ class Infrastructure:
 
         Args:
             kafka_port: the broker's port of the last run; 0 for KAFKA_PORT.
-            recorded: called with all parts as soon as their processes exist.
+            record: called with all parts as soon as their processes exist.
             check: called while waiting; it may raise to stop waiting.
 
         Raises:

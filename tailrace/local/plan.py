@@ -243,8 +243,8 @@ def services(
     """Every service, in starting order.
 
     Args:
-        offered: TAILRACE_POOLS.
-        of_pools: as many of each as the options say.
+        pools_file: TAILRACE_POOLS.
+        worker_groups: the workers of each pool.
         free_port: returns a new port at every call.
     """
     gateway_ports, push_ports = ports(options)

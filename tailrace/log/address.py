@@ -19,7 +19,7 @@ SCHEME = "sasl+ssl"
 
 
 class InvalidBootstrap(ValueError):
-    """The text is no address of Kafka. The message says why and repeats no secret."""
+    """The text is not an address of Kafka. The message says why and repeats no secret."""
 
 
 class UnreadableFile(InvalidBootstrap, OSError):

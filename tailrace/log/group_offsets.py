@@ -26,7 +26,7 @@ async def move(
     """Commit (next offset, metadata) by (topic, partition).
 
     `transactional_ids`: of producers that commit offsets of the group. They are fenced first: a
-    member that was only paused is not in the group any more, and would commit a transaction that it
+    member that was only paused is no longer in the group, and would commit a transaction that it
     had begun over these offsets. A running one acquires its id again.
 
     Raises:

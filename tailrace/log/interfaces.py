@@ -165,7 +165,7 @@ class GroupMember(Protocol):
         """
 
     def rejoin(self) -> None:
-        """Have the next poll give the membership up, so that the one after it joins again."""
+        """Make the next poll leave the group, so that the poll after it joins again."""
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions; partitions not owned are ignored."""

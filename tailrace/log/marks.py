@@ -80,7 +80,7 @@ async def rolled_back(
     topic: str,
     positions: Mapping[int, Position],
 ) -> frozenset[int]:
-    """Those partitions whose positions do not belong to the log any more: it ends below them, or
+    """The partitions whose positions no longer belong to the log: it ends below them, or
     has another record where the mark is. A mark that retention or compaction removed cannot be
     compared, and its position counts as good.
 
@@ -108,7 +108,7 @@ async def rolled_back(
 async def record_at(
     replays: interfaces.RangeReader, topic: str, partition: int, offset: int
 ) -> log_words.Record | None:
-    """The record at an offset, or None: the log does not hold it (any more)."""
+    """The record at an offset, or None: the log does not hold it (now)."""
     # If the log loses the offset between query and read, the next comparison finds that.
     with contextlib.suppress(log_words.HistoryLost):
         async with contextlib.aclosing(

@@ -64,9 +64,9 @@ class Writer:
         _producer: the current producer; None while there is none.
         _sender: the task that hands records to the current producer.
         _failure: set by a failed send; the sender then replaces the producer.
-        _fenced: a producer that sends nothing any more, because its records were dropped.
+        _fenced: a producer that sends nothing more, because its records were dropped.
         _is_guarded: the current producer calls `_may_send` before it sends.
-        _stopping: set by `stop` and when `run` is over; nothing is accepted any more.
+        _stopping: set by `stop` and when `run` is over; nothing more is accepted.
         _discards: tasks that discard former producers.
     """
 
@@ -265,7 +265,7 @@ class Writer:
         if delivery.cancelled() or delivery.exception() is not None:
             error = "cancelled" if delivery.cancelled() else type(delivery.exception()).__name__
             if (
-                # Also when no caller waits for this record any more. Failures of a former producer
+                # Also when no caller waits for this record now. Failures of a former producer
                 # are known already.
                 producer is self._producer
             ):

@@ -219,7 +219,7 @@ def _client(url: str, timeout_s: float) -> redis.asyncio.Redis:
 
 def decode(value: object, type_: type[T]) -> T | None:
     """A JSON value as `type_`; None when it is missing, is too large, or cannot be read as that
-    type, whatever the reason (a broken cache entry is no entry)."""
+    type, whatever the reason (a broken cache entry counts as none)."""
     if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
         return None
     try:

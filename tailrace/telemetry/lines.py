@@ -42,7 +42,7 @@ class Action(enum.StrEnum):
     RESPONSE_CLAIMED = "response_claimed"
     RESPONSE_TAKEN_OVER = "response_taken_over"
     RESPONSE_LOST = "response_lost"  # another worker has claimed it
-    RESPONSE_WITHDRAWN = "response_withdrawn"  # its client was told that the outcome is unknown
+    RESPONSE_WITHDRAWN = "response_withdrawn"  # its client was answered that the outcome is unknown
     RESPONSE_REROUTED = "response_rerouted"  # another pool may answer it
     RESPONSE_HEDGED = "response_hedged"  # its first token is late: a second worker starts, or did
     RESPONSE_ENDED = "response_ended"
@@ -73,7 +73,7 @@ class Action(enum.StrEnum):
     INDEXING = "indexing"  # older conversations are being made searchable
     RECORD_UNREADABLE = "record_unreadable"
     SET_ASIDE = "set_aside"  # a record that a database does not take
-    LOG_ROLLED_BACK = "log_rolled_back"  # a stored position does not belong to the log any more
+    LOG_ROLLED_BACK = "log_rolled_back"  # a stored position no longer belongs to the log
     FORGED_RECORD = "forged_record"  # without a good authentication tag
     KAFKA_AWAY = "kafka_away"
     KAFKA_BACK = "kafka_back"

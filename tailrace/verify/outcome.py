@@ -185,8 +185,8 @@ def _citation_count(text: str, source_count: int) -> int:
 def events(
     account: reference_fold.Account, *, background: bool, source_count: int | None = None
 ) -> list[tuple[str, str | None, int]]:
-    """The client's event series, as it follows from the log. `found`: the passages that a search
-    gave to the prompt; None: there was none.
+    """The client's event series, as it follows from the log. `source_count`: number of passages
+    that a search gave to the prompt; None: there was no search.
 
     Returns (type, delta, broker time in ms); the index is the sequence_number.
     """

@@ -286,7 +286,7 @@ class Account:
 
 def account(entries: Sequence[history.Entry], principal: records.Owner | None = None) -> Account:
     """The account of one response's records in offset order. A repeated offset is one record read
-    twice, and counts once. `asked_by`: the principal of its request, where that is known."""
+    twice, and counts once. `principal`: that of its request, where it is known."""
     once = [e for i, e in enumerate(entries) if i == 0 or e.offset > entries[i - 1].offset]
     result = Account(once)
     result.epochs = _epochs(once)

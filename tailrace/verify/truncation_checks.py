@@ -65,7 +65,7 @@ def possible(messages: Sequence[dict[str, Any]]) -> Iterator[int]:
 
 
 def _splits(dialogue: Sequence[dict[str, Any]], at: int) -> bool:
-    """Whether an output after `at` is of a call before it. The last call of an id counts."""
+    """Whether an output after `at` belongs to a call before it. The last call of an id counts."""
     for later in range(at, len(dialogue)):
         name = dialogue[later].get("tool_call_id")
         if name is None:

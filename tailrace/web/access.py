@@ -103,7 +103,7 @@ class Access:
             raise errors.forbidden_origin()
 
     def check_same_origin(self, connection: HTTPConnection) -> None:
-        """Only pages of this very origin, and callers that are no browser.
+        """Accept only pages of this origin, and callers that are not a browser.
 
         Raises:
             errors.ApiError: 403.

@@ -70,7 +70,7 @@ class CredentialTimer:
             self._schedule(max(remaining_s - WARNED_S, remaining_s / 2), self._warn)
 
     def cancel(self) -> None:
-        """Call nothing any more; idempotent."""
+        """Call nothing from now on; idempotent."""
         self._stop()
         self._on_expired = self._on_expiring = None
 

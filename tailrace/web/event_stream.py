@@ -79,7 +79,7 @@ class EventStream(Response, Generic[E]):
         clock: Callable[[], float] = time.time,
         later: credential_timer.Later = credential_timer.on_loop,
     ) -> None:
-        """`on_end` is called once, when nothing is written any more. `principal`: who gets the
+        """`on_end` is called once, when nothing more is written. `principal`: who gets the
         events. `clock`, in seconds since the epoch, and `later`: for the end of the
         credential."""
         super().__init__(headers={**SSE_HEADERS, **(headers or {})}, media_type="text/event-stream")

@@ -66,7 +66,7 @@ class QueryRoutes:
         """`app` with `WS /v1/watch` in front of it.
 
         Every layer of a web framework is a suspended frame for as long as a socket is open, and
-        there are thousands of these sockets that say nothing. So this is no coroutine either.
+        there are thousands of these sockets that say nothing. So this is not a coroutine either.
         """
 
         def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -167,7 +167,7 @@ class QueryRoutes:
         )
         await socket.accept(subprotocol=subprotocol)
         origin = connection.headers.get("origin")
-        # Nothing reads the handshake any more, and every open socket would keep its own.
+        # Nothing reads the handshake later, and every open socket would keep its own.
         socket.scope.clear()
         return watch_socket.WatchConnection(
             *(socket, self._delivery, principal, self._gate, origin, self._feeds),

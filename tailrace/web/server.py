@@ -10,7 +10,7 @@ import uvicorn
 from tailrace import admin, settings
 from tailrace.connections import caps, http_protocol, token_buckets, websocket_protocol
 
-# Descriptors that are no client's: the log, Redis, listeners, files.
+# Descriptors that do not belong to a client: the log, Redis, listeners, files.
 OWN_DESCRIPTORS: Final = 256
 FRAMES_BURST_S: Final = 1.0
 

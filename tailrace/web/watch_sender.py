@@ -57,9 +57,9 @@ class WatchSender:
         Args:
             watches: the socket's subscriptions by response id; they may change at any time.
             unwatch: ends the subscription of a response id.
-            lost: called when the log no longer holds what a response has to send.
-            finished: called when nothing is left and no response is followed, and when the task has
-                failed.
+            on_lost: called when the log no longer holds what a response has to send.
+            on_finished: called when nothing is left and no response is followed, and when the task
+                has failed.
             compact: events of responses are sent in the compact form.
         """
         self._socket = socket
@@ -76,8 +76,8 @@ class WatchSender:
         self._waiter: asyncio.Future[None] | None = None
 
     def note(self, message: dict[str, Any]) -> bool:
-        """Send this message before any more events. False: the client takes none of the messages
-        that it causes, and this one is not kept."""
+        """Send this message before further events. False: the client does not read the messages
+        that it causes, and this one was dropped."""
         body = _encode(message)
         if self._note_bytes + len(body) > MAX_NOTED_BYTES:
             return False

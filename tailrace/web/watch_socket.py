@@ -200,7 +200,7 @@ class WatchConnection:
             case watch_commands.Watch(rid, _) if rid == feed.NAME:
                 self._refuse(rid, error_mapping.api_error(rid, delivery.NotFound(rid)))
             case watch_commands.Unwatch(rid):
-                if rid != feed.NAME:  # which is no response
+                if rid != feed.NAME:  # which is not a response
                     self._unwatch(rid)
             case watch_commands.Watch(rid, after):
                 if self._full:

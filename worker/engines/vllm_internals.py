@@ -109,7 +109,7 @@ class OutputHook:
 
     Attributes:
         over: done when no more steps come or are wanted. Fails as the request fails.
-        finished: vLLM holds nothing of this request any more.
+        finished: vLLM has released this request.
         _state: vLLM's `RequestState` of the request. None before `attach` and after `detach`.
     """
 

@@ -43,7 +43,7 @@ class KvEvents:
         self._decoder: Any = None
 
     def arguments(self) -> dict[str, Any]:
-        """Engine arguments."""
+        """The engine arguments that make vLLM send events of its prefix cache."""
         from vllm.config.kv_events import KVEventsConfig
 
         config = KVEventsConfig(

@@ -48,7 +48,7 @@ class Status:
 
     @property
     def failed(self) -> bool:
-        """Whether the worker cannot serve any more."""
+        """Whether the worker can no longer serve."""
         return self.state is State.FAILED
 
     @property

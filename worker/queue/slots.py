@@ -112,7 +112,7 @@ class Slots:
         _running: turns that hold a slot.
         _pausable: turns of pausable responses that hold a slot, the oldest first; interactive
             ones and batch ones.
-        _preempting: those of them that were told to release their slots.
+        _preempting: those of them that were asked to release their slots.
         _timer: next scan for responses to preempt; None unless one had run for too short a time.
         _past_parts: former holds of paused responses, by id, the last MAX_HOLDS.
         _paused_turns: waiting turns of paused responses.
@@ -451,7 +451,7 @@ class Slots:
         )
 
     def _may_preempt(self, over: dict[Flow, int]) -> Callable[[Turn], bool]:
-        """Tells whether a turn may be preempted for its principal's excess; counts it in `over`."""
+        """Test whether a turn may be preempted for its principal's excess; counts it in `over`."""
         now = self._monotonic()
 
         def gives(turn: Turn) -> bool:
@@ -556,7 +556,7 @@ class HeldSlots:
         self, pool: Slots, turn: Turn, wait: Callable[[Turn], Awaitable[None]]
     ) -> None:
         """Hold the slot of `turn`, a turn of `pool`. `wait` returns when the turn is done, or when
-        the slot is not needed any more; then the turn is withdrawn."""
+        the slot is no longer needed; then the turn is withdrawn."""
         try:
             await wait(turn)
         except asyncio.CancelledError:

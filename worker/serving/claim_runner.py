@@ -139,7 +139,7 @@ class ClaimRunner:
         )
 
     async def _await_verdict(self, end_at: log.Appended) -> None:
-        """Return when the fold says DONE, or when this END can have no effect any more."""
+        """Return when the fold says DONE, or when this END can no longer take effect."""
         claim = self._claim
         give_up = time.monotonic() + DONE_S
         while (

@@ -48,7 +48,7 @@ async def record_done(response: ResponseState, entry: Entry, context: WorkerCont
 
 
 def record_lost(response: ResponseState, reason: str) -> Outcome:
-    """Finish the offsets of a response that no worker can serve any more."""
+    """Finish the offsets of a response that no worker can serve now."""
     telemetry.log(telemetry.Action.RECORD_UNREADABLE, response=response.rid, reason=reason)
     response.finish()
     return Outcome.LOST

@@ -153,7 +153,7 @@ class ResponseState:
         return not self.stolen or self.handed_over
 
     def note_first_record(self, token_offset: int) -> None:
-        """Its first effective record lies at `token_offset`; commits must name it."""
+        """Note the offset of its first effective record for its commits."""
         for delivery in self.deliveries:
             delivery.tracker.note_claim(delivery.offset, token_offset)
 

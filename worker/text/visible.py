@@ -174,7 +174,7 @@ class Items:
         _nonempty: V or M is not empty.
         _calls: number of calls so far.
         _position: number of ids so far.
-        _failed: the parser is not used any more.
+        _failed: the parser is no longer used.
     """
 
     def __init__(
