@@ -142,8 +142,8 @@ def _input(value: Any, where: str, pool: Pool, *, truncate: bool) -> Input:
         if not truncate:
             raise errors.context_length_exceeded(pool.max_model_len, where)
         value = value[:longest]  # the rest is ignored
-    input_: Input = value
-    return input_
+    text_or_ids: Input = value
+    return text_or_ids
 
 
 def _parts(inputs: Sequence[Input], dimensions: int | None) -> Iterator[records.Embed]:

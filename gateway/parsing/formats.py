@@ -77,15 +77,15 @@ def of_chat(body: Body) -> Format | None:
     return _only(body, None if value is None else _read(value, "response_format", nested=True))
 
 
-def _only(body: Body, format_: Format | None) -> Format | None:
+def _only(body: Body, text_format: Format | None) -> Format | None:
     """The only format of a body, in OpenAI's fields or in vLLM's."""
     for name, kind in _GUIDED.items():
         if body.get(name) is not None:
-            if format_ is not None:
+            if text_format is not None:
                 raise errors.invalid_value(
-                    name, f"'{name}' cannot be combined with '{format_.param}'."
+                    name, f"'{name}' cannot be combined with '{text_format.param}'."
                 )
-            format_ = _parse_structured(kind, body[name], name, name)
+            text_format = _parse_structured(kind, body[name], name, name)
     name = "structured_outputs"
     value = object_field(body, name)
     for kind in _NOT_STRUCTURED:
@@ -93,12 +93,13 @@ def _only(body: Body, format_: Format | None) -> Format | None:
             raise errors.unsupported_parameter(f"{name}.{kind}")
     for kind in STRUCTURED:
         if value.get(kind) not in (None, False):
-            if format_ is not None:
+            if text_format is not None:
                 raise errors.invalid_value(
-                    f"{name}.{kind}", f"'{name}.{kind}' cannot be combined with '{format_.param}'."
+                    f"{name}.{kind}",
+                    f"'{name}.{kind}' cannot be combined with '{text_format.param}'.",
                 )
-            format_ = _parse_structured(kind, value[kind], f"{name}.{kind}", name)
-    return format_
+            text_format = _parse_structured(kind, value[kind], f"{name}.{kind}", name)
+    return text_format
 
 
 def _read(value: Any, where: str, *, nested: bool) -> Format | None:

@@ -124,12 +124,12 @@ def priority(service_tier: str | None, pool: Pool, model: str) -> topics.Priorit
     """
     if service_tier is None:
         return pool.classes[0]
-    class_: topics.PriorityClass = "batch" if service_tier == "flex" else "interactive"
-    if class_ not in pool.classes:
+    priority_class: topics.PriorityClass = "batch" if service_tier == "flex" else "interactive"
+    if priority_class not in pool.classes:
         raise errors.unsupported_value(
             "service_tier", f"The model '{model}' takes no requests with this 'service_tier'."
         )
-    return class_
+    return priority_class
 
 
 def metadata(body: Body) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.parsing import chat_api, command, json_body, responses_api
 from tailrace.protocol import errors, records
-from tests.unit.gateway.parsing.asked import POOLS
+from tests.unit.gateway.parsing.parsers import POOLS
 
 CODES = {
     "context_length_exceeded",

@@ -17,7 +17,7 @@ from openai.types import responses as sdk
 from gateway.parsing import command, completions_api, conversation, conversations_api
 from tailrace.protocol import records
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import POOLS, chat, responses
+from tests.unit.gateway.parsing.parsers import POOLS, chat, responses
 
 
 class Address(pydantic.BaseModel):

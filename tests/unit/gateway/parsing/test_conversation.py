@@ -9,7 +9,7 @@ import pytest
 from gateway.parsing import conversation, input_items
 from tailrace.protocol import errors
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import (
+from tests.unit.gateway.parsing.parsers import (
     QUESTION,
     chat,
     code_and_param,

@@ -9,7 +9,7 @@ import pytest
 from gateway.parsing import embeddings_api
 from tailrace.protocol import errors, records
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import POOLS
+from tests.unit.gateway.parsing.parsers import POOLS
 
 LONGEST = POOLS.pools[0].max_model_len
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.parsing import command, responses_api
 from tailrace.protocol import errors, records
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import POOLS, code_and_param, responses
+from tests.unit.gateway.parsing.parsers import POOLS, code_and_param, responses
 
 TOOL: dict[str, Any] = {"type": "file_search", "vector_store_ids": ["vs_1"]}
 CHOICE = {"type": "file_search"}

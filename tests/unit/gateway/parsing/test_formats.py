@@ -8,7 +8,7 @@ import pytest
 
 from gateway.parsing import formats
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import (
+from tests.unit.gateway.parsing.parsers import (
     chat,
     code_and_param,
     refused_chat,

@@ -14,7 +14,7 @@ from gateway.parsing import images
 from tailrace.protocol import features, records
 from tailrace.protocol import images as message_images
 from tests.support import cases, pictures
-from tests.unit.gateway.parsing.asked import (
+from tests.unit.gateway.parsing.parsers import (
     chat,
     code_and_param,
     refused_chat,

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.parsing import tools
 from tailrace.protocol import records
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import (
+from tests.unit.gateway.parsing.parsers import (
     chat,
     code_and_param,
     refused_chat,

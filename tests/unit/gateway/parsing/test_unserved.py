@@ -12,7 +12,7 @@ from openai.types.responses import response_create_params
 from gateway.parsing import completions_api
 from tailrace.protocol import errors
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import (
+from tests.unit.gateway.parsing.parsers import (
     POOLS,
     QUESTION,
     chat,

@@ -11,7 +11,7 @@ from gateway.parsing import command, embeddings_api
 from gateway.requests import requirements
 from tailrace.protocol import errors, features, records
 from tests.support import cases, pictures
-from tests.unit.gateway.parsing.asked import POOLS, chat, responses
+from tests.unit.gateway.parsing.parsers import POOLS, chat, responses
 
 TOOL = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{**TOOL, "parameters": {**TOOL["parameters"], "additionalProperties": False}}]  # type: ignore[dict-item]

@@ -10,7 +10,7 @@ from gateway.parsing import chat_api, command, formats, sampling, shared_fields
 from tailrace.protocol import engine_fields, features, records
 from tests.contract import test_vllm_fields
 from tests.support import cases
-from tests.unit.gateway.parsing.asked import chat, responses
+from tests.unit.gateway.parsing.parsers import chat, responses
 from tests.unit.gateway.requests.test_requirements import request_of
 
 # Fields of the API that ask an engine for nothing of its own: how long an answer is, how many there
