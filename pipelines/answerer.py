@@ -1,4 +1,4 @@
-"""What is asked of a model for one row, and what comes of it."""
+"""The requests to a model for one row, and their outcome."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from pipelines.templates import Template, Unusable
 
 _logger = logging.getLogger(__name__)
 
-# A request that waited too long for the engine was not run, and is made again. So often at most.
+# A request that waited too long for the engine was not run, and is repeated this many times at
+# most.
 MOST_EXPIRED: Final = 20
 _NUMBER: Final = re.compile(r"\d+")
 
 
 class Answerer:
-    """Asks for rows of one pipeline."""
+    """Answers rows of one pipeline."""
 
     def __init__(self, pipeline: definition.Pipeline, rows: Rows, gateway: Gateway) -> None:
-        """Raises definition.Invalid: the schema is none, or the judge's template has an error."""
+        """Raises definition.Invalid: the schema is invalid, or the judge's template has an
+        error."""
         self._pipeline = pipeline
         self._rows = rows
         self._gateway = gateway
@@ -48,7 +50,7 @@ class Answerer:
             self._validator = jsonschema.Draft202012Validator(pipeline.answer)
 
     async def outcome(self, row: Row) -> Answer | Refusal:
-        """What the model makes of a row. Waits for as long as it takes."""
+        """The model's answer to a row. Waits without a time limit."""
         try:
             messages = self._rows.question(row)
         except Unusable as error:
@@ -98,8 +100,8 @@ class Answerer:
     async def _request(
         self, row: Row, body: dict[str, Any], part: str
     ) -> tuple[ModelResponse, int] | Refusal:
-        """The response, and how many requests it took. One that failed, or waited too long, is
-        asked for under another key; after a restart the same keys lead to the same responses."""
+        """The response, and the number of requests. A request that failed or waited too long is
+        repeated under another key; after a restart the same keys lead to the same responses."""
         failures = expirations = 0
         while True:
             attempt = failures + expirations + 1
@@ -158,8 +160,8 @@ class Answerer:
         rank: definition.Rank,
         judge: tuple[Template | None, Template],
     ) -> Answer | Refusal:
-        """The candidate that the judge names. One after the other: the next ones find the prompt in
-        the engine's cache."""
+        """The candidate that the judge names. The candidates are generated one after the other, so
+        that the later ones use the prompt in the engine's cache."""
         answers: list[Answer] = []
         refusal: Refusal | None = None
         for number in range(rank.candidates):
@@ -214,7 +216,7 @@ class Answerer:
 
 
 def _search(retrieve: stores.Retrieve) -> dict[str, Any]:
-    """The tool by which the gateway puts passages before the model."""
+    """The tool by which the gateway gives passages to the model."""
     tool: dict[str, Any] = {
         "type": "file_search",
         "vector_store_ids": retrieve.stores,
@@ -228,8 +230,8 @@ def _search(retrieve: stores.Retrieve) -> dict[str, Any]:
 
 
 def _choice_index(text: str, among: int) -> int:
-    """Index of the candidate that the judge names by its first number; the first one where it names
-    none of them, so that the same texts lead to the same choice."""
+    """Index of the candidate that the judge names by its first number; 0 if it names none, so that
+    the same texts lead to the same choice."""
     match = _NUMBER.search(text)
     number = int(match[0][:9]) if match else 1
     return number - 1 if 1 <= number <= among else 0

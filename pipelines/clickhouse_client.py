@@ -13,10 +13,10 @@ from pipelines.servers import ANSWER_S, Address, Refused, Unavailable
 
 _NONE: Final[Mapping[str, Any]] = {}
 _SETTINGS: Final = {
-    # The status says whether all of it succeeded: the answer is written when it is over.
+    # The status is that of the whole statement: the response is sent when it has ended.
     "wait_end_of_query": "1",
     "async_insert": "0",
-    # A member that is no column is a defect of this module, and would be left out in silence.
+    # An unknown member is a defect of this module, and would be ignored silently.
     "input_format_skip_unknown_fields": "0",
     "output_format_json_quote_64bit_integers": "0",
 }
@@ -29,7 +29,7 @@ class Client:
     """One database on a server. All calls block, and raise `Unavailable` or `Refused`."""
 
     def __init__(self, address: Address, *, answer_s: float = ANSWER_S) -> None:
-        """`answer_s`: so long an answer may take."""
+        """`answer_s`: time limit of a response."""
         self._address = address
         self._http = address.client(answer_s)
 
@@ -56,8 +56,8 @@ class Client:
         self.run(f'INSERT INTO "{table}" FORMAT JSONEachRow', body.encode())
 
     def run(self, query: str, body: bytes = b"", options: Mapping[str, str] = _NONE) -> str:
-        """The answer to a statement; `body` is the data of an insert, `told` are more parameters of
-        the request."""
+        """The answer to a statement; `body` is the data of an insert, `options` are more parameters
+        of the request."""
         try:
             answer = self._http.post(
                 self._address.url,

@@ -1,6 +1,7 @@
-"""What was done of an input partition, as it is kept beside its committed offset (pure).
+"""Counts of an input partition, stored with its committed offset (pure).
 
-The offset's metadata is in the transaction of the outputs, so the counts are as exact as these.
+The offset's metadata is in the transaction of the outputs, so the counts are as exact as the
+outputs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         found: their output was in the output topic already.
-        requests: with the tokens, what the answers needed, whether or not they were there already
-            when they were asked for again.
-        look_until: rows below this offset are read again, so their outputs may be there.
-        mark: `log.Mark` of the last row; empty: not known.
+        requests: of all answers, as the tokens, also of answers that existed when they were
+            requested again.
+        look_until: rows below this offset are read again, so their outputs may exist.
+        mark: `log.Mark` of the last row; empty if it is not known.
     """
 
     read: Count = 0

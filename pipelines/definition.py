@@ -1,4 +1,4 @@
-"""What the file of a pipeline says (pure). Its schema is docs/pipelines.schema.json."""
+"""The file of a pipeline (pure). Its schema is docs/pipelines.schema.json."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Metadata = Annotated[
 ]
 
 
-# What is said to a model, or of its answer: nothing of it goes with `embed`.
+# Members about a model's prompt or answer: none of them is allowed with `embed`.
 _OF_PROMPTS: Final = (
     *("prompt", "retrieve", "model", "answer", "max_output_tokens", "temperature", "seed", "rank"),
     *("priority", "metadata"),
@@ -42,7 +42,7 @@ _OF_PROMPTS: Final = (
 
 
 class Invalid(ValueError):
-    """The file is no pipeline. The text says where and why."""
+    """The file is not a pipeline. The text says where and why."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,7 +177,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def parse(data: bytes | str) -> Pipeline:
-    """The pipeline that a file's content says.
+    """The pipeline in a file's content.
 
     Raises:
         Invalid: with the line, or the member.

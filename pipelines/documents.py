@@ -1,4 +1,4 @@
-"""What a row becomes in a vector store: the text of a file, its name and its attributes (pure)."""
+"""The file of a row in a vector store: its text, name and attributes (pure)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Documents:
         """The document of a row with these values (`rows.Row.values`).
 
         Raises:
-            Unusable: a template fails, or an attribute has a value that none may have.
+            Unusable: a template fails, or an attribute has an invalid value.
         """
         topic, partition, offset = values["topic"], values["partition"], values["offset"]
         filename = f"{topic}-{partition}-{offset}.txt"

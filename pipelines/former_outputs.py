@@ -1,4 +1,4 @@
-"""Outputs of rows that are read again: what is in the output topic already is not asked again."""
+"""Existing outputs of rows that are read again: these rows are not answered again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tailrace.log import Offsets, Replays
 async def places(
     pipeline: definition.Pipeline, partition: int, offsets: Offsets, replays: Replays
 ) -> frozenset[str]:
-    """Places (`rows.Row.place`) of an input partition whose outputs or dead letters are there,
-    written by this revision. Reads these topics from their beginning.
+    """Places (`rows.Row.place`) of an input partition whose outputs or dead letters exist, written
+    by this revision. Reads these topics from their beginning.
 
     Raises:
         LogUnavailable: no answer, or a transaction is open. Try again.

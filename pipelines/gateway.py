@@ -1,7 +1,7 @@
-"""Asks a gateway, and tells what can be tried again from what cannot.
+"""Requests to a gateway. Separates errors that can be retried from others.
 
-Every question and every upload has an idempotency key, so asking again is free: the gateway leads
-it to the response, or the file, that the first one made.
+Every request and every upload has an idempotency key, so a retry is free: the gateway returns the
+response, or the file, of the first one.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 30.0
-# A response runs on where this connection breaks; the next question with its key waits for it.
+# A response continues when this connection breaks; the next request with its key waits for it.
 ANSWER_S: Final = 300.0
 CONNECT_S: Final = 5.0
-STORE_S: Final = 30.0  # of what waits for no model
-# For how long an upload may be attached. A store keeps what it needs, and uploads are limited.
+STORE_S: Final = 30.0  # for requests that need no model
+# For how long an upload may be attached. A store copies what it needs, and uploads are limited.
 UPLOAD_LIVES_S: Final = 3_600
 PAGE: Final = 100
-# The request is at fault, so that asking again would change nothing.
+# The request is invalid, so a retry would fail too.
 _FINAL: Final = frozenset({400, 404, 405, 409, 410, 413, 415, 422})
-# Every row would have this error: the operator of the pipeline has to act.
+# Every row would have this error: the operator of the pipeline must act.
 _OPERATORS: Final = frozenset(
     {
         *("model_not_found", "not_offered", "vector_store_not_found", "vector_store_expired"),
         "vector_store_limit_reached",
     }
 )
-# The gateway says how long, but other calls need not wait for it.
+# The gateway sends a pause, but other calls need not wait.
 _OF_UPLOADS: Final = frozenset({"too_many_files"})
 LOG_EVERY_S: Final = 10.0
 
 
 class Rejected(Exception):
-    """The gateway will not answer this request. `param`: what of it is at fault, where it says."""
+    """The gateway refuses this request. `param`: the invalid member, if the gateway names it."""
 
     def __init__(self, code: str, message: str, param: str = "") -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class Rejected(Exception):
 class ModelResponse(NamedTuple):
     """A response that has ended. `status`: completed, incomplete, failed or cancelled; `code`: of
     its error, or the reason why it is incomplete; `index` of a citation: its place in `text`;
-    `searched`: the gateway has looked into vector stores."""
+    `searched`: the gateway has searched vector stores."""
 
     response: str
     status: str
@@ -74,7 +74,7 @@ class ModelResponse(NamedTuple):
 
 class StoreFile(NamedTuple):
     """A file of a vector store. `status`: in_progress, completed, failed, cancelled, or `gone`: it
-    is not there any more. `code` and `message` say why."""
+    was removed. `code` and `message` say why."""
 
     file: str
     status: str
@@ -84,11 +84,11 @@ class StoreFile(NamedTuple):
 
 
 class Gateway:
-    """One gateway, asked by all rows of a runner.
+    """One gateway, used by all rows of a runner.
 
     Attributes:
-        _open_at: no question is sent before (monotonic seconds): a gateway said how long to wait.
-        _told_at: when the log was told last that something waits (monotonic seconds).
+        _open_at: no request is sent before (monotonic seconds): a gateway requested a pause.
+        _logged_at: time of the last log line about waiting requests (monotonic seconds).
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`credential`: a file, read again for each question: what mounts it may renew it."""
+        """`credential`: a file, read again for each request: it may be renewed."""
         self._credential = credential
         self._pipeline = pipeline
         self._clock = clock
@@ -120,11 +120,11 @@ class Gateway:
         await self._http.aclose()
 
     async def ask(self, body: Mapping[str, Any], key: str) -> ModelResponse:
-        """The response that this key leads to. Waits for as long as it takes: a gateway that is
-        away, a full pool, a credential that has expired.
+        """The response of this key. Waits without a time limit for a gateway that is away, a full
+        pool or an expired credential.
 
         Raises:
-            Rejected: the request is at fault.
+            Rejected: the request is invalid.
         """
         return await self._request(
             _model_response,
@@ -135,11 +135,10 @@ class Gateway:
         )
 
     async def upload(self, document: Document, key: str) -> str:
-        """The id of the file that this key leads to; it may be attached for a while. Waits like
-        `ask`.
+        """The id of the file of this key; it may be attached for a while. Waits like `ask`.
 
         Raises:
-            Rejected: the request is at fault.
+            Rejected: the request is invalid.
         """
         return await self._request(
             lambda answer: str(answer["id"]),
@@ -156,7 +155,7 @@ class Gateway:
         )
 
     async def attach(self, store: str, file: str, attributes: Mapping[str, Any]) -> StoreFile:
-        """Have a file in a store, with these attributes. Waits like `ask`; raises Rejected."""
+        """Attach a file to a store, with these attributes. Waits like `ask`; raises Rejected."""
         return await self._request(
             _store_file,
             "POST",
@@ -167,8 +166,8 @@ class Gateway:
         )
 
     async def files_in_store(self, store: str, files: Collection[str]) -> dict[str, StoreFile]:
-        """How far these files of a store are. Those that were added last are found by one request.
-        Waits like `ask`; raises Rejected."""
+        """The state of these files of a store. One request finds the latest files. Waits like
+        `ask`; raises Rejected."""
         by_id: dict[str, StoreFile] = {}
         params: dict[str, str | int] = {"limit": PAGE}
         path = f"/v1/vector_stores/{store}/files"
@@ -197,7 +196,7 @@ class Gateway:
         headers: Mapping[str, str],
         **options: Any,
     ) -> T:
-        """What `read` makes of the answer's JSON."""
+        """The result of `parse` for the JSON of the response."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._sleep(max(0.0, self._open_at - self._clock()))
@@ -227,7 +226,7 @@ class Gateway:
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
 
     def _log_wait(self, detail: str) -> None:
-        """Why questions wait: a line now and then, because all rows have the same reason."""
+        """Log why requests wait; rarely, because all rows have the same reason."""
         if self._clock() >= self._logged_at + LOG_EVERY_S:
             self._logged_at = self._clock()
             _logger.warning("%s: asking again: %s", self._pipeline, detail)
@@ -237,7 +236,7 @@ class Gateway:
 
 
 class _Unreadable(Exception):
-    """The answer is none of a gateway's: a proxy in between may have spoken."""
+    """The response is not a gateway's; it may be from a proxy."""
 
 
 def _parse(parse: Callable[[Any], T], answer: httpx.Response) -> T:
@@ -270,7 +269,7 @@ def _model_response(response: Any) -> ModelResponse:
 
 
 def _citations(part: dict[str, Any], before: int) -> list[dict[str, Any]]:
-    """Those of a part of a text that has so many characters before it."""
+    """The citations of a part of a text, which has `before` characters before it."""
     return [
         {
             "file_id": each["file_id"],

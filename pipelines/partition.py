@@ -1,4 +1,4 @@
-"""One partition of the input: asks for its rows, and commits what came of them in order."""
+"""One partition of the input: processes its rows, and commits their outcomes in order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from pipelines.templates import Unusable
 from tailrace import log
 
 RETRY_S: Final = 1.0
-# Two runners may believe for a moment that they have the partition. The one that has lost it is
-# told so soon, and stops; the other one takes it again.
+# Two runners may believe for a moment that they own the partition. The one that lost it is notified
+# soon and stops; the other one opens it again.
 FENCED_S: Final = 2.0
 LOG_EVERY_S: Final = 10.0
 
 _logger = logging.getLogger(__name__)
 
-# Transactions' worth of rows that are taken at once: the engine must not idle while one of them is
-# written.
+# Read ahead in transactions of rows: the engine must not idle while one of them is written.
 READ_AHEAD: Final = 2
 
 # Where an input partition begins. Raises LogUnavailable, HistoryLost.
@@ -37,8 +36,8 @@ Outcome = Callable[[Row], Awaitable[Answer | StoredFile | Refusal]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where to begin, behind the former owner: the next offset, what was done below it, and the
-    places of rows that have their output already. `moved`: the committed offset is another one."""
+    """Where to begin, after the former owner: the next offset, the counts below it, and the places
+    of rows whose output exists. `reset`: the committed offset is another one."""
 
     offset: int
     counts: Counts = field(default_factory=Counts)
@@ -47,12 +46,12 @@ class Beginning:
 
 
 class _Reset(Exception):
-    """What was fetched lies after the place where the partition is to begin."""
+    """The fetched records lie after the offset where the partition must begin."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A record that was read. `done_at`: when its outcome was there (monotonic seconds)."""
+    """A record that was read. `done_at`: time of its outcome (monotonic seconds)."""
 
     record: log.Record
     work: asyncio.Task[tuple[RowRecords, Counts]]
@@ -63,14 +62,14 @@ class Partition:
     """Owned by one runner at a time: from the start of its `Transactions` on, no other one commits.
 
     Attributes:
-        begun: it knows where to begin, and takes records.
-        _held: records that came before it had begun.
+        started: it knows where to begin, and accepts records.
+        _early_records: records that arrived before it had started.
         _slots: records that were read and are not committed, by offset.
         _next: the next offset to be committed.
         _counts: as of the last commit.
-        _woken: something is done, or the runner ends.
-        _ending: commit what is done, and ask for no more.
-        _told_at: when the log was told last that nothing is committed (monotonic seconds).
+        _wake: set when a row is done or the runner ends.
+        _ending: commit finished rows, and start no more.
+        _logged_at: time of the last log line about failed commits (monotonic seconds).
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class Partition:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`turns`: how many rows of this process may be asked for at once. `rejoin`: has the
-        partition taken from this one, and its records read from the committed offset on."""
+        """`row_slots`: how many rows of this process may run at once. `rejoin`: makes the group
+        assign the partition again, so that its records are read from the committed offset on."""
         self.number = number
         self._pipeline = pipeline
         self._rows = rows
@@ -109,12 +108,12 @@ class Partition:
 
     @property
     def full(self) -> bool:
-        """It takes no more records now."""
+        """Whether it accepts no more records now."""
         return not self.started or len(self._slots) >= READ_AHEAD * self._pipeline.batch.records
 
     @property
     def position(self) -> log.Position | None:
-        """What was committed last; None before it has begun."""
+        """The last committed position; None before it has started."""
         if not self.started:
             return None
         return log.Position(self._next, log.Mark.parse(self._counts.mark))
@@ -123,8 +122,8 @@ class Partition:
         return len(self._slots) + len(self._early_records)
 
     def add(self, records: Sequence[log.Record]) -> None:
-        """The next records of the partition. Those that were committed before are passed over: they
-        may have been fetched while another runner still had the partition."""
+        """The next records of the partition. Committed ones are skipped: they may have been fetched
+        while another runner still had the partition."""
         if not self.started:
             self._early_records += records
             return
@@ -150,8 +149,8 @@ class Partition:
             await self._transactions.stop()
 
     async def _until_fenced(self) -> bool:
-        """Begin and commit. Returns False when another runner took the partition over, and True
-        when this one has to end."""
+        """Start and commit. Returns False when another runner took the partition over, and True
+        when this one must end."""
         try:
             await self._start()
             while await self._commit_next():
@@ -168,12 +167,12 @@ class Partition:
         return True
 
     def end(self) -> None:
-        """Have `run` commit what is done in order, and return."""
+        """Make `run` commit finished rows in order, and return."""
         self._ending = True
         self._wake.set()
 
     async def _start(self) -> None:
-        """Take the partition over, however long that takes.
+        """Take the partition over; waits without a time limit.
 
         Raises:
             _Moved: the committed offset is a former one, by a replay or because the log was rolled
@@ -197,17 +196,17 @@ class Partition:
             beginning.counts,
             beginning.earlier,
         )
-        # After a transaction of unknown outcome: what was committed is done.
+        # After a transaction of unknown outcome: committed rows are done.
         while self._slots and self._slots[0].record.offset < self._next:
             self._slots.popleft()
         self.started, records, self._early_records = True, self._early_records, []
         self.add(records)
 
     async def _work(self, record: log.Record) -> tuple[RowRecords, Counts]:
-        """What one record leads to. Never fails: a row that cannot be answered is a dead letter."""
+        """The output of one record. Never fails: a row without an answer becomes a dead letter."""
         try:
             return await self._process(record)
-        except Exception as error:  # of this row alone, so the others must not wait for it
+        except Exception as error:  # of this row only, so it must not block the others
             _logger.exception("%s: %s", self._pipeline.name, place_of(record))
             refusal = Refusal("internal", f"{type(error).__name__}: {error}"[:1_000])
             return self._rows.dead(record, refusal), Counts(read=1, dead=1)
@@ -237,7 +236,7 @@ class Partition:
         )
 
     def _log_error(self, error: Exception) -> None:
-        """Why nothing is committed, now and then: without the right to write it never ends."""
+        """Log why commits fail; rarely, because they fail for ever without the right to write."""
         if self._clock() >= self._logged_at + LOG_EVERY_S:
             self._logged_at = self._clock()
             _logger.warning("%s, partition %d: %s", self._pipeline.name, self.number, error)
@@ -256,7 +255,7 @@ class Partition:
         return slots
 
     async def _commit_next(self) -> bool:
-        """Wait until a transaction is due, and write it. False: there is nothing more to do."""
+        """Wait until a transaction is due, and write it. Returns False when all work is done."""
         self._wake.clear()
         ready = self._ready()
         if not ready and self._ending:

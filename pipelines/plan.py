@@ -1,4 +1,4 @@
-"""What rows would cost that are not committed, before anything is asked."""
+"""An estimate of the cost of uncommitted rows, without any request."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipelines.rows import Rows, Skipped
 from pipelines.templates import Unusable
 from tailrace.log import Record
 
-CHARACTERS_PER_TOKEN: Final = 4.0  # until answers say what a prompt really has
+CHARACTERS_PER_TOKEN: Final = 4.0  # until answers report a prompt's tokens
 ANSWER_TOKENS: Final = 200  # where the pipeline bounds nothing and nothing was answered
 
 
 class Sample(NamedTuple):
-    """What some records say. Shares of all; `characters`: of a question in the mean."""
+    """Some records. `row_share`: part of them with a request; `characters`: mean of a request."""
 
     records: int
     row_share: float

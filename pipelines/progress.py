@@ -1,4 +1,4 @@
-"""How far a pipeline is, by the committed offsets of its group: anyone may ask, runners or not."""
+"""The progress of a pipeline, by the committed offsets of its group; needs no runner."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 from pipelines import counts, definition
 from tailrace.log import Offsets
 
-WATCH_S: Final = 3.0  # between the two looks that tell the rate
+WATCH_S: Final = 3.0  # between the two reads that give the rate
 
 
 class Place(NamedTuple):
-    """One input partition: `committed` is the next offset; where nothing is, the one where a runner
+    """One input partition: `committed` is the next offset; without a commit, the one where a runner
     would begin."""
 
     committed: int
@@ -36,8 +36,8 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Offsets that are not committed. Of an input that is written in transactions some of them
-        are no records."""
+        """Offsets that are not committed. Some of them are not records if the input is written in
+        transactions."""
         return sum(place.end - place.committed for place in self.by_partition.values())
 
     @property
@@ -76,7 +76,7 @@ async def read(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
 
 
 async def read_with_rate(pipeline: definition.Pipeline, offsets: Offsets) -> Progress:
-    """The same with the rate of the next WATCH_S seconds. Raises LogUnavailable."""
+    """Like `read`, with the rate of the next WATCH_S seconds. Raises LogUnavailable."""
     before = await read(pipeline, offsets)
     await asyncio.sleep(WATCH_S)
     after = await read(pipeline, offsets)

@@ -1,4 +1,4 @@
-"""An input record as a pipeline sees it, and the records that come of it."""
+"""An input record as a row of a pipeline, and its output records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DETAIL: Final = "tailrace-detail"
 RESPONSE: Final = "tailrace-response"
 _OURS: Final = frozenset({SOURCE, PIPELINE, REASON, DETAIL, RESPONSE})
 MAX_DETAIL: Final = 2_000  # bytes
-# What a broker takes, less what the frame of a record adds.
+# The broker's limit, less the overhead of a record.
 MAX_BYTES: Final = (1 << 20) - RECORD_OVERHEAD_BYTES
 
 
 class Skipped(Exception):
-    """Nothing is asked for this record: `where` is false of it, or it is a tombstone."""
+    """This record needs no answer: `where` is false of it, or it is a tombstone."""
 
 
 def place_of(record: Record) -> str:
@@ -39,8 +39,8 @@ class Row:
     """One record.
 
     Attributes:
-        values: what templates and expressions see: `record` (the parsed value), `key`, `headers`,
-            `topic`, `partition`, `offset` and `timestamp` (ms).
+        values: variables of templates and expressions: `record` (the parsed value), `key`,
+            `headers`, `topic`, `partition`, `offset` and `timestamp` (ms).
     """
 
     source: Record
@@ -54,8 +54,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered. `value`: as the schema has it, else the text. `candidates`: how many
-    it was chosen from. `citations`: of files, as the API has them."""
+    """A model's answer. `value`: of the schema, else the text. `candidates`: how many it was chosen
+    from. `citations`: of files, in the API's form."""
 
     value: Any
     response: str
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A row that is a file of a vector store now, all of whose passages can be found."""
+    """A row that was stored as a file of a vector store; all its passages can be found."""
 
     file: str
     store: str
@@ -82,7 +82,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No answer. `reason`: a code of docs/pipelines.md. `response`: empty where there is none."""
+    """No answer. `reason`: a code of docs/pipelines.md. `response`: empty without one."""
 
     reason: str
     detail: str
@@ -94,7 +94,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RowRecords:
-    """What a row leads to."""
+    """The output records of a row."""
 
     records: list[Outgoing] = field(default_factory=list)
     alerted: bool = False
@@ -121,8 +121,8 @@ class Rows:
         """The row of a record.
 
         Raises:
-            Skipped: nothing is to be done.
-            Unusable: it cannot be read.
+            Skipped: it needs no answer.
+            Unusable: it is invalid.
         """
         if record.value is None:
             raise Skipped
@@ -143,7 +143,7 @@ class Rows:
         return row
 
     def question(self, row: Row) -> list[dict[str, str]]:
-        """The messages to be asked, of a pipeline with a prompt. Raises Unusable."""
+        """The messages for the model, of a pipeline with a prompt. Raises Unusable."""
         assert self._user is not None
         messages = [{"role": "user", "content": self._user.text(row.values)}]
         if self._system is not None:
@@ -151,19 +151,19 @@ class Rows:
         return messages
 
     def document(self, row: Row) -> Document:
-        """The file to be stored, of a pipeline with `embed`. Raises Unusable."""
+        """The file to store, of a pipeline with `embed`. Raises Unusable."""
         assert self._documents is not None
         return self._documents.document(row.values)
 
     def length(self, row: Row) -> int:
-        """How many characters are to be asked or stored. Raises Unusable."""
+        """Number of characters of the request or the file. Raises Unusable."""
         if self._documents is not None:
             return len(self.document(row).text.decode())
         return sum(len(message["content"]) for message in self.question(row))
 
     def output_records(self, row: Row, outcome: Answer | StoredFile | Refusal) -> RowRecords:
-        """The records of an outcome. One that does not go with the pipeline's expressions makes a
-        dead letter, too."""
+        """The records of an outcome. If an expression of the pipeline fails for it, a dead
+        letter."""
         if isinstance(outcome, Refusal):
             return self.dead(row.source, outcome)
         values = {**row.values, **_of_outcome(outcome)}
@@ -192,13 +192,14 @@ class Rows:
         return RowRecords(records, alerted=alerts)
 
     def dead(self, source: Record, refusal: Refusal) -> RowRecords:
-        """A dead letter: the input's key and value as they are, and the reason in the headers."""
+        """A dead letter: the unchanged key and value of the input, and the reason in the
+        headers."""
         input_headers, origin = self._input_headers(source), self._origin(source)
         origin += [(REASON, _cut(refusal.reason)), (DETAIL, _cut(refusal.detail))]
         if refusal.response:
             origin.append((RESPONSE, _cut(refusal.response)))
-        # With what is added it may be too large, and a compressed record is larger than its batch
-        # was. What is left says where the record is.
+        # The additions may make it too large, and a compressed record is larger than its batch was.
+        # The shortest form only names the record.
         for key, value, headers in (
             (source.key, source.value, input_headers + origin),
             (source.key, None, input_headers + origin),
@@ -227,7 +228,7 @@ class Rows:
         return {**_output_members(outcome), **common, **_usage_members(outcome)}
 
     def _headers(self, source: Record) -> list[tuple[str, bytes | None]]:
-        """Those of the input, and where the record comes from."""
+        """The input's headers, and the source of the record."""
         return self._input_headers(source) + self._origin(source)
 
     @staticmethod
@@ -240,7 +241,7 @@ class Rows:
 
 
 def _of_outcome(outcome: Answer | StoredFile) -> dict[str, Any]:
-    """What expressions see of it."""
+    """The variables of an outcome for expressions."""
     if isinstance(outcome, StoredFile):
         return {"answer": _output_members(outcome)}
     return {
@@ -251,14 +252,14 @@ def _of_outcome(outcome: Answer | StoredFile) -> dict[str, Any]:
 
 
 def _output_members(outcome: Answer | StoredFile) -> dict[str, Any]:
-    """What an output begins with."""
+    """The first members of an output."""
     if isinstance(outcome, StoredFile):
         return {"file": outcome.file, "store": outcome.store, "passages": outcome.passages}
     return {"answer": outcome.value, "response": outcome.response, "model": outcome.model}
 
 
 def _usage_members(outcome: Answer | StoredFile) -> dict[str, Any]:
-    """What it ends with."""
+    """The last members of an output."""
     if isinstance(outcome, StoredFile):
         return {}
     usage = {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}
@@ -306,7 +307,7 @@ def _encode(value: Any) -> bytes:
 
 
 def _cut(text: str) -> bytes:
-    """As a header; whole characters only."""
+    """A text as a header, cut after whole characters."""
     return text.encode(errors="replace")[:MAX_DETAIL].decode(errors="ignore").encode()
 
 

@@ -1,4 +1,4 @@
-"""A runner: one member of a pipeline's group. As many as the input has partitions can share it."""
+"""A runner: one member of a pipeline's group. At most one runner per partition has work."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _logger = logging.getLogger(__name__)
 SESSION_MS: Final = 6_000
 POLL: Final = 500  # records
 DRAIN_S: Final = 20.0
-COMPARE_S: Final = 30.0  # between two looks whether the log was rolled back
+COMPARE_S: Final = 30.0  # between checks whether the log was rolled back
 
 
 class MissingTopic(Exception):
-    """A topic of the pipeline is not there. A runner makes none."""
+    """A topic of the pipeline is missing. A runner creates none."""
 
 
 def outcome_of(pipeline: definition.Pipeline, rows: Rows, gateway: Gateway) -> Outcome:
-    """What makes the outcome of each row. Raises definition.Invalid: the schema is none, or the
-    judge's template has an error."""
+    """The function that processes each row. Raises definition.Invalid: the schema is invalid, or
+    the judge's template has an error."""
     if pipeline.embed is not None:
         return storing.Storing(pipeline, rows, gateway).outcome
     return answerer.Answerer(pipeline, rows, gateway).outcome
@@ -41,7 +41,7 @@ class Runner:
 
     Attributes:
         _partitions: those that are assigned to this runner, with the tasks that run them.
-        _paused: partitions of which the group returns nothing now.
+        _paused: partitions that are not polled now.
         _compare_at: monotonic seconds.
     """
 
@@ -73,7 +73,7 @@ class Runner:
         self._compare_at = 0.0
 
     async def run(self) -> None:
-        """Run until cancelled; then commit what is done, and leave the group.
+        """Run until cancelled; then commit finished rows, and leave the group.
 
         Raises:
             MissingTopic
@@ -160,7 +160,7 @@ class Runner:
         return await start_position.begin(self._pipeline, number, self._offsets, self._replays)
 
     async def _compare(self) -> None:
-        """Have partitions begin anew whose records the log does not hold any more."""
+        """Restart partitions whose records are no longer in the log."""
         if time.monotonic() < self._compare_at:
             return
         self._compare_at = time.monotonic() + COMPARE_S

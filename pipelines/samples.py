@@ -17,9 +17,9 @@ from pipelines import definition
 from pipelines.examples import data
 from tailrace import log
 
-# How far before its end a partition is looked into: offsets of transactions are no records.
+# Factor for the range before the end of a partition: offsets of transactions are not records.
 _BACK = 4
-# What stands in the files of examples where the id of a store goes, and the store's name.
+# The placeholder for the id of a store in the files of examples, and the store's name.
 STORE: Final = b"vs_made-by-the-example-command"
 STORE_NAME: Final = "tailrace-manuals"
 
@@ -43,7 +43,7 @@ def file(name: str) -> bytes:
 
 
 def store(url: str, credential: Path, transport: httpx.BaseTransport | None = None) -> str:
-    """The id of the caller's vector store for examples, which is made if there is none.
+    """The id of the caller's vector store for examples, which is created if missing.
 
     Raises:
         NoStore
@@ -80,7 +80,7 @@ def _json(answer: httpx.Response) -> Any:
 
 
 def topic(pipeline: definition.Pipeline, what: What) -> str | None:
-    """Its name; None: the pipeline has none."""
+    """The name of a pipeline's topic; None if the pipeline has none."""
     return {
         What.INPUT: pipeline.input.topic,
         What.OUTPUT: pipeline.output.topic,
@@ -117,7 +117,7 @@ async def write(kafka: str, topic: str, records: Iterable[data.ExampleRecord]) -
 
 
 async def newest(kafka: str, topic: str, records: int) -> list[log.Record]:
-    """At most so many committed records of each partition, the newest ones, oldest first.
+    """The newest committed records of each partition, at most `records`, oldest first.
 
     Raises:
         LogUnavailable

@@ -1,4 +1,4 @@
-"""A database server over HTTP: where it is, who calls, and which of its errors pass."""
+"""A database server over HTTP: its address, credentials and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT_S: Final = 5.0
 
 
 class _ServerError(Exception):
-    """`code`: the server's own for the error; 0 where it says none."""
+    """`code`: the server's own for the error; 0 without one."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -23,11 +23,11 @@ class _ServerError(Exception):
 
 
 class Unavailable(_ServerError):
-    """The server does not answer, or not now. The text has a code and nothing of a row."""
+    """The server does not answer now. The text has a code and no content of a row."""
 
 
 class Refused(_ServerError):
-    """The server will not do it: the credential, a right, the database or a table is wrong."""
+    """The server refuses: the credential, a right, the database or a table is wrong."""
 
 
 class Address(NamedTuple):
@@ -41,11 +41,11 @@ class Address(NamedTuple):
     ca_file: str
 
     def password(self) -> str:
-        """Read for each request: whatever mounts the file may renew it."""
+        """The password, read for each request: the file may be renewed."""
         return Path(self.password_file).read_text().strip() if self.password_file else ""
 
     def client(self, answer_s: float = ANSWER_S) -> httpx.Client:
-        """A client that trusts what the address says, and waits so long for an answer."""
+        """A client that trusts the address's CA. `answer_s`: time limit of a response."""
         trust = ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
         timeout = httpx.Timeout(answer_s, connect=CONNECT_S)
         return httpx.Client(timeout=timeout, verify=trust, trust_env=False)
@@ -53,10 +53,10 @@ class Address(NamedTuple):
 
 def parse(text: str, *, schemes: Collection[str] = ("http", "https")) -> Address:
     """Read `SCHEME://[user@]host:port/name[?password_file=PATH&ca_file=PATH]`. Of a scheme such as
-    `opensearch+https` the part behind the `+` is that of the requests.
+    `opensearch+https` the part after the `+` is that of the requests.
 
     Raises:
-        ValueError: it is none. The message repeats nothing of it.
+        ValueError: it is invalid. The message contains no part of it.
     """
     parts = urlsplit(text)
     user, _, host = parts.netloc.rpartition("@")

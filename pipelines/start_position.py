@@ -23,8 +23,8 @@ _MESSAGES: Final = {
 async def begin(
     pipeline: definition.Pipeline, number: int, offsets: log.Offsets, replays: log.Replays
 ) -> Beginning:
-    """Where the committed offset is. Where there is none, or rows are read again, outputs may be
-    there: a gateway knows its idempotency keys for a day only.
+    """The committed offset. Without one, or if rows are read again, outputs may exist already: a
+    gateway knows its idempotency keys for a day only.
 
     Raises:
         LogUnavailable, HistoryLost: try again.
@@ -63,7 +63,8 @@ async def _reread_offset(
     former_counts: counts.Counts,
     offsets: log.Offsets,
 ) -> int:
-    """Where to read again from. A pipeline that began at the end must not ask about older rows."""
+    """The offset to read again from. A pipeline that began at the end must not process older
+    rows."""
     if pipeline.input.start == "earliest":
         return first
     topic = pipeline.input.topic

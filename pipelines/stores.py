@@ -1,4 +1,4 @@
-"""Members of a pipeline's file about vector stores: what goes into one, and what is found there
+"""Members of a pipeline's file about vector stores: storing rows, and retrieving passages
 (pure)."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-SOURCE: Final = "source"  # the attribute that says which record a file is of
+SOURCE: Final = "source"  # the attribute with the source record of a file
 MAX_FILTERS: Final = 100
 MAX_FILTER_LEVELS: Final = 8
 
@@ -35,10 +35,10 @@ class Embed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A row becomes a file of a vector store, instead of a question.
 
     Attributes:
-        text: what the file says.
+        text: of the file.
         filename: without it `TOPIC-PARTITION-OFFSET.txt`.
-        attributes: of the file in the store, for filters; `source` is added, which says where the
-            record is. One whose value is null is left out.
+        attributes: of the file in the store, for filters; `source` is added, which names the
+            record. One whose value is null is left out.
     """
 
     store: Store
@@ -74,7 +74,7 @@ class Retrieve(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def filter_error(root: Filter) -> str:
-    """What is wrong with a filter; empty if nothing is."""
+    """The error of a filter; empty if it is valid."""
     count = 0
     stack = [(root, 1)]
     while stack:

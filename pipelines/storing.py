@@ -1,4 +1,4 @@
-"""Puts rows into a vector store, and waits until their passages can be found there."""
+"""Stores rows in a vector store, and waits until their passages can be found."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _logger = logging.getLogger(__name__)
 FIRST_POLL_S: Final = 0.1
 MAX_POLL_S: Final = 1.0
 MOST_EXPIRED: Final = 20  # uploads of a row that expired before they were attached
-# The embedding model refused, or the file was taken out. Everything else stays as it is.
+# The embedding model failed, or the file was removed. Other errors are final.
 _AGAIN: Final = frozenset({"server_error", "vector_store_file_not_found"})
 
 
 class Arrivals:
-    """Waits for files of one store: all rows of a runner look together.
+    """Waits for files of one store: one poll for all rows of a runner.
 
     Attributes:
-        _waiting: for each row that waits, its file.
-        _looking: looks as long as a row waits.
+        _waiting: the file of each waiting row.
+        _poller: task that polls while a row waits.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Arrivals:
                     self._store, frozenset(waiting_rows.values())
                 )
             except Exception as error:
-                # Each row tells its own outcome; without this it would wait without end.
+                # Each row reports its own error; otherwise it would wait for ever.
                 _fail(waiting_rows, error)
                 continue
             any_ended = False
@@ -101,10 +101,10 @@ class Storing:
         self._arrivals = Arrivals(gateway, self._store, sleep=sleep)
 
     async def outcome(self, row: Row) -> StoredFile | Refusal:
-        """The row's file once it can be found. Waits for as long as it takes.
+        """The row's file once it can be found. Waits without a time limit.
 
-        The same row leads to the same file, whichever revision and whichever runner: its upload has
-        a key of its place and its content.
+        The same row leads to the same file, whichever revision and whichever runner: the key of its
+        upload is made of its place and its content.
         """
         try:
             document = self._rows.document(row)
@@ -138,7 +138,7 @@ class Storing:
             try:
                 store_file = await self._gateway.attach(self._store, file, document.attributes)
             except Rejected as error:
-                # It was refused for so long that the upload has expired.
+                # Refusals lasted until the upload expired.
                 unknown = (error.code, error.param) == ("invalid_value", "file_id")
                 if not unknown or attempt == MOST_EXPIRED - 1:
                     raise

@@ -1,8 +1,8 @@
 """Templates and expressions of a pipeline, in a sandbox (pure).
 
-Who writes a pipeline's file may not read the runner's memory by it, and a record may not stop the
-runner. So a template has a part of Jinja only: no macros, no recursion, no `random`, and of values
-the methods of `_METHODS`. What is left works in steps, and these are counted.
+The author of a pipeline's file must not read the runner's memory with it, and a record must not
+stop the runner. So a template may use only a part of Jinja: no macros, no recursion, no `random`,
+and of values only the methods of `_METHODS`. The rest works in steps, which are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_RANGE: Final = 10_000
 MAX_BITS: Final = 4_096  # of an integer that is computed
 _CHARACTERS: Final = 100  # are a step
 
-# Values have these methods. Others make much of little (`center`, `replace`), or read formats.
+# Allowed methods of values. Others create large texts (`center`, `replace`), or read formats.
 _METHODS: Final[Mapping[type, frozenset[str]]] = {
     str: frozenset(
         {
@@ -62,7 +62,7 @@ _REFUSED: Final[Mapping[type, str]] = {
 
 
 class Unusable(Exception):
-    """A record does not go with a template. The text is for its dead letter."""
+    """A record does not fit a template. The text is for its dead letter."""
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -103,13 +103,13 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.step(1 + (size // _CHARACTERS if isinstance(value, str) else size))
 
     def _items(self, value: Any) -> Iterator[Any]:
-        """What a loop goes through."""
+        """The items of a loop."""
         for item in value:
             self.step()
             yield item
 
     def _within(self, value: Any) -> Any:
-        """What `in` looks into."""
+        """The operand of `in`."""
         self._count_size(value)
         return value
 
@@ -151,12 +151,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return text.replace(str(old), str(new), count)
 
     def _tojson(self, value: Any, indent: int | None = None) -> str:
-        """JSON as people write it: Jinja's own is for web pages, and escapes for them."""
+        """Plain JSON: Jinja's own filter escapes for web pages."""
         self._count_size(value)
         return json.dumps(value, ensure_ascii=False, indent=None if indent is None else 2)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Of a record's values only the methods above."""
+        """Allow only the methods above of a record's values."""
         methods = next((names for kind, names in _METHODS.items() if isinstance(obj, kind)), None)
         if methods is not None and attr not in methods:
             return False
@@ -169,14 +169,14 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def wrap_str_format(self, value: Any) -> None:
-        """`format` is a method like others, and none of those above."""
+        """Treat `format` like other methods; it is not allowed."""
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         self._count_size(getattr(obj, "__self__", None))
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """What could be much larger than its operands is bounded."""
+        """Bound results that could be much larger than their operands."""
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
         if operator == "+" and not numbers:
             if isinstance(left, Sized) and isinstance(right, Sized):
@@ -198,8 +198,8 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Bounding(jinja2.visitor.NodeTransformer):
-    """Puts what counts steps into a template. Raises TemplateSyntaxError: it has what may not be in
-    it."""
+    """Adds the counting of steps to a template. Raises TemplateSyntaxError: it has a forbidden
+    statement."""
 
     def generic_visit(self, node: jinja2.nodes.Node, *args: Any, **kwargs: Any) -> Any:
         if type(node) in _REFUSED:
@@ -253,7 +253,7 @@ def _work(work: Callable[[], T]) -> T:
         return work()
     except Unusable:
         raise
-    except Exception as error:  # a template may raise whatever its record makes it raise
+    except Exception as error:  # a template may raise any error
         raise Unusable(f"{type(error).__name__}: {error}"[:500]) from error
 
 

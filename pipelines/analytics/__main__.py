@@ -1,7 +1,7 @@
 """`python -m pipelines.analytics`: a local Flink that runs the jobs over a deployment's Kafka.
 
-It runs until Ctrl-C. What died is started again, and jobs go on from their last checkpoint, also in
-the next run with the same folder.
+It runs until Ctrl-C. Processes that died are started again, and jobs continue from their last
+checkpoint, also in the next run with the same folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP_S: Final = 1.0
 
 
 def say(text: str) -> None:
-    """One line for the user, at once."""
+    """Print one line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

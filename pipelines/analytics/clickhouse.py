@@ -2,12 +2,12 @@
 
 A table for each topic of results, with the same columns and key, and two more: the record's offset
 as the version of the row, and whether the record deletes its key. All records of a key are in one
-partition, so of a key's rows the one with the highest offset is what the topic says. That is what
-ReplacingMergeTree keeps, whatever the order and the number of inserts: rows that are inserted again
-change nothing, neither after a kill nor by a second process. Until it has merged them, older rows
-are there too; so readers say FINAL.
+partition, so of a key's rows the one with the highest offset is the topic's value.
+ReplacingMergeTree retains that row, whatever the order and the number of inserts: rows that are
+inserted again change nothing, neither after a kill nor by a second process. Until it has merged
+them, older rows exist too, so readers use FINAL.
 
-A position is inserted behind the rows before it, with itself as its version: it never runs back.
+A position is inserted after its rows, with itself as its version: it never decreases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipelines.clickhouse_client import Client, moment
 from pipelines.servers import Address
 from tailrace.log import Mark, Position
 
-# A value of a column that is no part of the key may be missing.
+# A value of a column outside the key may be missing.
 _KEY_TYPES: Final[Mapping[str, str]] = {"text": "String", "time": "DateTime64(3, 'UTC')"}
 _TYPES: Final[Mapping[str, str]] = {
     "text": "Nullable(String)",
@@ -34,7 +34,7 @@ class ClickHouse(Client):
     """One database on a server. Any number of processes may fold into it.
 
     Attributes:
-        _made: the tables are there; they are made before the first use.
+        _tables_exist: the tables were created; this happens before the first use.
     """
 
     def __init__(self, address: Address) -> None:
@@ -63,21 +63,21 @@ class ClickHouse(Client):
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: Position,
+        position: Position,
     ) -> None:
-        """Insert the changes of one partition, and then the position behind them. Raises
-        Unavailable, Refused: some of them may be there."""
+        """Insert the changes of one partition, and then the position after them. Raises
+        Unavailable, Refused: some of them may be stored."""
         self._make()
-        # Of one key only the last change says what it is.
+        # Of one key only the last change counts.
         last = {change.key: change for change in changes}
         if last:
             self.insert(result.name, [_row(result, change) for change in last.values()])
-        place: dict[str, twins.Value] = {"topic": topic, "part": partition, "next": behind.next}
-        place["mark"] = str(behind.mark or "")
+        place: dict[str, twins.Value] = {"topic": topic, "part": partition, "next": position.next}
+        place["mark"] = str(position.mark or "")
         self.insert("positions", [place])
 
     def rows(self, result: jobs.Result) -> twins.Rows:
-        """The whole table, as the twins say it. Raises Unavailable, Refused."""
+        """The whole table, in the form of the twins. Raises Unavailable, Refused."""
         self._make()
         names = [
             f'toUnixTimestamp64Milli("{name}")' if kind == "time" else f'"{name}"'

@@ -27,7 +27,7 @@ LOGGING: Final = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
 _MIB: Final = 1 << 20
-# What the scripts of Flink's own distribution work out.
+# Values that the scripts of Flink's own distribution compute.
 _TASK_MANAGER: Final[Mapping[str, object]] = {
     "taskmanager.cpu.cores": float(SLOTS),
     "taskmanager.memory.framework.heap.size": f"{128 * _MIB}b",
@@ -134,7 +134,7 @@ class Cluster:
             )
 
     def causes(self, name: str) -> str:
-        """What a process's log says of its last failure, without the frames."""
+        """The causes of the last failure in a process's log, without stack frames."""
         lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
         starts = ("Exception in thread", "Caused by:")
         return "\n".join([line for line in lines if line.startswith(starts)][-4:])
@@ -177,7 +177,7 @@ class Cluster:
         raise RuntimeError(f"Flink does not start; its logs are in {self._folder}")
 
     def get(self, path: str) -> Any:
-        """What the REST API answers, or None where it does not."""
+        """The response of the REST API, or None without one."""
         try:
             answer = httpx.get(self.url + path, timeout=5.0)
         except httpx.HTTPError:

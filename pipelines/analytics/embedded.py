@@ -1,8 +1,8 @@
-"""The results in an embedded database (DuckDB), where they can be asked for with SQL.
+"""The results in an embedded database (DuckDB), for queries in SQL.
 
 A table for each topic of results, with the same columns and key. A batch of changes and the offset
-behind it are one transaction of the database. So whenever the process dies, and however often the
-topics are read again, a table is what its topic says up to an offset.
+after it are one transaction of the database. So whenever the process dies, and however often the
+topics are read again, a table equals its topic up to an offset.
 """
 
 from __future__ import annotations
@@ -101,24 +101,24 @@ class Store:
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: Position,
+        position: Position,
     ) -> None:
-        """Apply the changes of one partition, in order, up to the position `behind`. What was
-        folded before has no effect."""
+        """Apply the changes of one partition, in order, up to `position`. Changes that were folded
+        before have no effect."""
         self._db.execute("BEGIN")
         try:
             row = self._db.execute(
                 "SELECT next FROM positions WHERE topic = ? AND part = ?", [topic, partition]
             ).fetchone()
             place = row[0] if row else 0
-            if behind.next > place:
-                # Of one key only the last change says what it is.
+            if position.next > place:
+                # Of one key only the last change counts.
                 last = {c.key: c.values for c in changes if c.offset >= place}
                 self._apply(result, last)
                 self._db.execute(
                     "INSERT OR REPLACE INTO positions (topic, part, next, mark) "
                     "VALUES (?, ?, ?, ?)",
-                    [topic, partition, behind.next, str(behind.mark or "")],
+                    [topic, partition, position.next, str(position.mark or "")],
                 )
             self._db.execute("COMMIT")
         except BaseException:
@@ -126,7 +126,7 @@ class Store:
             raise
 
     def rows(self, result: jobs.Result) -> twins.Rows:
-        """The whole table, as the twins say it."""
+        """The whole table, in the form of the twins."""
         names = [
             f'epoch_ms("{name}")' if kind == "time" else f'"{name}"'
             for name, kind in result.columns.items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TABLES: Final = "tables"  # sql/tables.sql, which each job begins with
-GAP_S: Final = 1800  # without a request for so long, a user's next one begins a session
+GAP_S: Final = 1800  # after this time without a request a user's next one begins a session
 
 
 @dataclass(frozen=True, slots=True)

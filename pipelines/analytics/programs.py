@@ -18,7 +18,7 @@ FETCH_DEADLINE_S: Final = 900.0
 
 
 class Missing(Exception):
-    """Something is not here. The text says what, and how to get it."""
+    """Something is missing. The text says what, and how to install it."""
 
 
 def jars() -> Path:
@@ -51,9 +51,9 @@ def find_java() -> Path:
 
 
 def find_javac() -> Path:
-    """A Java compiler: beside the Java program, else on the path. Raises Missing."""
-    beside = find_java().resolve().with_name("javac")
-    path = str(beside) if beside.exists() else shutil.which("javac")
+    """A Java compiler: next to the Java program, else on the path. Raises Missing."""
+    sibling = find_java().resolve().with_name("javac")
+    path = str(sibling) if sibling.exists() else shutil.which("javac")
     if path is None:
         raise Missing("a Java compiler (apt-get install openjdk-17-jdk-headless, or JAVA_HOME)")
     return Path(path)

@@ -1,7 +1,7 @@
-"""Reads what the jobs read and write, out of Kafka.
+"""Reads the inputs and results of the jobs from Kafka.
 
-Results are written in transactions, so everything here reads what was committed, and nothing behind
-a transaction that is open.
+Results are written in transactions, so everything here reads committed records only, up to the
+first open transaction.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Change(NamedTuple):
 async def create_topics(
     bootstrap: str, prefix: str, *, partitions: int = PARTITIONS, replication: int = 1
 ) -> None:
-    """Create the topics of results that are missing: compacted, because the last record of a key is
-    what it says. Flink creates none.
+    """Create the missing topics of results: compacted, because the last record of a key is its
+    value. Flink creates none.
 
     Raises:
         RuntimeError: the broker refused.
@@ -74,7 +74,7 @@ async def read(bootstrap: str, topic: str) -> list[twins.TopicRecord]:
 
 
 async def changes(bootstrap: str, result: jobs.Result, prefix: str) -> list[Change]:
-    """What was ever committed of a result and not compacted, by partition and offset. Raises
+    """All committed changes of a result that were not compacted, by partition and offset. Raises
     TimeoutError."""
     unsorted = []
     async for _, batch in follow(bootstrap, [result.topic(prefix)], {}, once=True):
@@ -83,7 +83,7 @@ async def changes(bootstrap: str, result: jobs.Result, prefix: str) -> list[Chan
 
 
 def rows(changes: Iterable[Change]) -> twins.Rows:
-    """What the changes come to: the last one of each key."""
+    """The state after the changes: the last one of each key."""
     out: twins.Rows = {}
     for change in changes:
         if change.values is None:
@@ -94,8 +94,8 @@ def rows(changes: Iterable[Change]) -> twins.Rows:
 
 
 def regressions(result: jobs.Result, changes: Sequence[Change]) -> list[str]:
-    """Changes that took back a response that had been counted: what was committed once stays. All
-    of a key are in one partition. `request_minutes` is made of counts that are replaced."""
+    """Changes that withdrew a counted response: committed counts must not decrease. All changes of
+    a key are in one partition. `request_minutes` consists of counts that are replaced."""
     counts = next(i for i, kind in enumerate(result.columns.values()) if kind == "count")
     latest: dict[tuple[twins.Value, ...], Any] = {}
     out = []
@@ -108,7 +108,7 @@ def regressions(result: jobs.Result, changes: Sequence[Change]) -> list[str]:
 
 
 def parse_change(result: jobs.Result, r: Record) -> Change | None:
-    """The change that a record says; None for one that says none which every store can hold."""
+    """The change in a record; None if it is invalid or a store cannot hold it."""
     try:
         key = _values(result, result.key, msgspec.json.decode(r.key or b""))
         if None in key:
@@ -172,7 +172,7 @@ async def follow(
     once: bool = False,
 ) -> AsyncGenerator[tuple[tuple[str, int], list[Record]]]:
     """Batches of one partition each, from these positions on, or from the beginning. `once`: up to
-    what is committed now. Raises TimeoutError: no answer within the deadline."""
+    the end committed now. Raises TimeoutError: no answer within the deadline."""
     api = client_api.default()
     consumer = aiokafka.AIOKafkaConsumer(
         *topics,  # without a group it is assigned all of their partitions

@@ -1,7 +1,7 @@
 """Folds the topics of results into a database: one in a file (`embedded`), or ClickHouse at a URL.
 
-Both take every batch any number of times, and remember behind it how far they have come. So the
-process may be killed at any moment, and a store that was away is tried until it answers.
+Both accept a batch any number of times, and store their position after it. So the process may be
+killed at any moment, and a store that is away is retried until it answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ResultStore(Protocol):
         """Let others use it, until it is used again."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
     def positions(self) -> Mapping[tuple[str, int], Position]:
         """Topic and partition -> where the fold is."""
@@ -47,20 +47,20 @@ class ResultStore(Protocol):
         topic: str,
         partition: int,
         changes: Sequence[results.Change],
-        behind: Position,
+        position: Position,
     ) -> None:
-        """Apply the changes of one partition, in order, up to the position `behind`. What was
-        folded before has no effect."""
+        """Apply the changes of one partition, in order, up to `position`. Changes that were folded
+        before have no effect."""
 
     def rows(self, result: jobs.Result) -> twins.Rows:
-        """A whole table, as the twins say it."""
+        """A whole table, in the form of the twins."""
 
 
 def open_store(target: str) -> ResultStore:
     """The store of a setting: a URL of ClickHouse (`servers.parse`), or the path of a file.
 
     Raises:
-        ValueError: the URL is none.
+        ValueError: the URL is invalid.
         ImportError: a file needs DuckDB, which is not installed.
     """
     if "://" in target:
@@ -72,7 +72,7 @@ def open_store(target: str) -> ResultStore:
 
 
 async def run(store: ResultStore, bootstrap: str, prefix: str, *, once: bool = False) -> None:
-    """Fold the topics of results, until it is cancelled or, with `once`, up to what is committed
+    """Fold the topics of results, until it is cancelled or, with `once`, up to the end committed
     now. Begins anew where topics do not hold what was folded: they were rolled back, or made again.
     Raises TimeoutError: the broker does not answer."""
     while await _fold(store, bootstrap, prefix, once=once):
@@ -94,18 +94,18 @@ async def _fold(store: ResultStore, bootstrap: str, prefix: str, *, once: bool) 
             before = at.get((topic, partition))
             if before is not None and batch[0].offset < before.next:
                 return True
-            behind = Position(batch[-1].offset + 1, Mark.from_record(batch[-1]))
+            position = Position(batch[-1].offset + 1, Mark.from_record(batch[-1]))
             changes = _changes(by_topic[topic], batch)
             await _call(
-                lambda a=(by_topic[topic], topic, partition, changes, behind): store.fold(*a)  # type: ignore[misc]
+                lambda a=(by_topic[topic], topic, partition, changes, position): store.fold(*a)  # type: ignore[misc]
             )
             store.release()
-            at[topic, partition] = behind
+            at[topic, partition] = position
     return False
 
 
 def _changes(result: jobs.Result, batch: Sequence[log.Record]) -> list[results.Change]:
-    """Those that records say. What is not a result is left out."""
+    """The changes of a batch. Records that are not results are skipped."""
     parsed = [(r, results.parse_change(result, r)) for r in batch]
     if odd := [r for r, change in parsed if change is None]:
         first = odd[0]

@@ -1,10 +1,9 @@
 """Keeps a cluster and its jobs running, whichever of its processes dies.
 
-A JobManager without high availability forgets its jobs when it dies; their checkpoints stay. So
-this remembers under which ids each job ran, and submits a job that is gone again, from the newest
-complete checkpoint of its latest run that has one. The transactions of that checkpoint are
-committed by the restored sink, and what came after it is aborted and read again: results are
-neither lost nor doubled.
+A JobManager without high availability loses its jobs when it dies; their checkpoints stay. So this
+stores the ids of each job's runs, and submits a lost job again, from the newest complete checkpoint
+of its latest run that has one. The restored sink commits the transactions of that checkpoint. Later
+ones are aborted and their input is read again: results are neither lost nor doubled.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Supervisor:
     """Call `step` several times a second.
 
     Attributes:
-        restarts: what was started again, by name: `taskmanager`, `jobmanager`, jobs.
+        restarts: names of restarted parts: `taskmanager`, `jobmanager`, jobs.
         _runs: the ids of each job, oldest first; also in a file, for the next supervisor.
     """
 
@@ -70,7 +69,7 @@ class Supervisor:
         self._submit(self._names)
 
     def step(self) -> None:
-        """Start again what is gone. Takes as long as that takes. Raises RuntimeError."""
+        """Restart dead processes and lost jobs; blocks until they run. Raises RuntimeError."""
         manager, tasks = self._cluster.job_manager, self._cluster.task_manager
         if manager is None or manager.poll() is not None:
             self._restart("jobmanager", self._cluster.start_job_manager)
@@ -89,7 +88,7 @@ class Supervisor:
             self._submit(stopped_jobs)
 
     def states(self) -> dict[str, str] | None:
-        """State of each job by id, as the JobManager says; None where it does not answer."""
+        """State of each job by id, from the JobManager; None if it does not answer."""
         answer = self._cluster.get("/jobs")
         return answer and {str(each["id"]): str(each["status"]) for each in answer["jobs"]}
 

@@ -1,8 +1,8 @@
 """The queries of `sql/` in plain Python, over the same records (pure).
 
-They say a second time what the results are, in another way: no state, no order of arrival, whole
-lists. Times are milliseconds since the epoch. A result is a map from keys to values, with the
-columns of `jobs.Result`.
+They compute the same results in another way: no state, no order of arrival, whole lists. Times are
+milliseconds since the epoch. A result is a map from keys to values, with the columns of
+`jobs.Result`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True)
 class PipelineAnswer:
-    """What a pipeline wrote about one answer."""
+    """A pipeline's record of one answer."""
 
     written_ms: int
     pipeline: str
@@ -81,8 +81,8 @@ def bills(topic_records: Iterable[TopicRecord]) -> list[Bill]:
 
 
 def answers(records: Iterable[TopicRecord], label: str) -> list[PipelineAnswer]:
-    """The answers of a pipeline's output topic. `label`: the member of a structured answer that
-    says what it was."""
+    """The answers of a pipeline's output topic. `label`: the member of a structured answer to count
+    by."""
     out = []
     for record in records:
         try:
@@ -153,7 +153,7 @@ def latency_minutes(bills: Sequence[Bill]) -> Rows:
 
 
 def sessions(bills: Sequence[Bill], gap_s: int) -> Rows:
-    """What each user did without a pause of `gap_s` seconds or more, in whole seconds."""
+    """The sessions of each user: requests without a pause of `gap_s` whole seconds or more."""
     out: Rows = {}
     for user, members in _group(bills, lambda b: b.user).items():
         times = [b.written_ms for b in members]
@@ -190,7 +190,7 @@ def answer_minutes(answers: Sequence[PipelineAnswer]) -> Rows:
 def results(
     usage: Sequence[TopicRecord], answer_records: Sequence[TopicRecord], *, gap_s: int, label: str
 ) -> Mapping[str, Rows]:
-    """What each topic of `jobs.RESULTS` has to say."""
+    """The expected content of each topic of `jobs.RESULTS`."""
     usage_bills = bills(usage)
     return {
         jobs.USAGE_MINUTES.name: usage_minutes(usage_bills),

@@ -1,4 +1,4 @@
-"""Generated records for the examples. `planted` of a record says what a right answer is."""
+"""Generated records for the examples. `planted` of a record is the right answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEAVING: Final = (
 
 class ExampleRecord(NamedTuple):
     """A record. `broken`: no runner can read it. `planted`: the right answer; None for records that
-    are passed over or broken."""
+    are skipped or broken."""
 
     key: bytes
     value: bytes

@@ -2,7 +2,7 @@
 
 The source is the key and the output's offset the version of a row, so ReplacingMergeTree keeps the
 latest output of a source, however often and in which order rows are inserted. Until it has merged
-them older rows are there too: readers say FINAL.
+them older rows exist too: readers use FINAL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipelines.sinks.target import WriteResult
 
 
 class Table:
-    """One table, which is made before the first row is written. `made`: it is there."""
+    """One table, which is created before the first row is written."""
 
     def __init__(self, address: Address, name: str) -> None:
         self._client = Client(address)

@@ -19,7 +19,7 @@ from pipelines.sinks.outputs import Output
 from pipelines.sinks.target import Rejection, WriteResult
 
 BODY_BYTES: Final = 4 << 20  # of a request, unless a single document is larger
-# Errors of what is in a document. Other errors (rights, no index, a closed one) meet all of them.
+# Errors of a document's content. Other errors (rights, no index, a closed one) concern all of them.
 _OF_DOCUMENTS: Final = frozenset(
     {
         "document_parsing_exception",
@@ -82,7 +82,7 @@ class Index:
             statuses = [(i["_id"], int(i["status"]), i.get("error", {}).get("type")) for i in items]
         except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise Refused("the answer is not that of a bulk request") from error
-        # The status of a document says nothing of another one.
+        # The status of one document must not be used for another one.
         if [each[0] for each in statuses] != [row.source for row in rows]:
             raise Refused("the answer is of other documents")
         return [(status, str(kind)) for _, status, kind in statuses]

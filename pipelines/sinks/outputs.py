@@ -1,4 +1,4 @@
-"""What a record of a pipeline's output, alert or dead-letter topic says."""
+"""Records of a pipeline's output, alert and dead-letter topics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Output(NamedTuple):
 
 
 def of_record(record: Record) -> Output:
-    """What it says. No value of a record is an error."""
+    """The output in a record. No value of a record is an error."""
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     dead = REASON in headers
     text = (record.value or b"").decode(errors="replace")

@@ -1,7 +1,7 @@
-"""Writes a topic of a pipeline to a database, and commits how far it is.
+"""Writes a topic of a pipeline to a database, and commits its position.
 
-The position is that of a consumer group and is committed behind what the server has acknowledged.
-So a kill, a rebalance or a server that is away repeats rows, which changes nothing, and loses none.
+The position is that of a consumer group and is committed after the server's acknowledgement. So a
+kill, a rebalance or a server that is away repeats rows, which changes nothing, and loses none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _logger = logging.getLogger(__name__)
 SEARCH: Final = ("opensearch+http", "opensearch+https")
 SESSION_MS: Final = 6_000
 POLL: Final = 500  # records
-COMPARE_S: Final = 30.0  # between two looks whether the topic was rolled back
+COMPARE_S: Final = 30.0  # between checks whether the topic was rolled back
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 
 class RowRefused(Exception):
-    """The server refuses a row because of what is in it. The text says which, and nothing of it."""
+    """The server refuses a row because of its content. The text names it, without its content."""
 
 
 class RolledBack(Exception):
@@ -46,7 +46,7 @@ def open_target(url: str, pipeline: definition.Pipeline, what: str) -> Target:
     `http(s)://[user@]host:port/database` of ClickHouse (`servers.parse`).
 
     Raises:
-        ValueError: it is none. The message repeats nothing of it.
+        ValueError: it is invalid. The message contains no part of it.
         OSError: the file of the CA cannot be read, or holds none.
     """
     if urlsplit(url).scheme in SEARCH:
@@ -67,8 +67,8 @@ class Sink:
 
     Attributes:
         rows: that were acknowledged by the server, repeated ones too.
-        refused: rows that were left out.
-        _behind: next offsets of what is written and not committed.
+        refusals: number of rows that were left out.
+        _uncommitted: next offsets after rows that were written and not committed.
         _compare_at: monotonic seconds.
     """
 
@@ -128,7 +128,7 @@ class Sink:
 
     async def _compare(self) -> None:
         """Raises RolledBack. It does not begin anew: of a row that was answered again the database
-        would keep the former output, whose version is higher."""
+        would retain the former output, whose version is higher."""
         if self._clock() < self._compare_at:
             return
         committed = await self._offsets.committed(self._group)
@@ -149,7 +149,7 @@ class Sink:
         self._compare_at = self._clock() + COMPARE_S
 
     async def _write(self, rows: Sequence[Output]) -> None:
-        """Returns when the server has all of them that it does not refuse."""
+        """Return when the server has all rows that it does not refuse."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -189,8 +189,8 @@ class Sink:
             self._uncommitted = {}
 
     async def _through(self, ends: dict[int, int]) -> bool:
-        """Whether the group is as far as these ends. Behind its position there may be offsets that
-        are no records: the ends of transactions, and what was aborted."""
+        """Whether the group has reached these ends. Offsets after its position may not be records:
+        ends of transactions, and aborted ones."""
         committed = await self._offsets.committed(self._group)
         begins = await self._offsets.beginnings(self._topic, ends)
         for number, end in ends.items():
@@ -235,4 +235,4 @@ async def run(
 
 
 async def _ignore(_: Collection[tuple[str, int]]) -> None:
-    """Nothing is kept of a partition."""
+    """A sink has no state of a partition."""

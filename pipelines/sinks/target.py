@@ -1,4 +1,4 @@
-"""What a sink writes to, whichever database it is."""
+"""The interface of a sink's database."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pipelines.sinks.outputs import Output
 
 
 class Rejection(NamedTuple):
-    """A row that the server refuses because of what is in it. `why` has nothing of the row."""
+    """A row that the server refuses because of its content. `why` has nothing of the row."""
 
     row: Output
     why: str
 
 
 class WriteResult(NamedTuple):
-    """What came of a write. `again`: rows that the server could not take now. All others that are
-    not `rejected` are in the database, now or from before."""
+    """The result of a write. `retries`: rows that the server could not accept now. All others that
+    are not in `rejections` are in the database."""
 
     retries: tuple[Output, ...] = ()
     rejections: tuple[Rejection, ...] = ()

@@ -41,7 +41,7 @@ _NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class View:
-    """What is answered.
+    """The answers of the service.
 
     Attributes:
         _prices: of a million tokens of input and of output; zeros where none were given.
@@ -75,7 +75,7 @@ class View:
             ],
             exception_handlers={Refused: _refusal, HTTPException: _http, Exception: _failure},
         )
-        app.router.redirect_slashes = False  # a redirect would go to whatever `Host` says
+        app.router.redirect_slashes = False  # a redirect would use the address in `Host`
         return _with_headers(app)
 
     async def health(self, _request: Request) -> Response:
@@ -83,7 +83,7 @@ class View:
         return JSONResponse({"status": "ok"})
 
     async def list_pipelines(self, request: Request) -> Response:
-        """`GET /v1/pipelines`: every pipeline, as the last look found it."""
+        """`GET /v1/pipelines`: every pipeline, as last observed."""
         await self._callers.admit(request)
         data = [
             status.members(each, self._watcher.observations[each.name], self._prices)
@@ -169,7 +169,7 @@ def _with_headers(app: ASGIApp) -> ASGIApp:
 
 
 class Options(NamedTuple):
-    """What `serve` is told. `store`: None where there are no analytics; `prices`: see View."""
+    """Options of `serve`. `store`: None without analytics; `prices`: see View."""
 
     kafka: str
     url: str
@@ -187,7 +187,7 @@ async def serve(
 
     Raises:
         files.NoPage
-        OSError: the address is taken, or is none of this machine.
+        OSError: the address is in use, or not an address of this machine.
     """
     page = files.Files(options.page).routes()
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -223,7 +223,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process."""
+    """Does not handle signals; the process does."""
 
     def end(self) -> None:
         self.should_exit = True

@@ -1,8 +1,8 @@
-"""Who calls: a gateway says, as it does for its own callers.
+"""Identifies callers through a gateway, which does so for its own callers.
 
-A session of a browser begins and ends at the gateway, too; its answers are handed through, with the
-cookie. So this service has no key of its own, a credential that was revoked is refused here as it
-is there, and what cannot be checked is refused.
+A browser session also begins and ends at the gateway; its responses are passed through, with the
+cookie. So this service has no key of its own, a revoked credential is refused here as there, and a
+caller that cannot be checked is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SCOPE: Final = "admin"
 SESSION: Final = "/v1/session"
 MAX_BODY_BYTES: Final = 16 * 1024
 ASK_S: Final = 5.0
-# So long a credential that was revoked is still taken.
+# For this time a revoked credential is still accepted.
 CACHE_S: Final = 10.0
 MAX_CACHED: Final = 1_000
-# The gateway names cookies and compares origins by the host that the browser asked.
+# The gateway names cookies and compares origins by the host of the browser's request.
 _REQUEST_HEADERS: Final = (
     "authorization",
     "content-type",
@@ -54,11 +54,11 @@ class Refused(Exception):
 
 
 class Callers:
-    """Asks one gateway.
+    """Checks callers at one gateway.
 
     Attributes:
-        _known: callers that have the scope, by a digest of what they showed; until when (monotonic
-            seconds) the gateway is not asked again.
+        _cache: callers with the scope, by a digest of their credentials, with the time (monotonic
+            seconds) of the next check.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Callers:
         await self._http.aclose()
 
     async def admit(self, request: Request) -> None:
-        """Let a caller pass whose credential or session has the scope `admin`.
+        """Admit a caller whose credential or session has the scope `admin`.
 
         Raises:
-            Refused: 401 without a good one, 403 without the scope or for a page of another origin,
-                429 as the gateway says, 503 when it does not answer.
+            Refused: 401 without a valid one, 403 without the scope or for a page of another origin,
+                429 from the gateway, 503 when it does not answer.
         """
         headers = _caller_headers(request)
         if "authorization" not in headers and "cookie" not in headers:
@@ -144,7 +144,7 @@ class Callers:
 
 
 def _caller_headers(request: Request) -> dict[str, str]:
-    """The headers that say who calls. Other programs' cookies stay here."""
+    """The caller's credentials as headers. Cookies of other programs are not passed on."""
     headers = {name: value for name in _REQUEST_HEADERS if (value := request.headers.get(name))}
     ours = [
         f"{name}={value}" for name, value in request.cookies.items() if name.startswith(_COOKIES)
@@ -153,9 +153,9 @@ def _caller_headers(request: Request) -> dict[str, str]:
 
 
 def _hops(request: Request) -> dict[str, str]:
-    """Where the caller is, as a proxy writes it: what was said before, and the address that it came
-    from. A gateway that trusts this service counts refused credentials against the caller, so one
-    caller's wrong ones keep nobody else from signing in."""
+    """The caller's address, as a proxy adds it to the former ones. A gateway that trusts this
+    service counts refused credentials against the caller, so one caller's wrong ones lock out
+    nobody else."""
     if request.client is None:
         return {}
     return {
@@ -179,7 +179,7 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _refusal(answer: httpx.Response) -> Refused:
-    """The gateway's error. An answer that is no error is refused too, as 502."""
+    """The gateway's error. A response that is not an error is refused too, as 502."""
     error = _object(answer).get("error")
     error = error if isinstance(error, dict) else {}
     status = answer.status_code if 400 <= answer.status_code < 600 else 502

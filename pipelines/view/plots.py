@@ -1,4 +1,4 @@
-"""The results of analytics for a time range, out of their store, as rows that can be drawn."""
+"""The results of analytics for a time range, from their store, as rows for plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class NoStore(Exception):
-    """There is nothing to be read, for the reason that its text says to a person."""
+    """There is nothing to read. The text states the reason for users."""
 
 
 class StoreBusy(Exception):
@@ -25,7 +25,7 @@ class StoreBusy(Exception):
 
 
 class StoreUnavailable(Exception):
-    """The server does not answer, or not in time. The text says it to a person."""
+    """The server does not answer in time. The text is for users."""
 
 
 class Range(NamedTuple):
@@ -67,21 +67,21 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Plots:
-    """Reads one store, once at a time, and keeps answers for a moment.
+    """Reads one store, one query at a time, and caches results briefly.
 
     Attributes:
-        _kept: answers by range, with the time (monotonic seconds) until which they are given again.
-        _away: until when a store that did not answer is not asked again, and what was said of it;
-            None after an answer. Each try takes seconds, and callers would wait for each other's.
+        _cache: results by range, with the time (monotonic seconds) of their expiry.
+        _away: until when a store that did not answer is not read again, and its error; None after
+            a result. Each try takes seconds, and callers would wait for each other.
         _turn: held while the store is read.
     """
 
     def __init__(self, reader: Reader | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """`reader`: None where there is no store."""
+        """`reader`: None without a store."""
         self._reader = reader
         self._clock = clock
         self._cache: dict[Range, tuple[float, dict[str, Any]]] = {}
@@ -89,7 +89,7 @@ class Plots:
         self._turn = asyncio.Lock()
 
     async def results_for(self, time_range: Range) -> dict[str, Any]:
-        """The results of a range, at most KEPT_S old.
+        """The results of a range, at most CACHE_S old.
 
         Raises:
             NoStore
@@ -116,6 +116,6 @@ class Plots:
             return results
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         if self._reader is not None:
             self._reader.close()

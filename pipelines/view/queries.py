@@ -1,11 +1,11 @@
-"""What is asked of the store of analytics (pure).
+"""The queries to the store of analytics (pure).
 
-Of every query SINCE and UNTIL bound the time, and STEP is the step in ms. Each one groups by it and
-keeps the five largest names only; the others are one more, whose name is null. So what comes of it
-is bounded, whatever the range and however large the store.
+In every query SINCE and UNTIL bound the time, and STEP is the step in ms. Each one groups by it and
+returns the five largest names only; the others are one more, whose name is null. So the result is
+bounded, whatever the range and the size of the store.
 
-A query is one text for both databases; `written` puts the words of one of them in place of those in
-capitals. All its parameters are whole numbers: `since`, `until` and `step`, in ms.
+A query is one text for both databases; `in_dialect` replaces the words in capitals by those of one
+of them. All its parameters are whole numbers: `since`, `until` and `step`, in ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 
 class Dialect(NamedTuple):
-    """How a database writes what differs.
+    """The syntax of a database where the two differ.
 
     Attributes:
         rows_of: of a table, each key once.
@@ -42,7 +42,7 @@ DUCKDB: Final = Dialect(
     },
 )
 CLICKHOUSE: Final = Dialect(
-    # Without it rows that were replaced or deleted count, until the server has merged them.
+    # Without it replaced or deleted rows count until the server has merged them.
     r"\1 FINAL",
     r"toUnixTimestamp64Milli(\1)",
     r"intDiv(toUnixTimestamp64Milli(\1), {step:Int64}) * {step:Int64}",

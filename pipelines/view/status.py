@@ -12,7 +12,7 @@ from pipelines.progress import Progress
 WINDOW_S: Final = (
     30.0  # runners commit every few seconds: a shorter one would show a rate that jumps
 )
-SHORTEST_S: Final = 6.0  # of a window without a row that says something
+SHORTEST_S: Final = 6.0  # shortest window without a row that proves a standstill
 
 
 class State(StrEnum):
@@ -36,10 +36,10 @@ class Look(NamedTuple):
 
 
 class Observations(NamedTuple):
-    """What is known of one pipeline.
+    """The recent observations of one pipeline.
 
     Attributes:
-        looks: of the window, oldest first. After one that failed the last good one is kept.
+        looks: of the window, oldest first. After a failure only the last good one remains.
         problem: why the newest look failed: MISSING or UNKNOWN; None if it did not.
     """
 

@@ -1,4 +1,4 @@
-"""Looks at every pipeline every few seconds, however many callers ask."""
+"""Observes every pipeline every few seconds, independent of the number of callers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Watcher:
     """One loop over all pipelines.
 
     Attributes:
-        seen: what is known of each, by its name.
+        observations: of each pipeline, by its name.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Watcher:
         }
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Observe until cancelled."""
         try:
             while True:
                 await self.look()
@@ -50,7 +50,7 @@ class Watcher:
             await self._offsets.stop()
 
     async def look(self) -> None:
-        """Look at each of them once, at the same time."""
+        """Observe each pipeline once, all at the same time."""
         updates = await asyncio.gather(*map(self._look, self._pipelines))
         self.observations = {
             each.name: seen for each, seen in zip(self._pipelines, updates, strict=True)
@@ -68,7 +68,7 @@ class Watcher:
         return before.with_look(status.Look(self._monotonic(), self._wall(), state))
 
     async def _problem(self, pipeline: definition.Pipeline) -> status.State:
-        """Why a look failed."""
+        """The cause of a failed observation."""
         try:
             there = await self._offsets.existing([pipeline.input.topic])
         except LogUnavailable:

@@ -1,8 +1,7 @@
 """Continues a grammar after the accepted tokens: our plugin in vLLM, and its parameter.
 
 vLLM begins a request's grammar anew. A continued answer would then be two objects in one text,
-without any error. The accepted ids are the tail of the engine's prompt, so only their number must
-be
+without any error. The accepted ids are the tail of the engine's prompt, so only their number is
 passed: `arguments` puts it into the sampling parameters, and the plugin (`register`, entry-point
 group `vllm.general_plugins`: vLLM loads it in each of its processes) lets the new grammar accept
 them before the request may run. Ids that do not fit end the request with an error.

@@ -1,7 +1,8 @@
 """The request of one attempt to vLLM: the prompt and the sampling parameters.
 
 To vLLM the accepted ids of former attempts are a part of the prompt. So parameters that count
-output tokens are corrected by their number here."""
+output tokens are corrected by their number here.
+"""
 
 from __future__ import annotations
 
