@@ -1,4 +1,4 @@
-"""The Secrets that no operator makes: Redis users with fresh passwords, the key of the browsers'
+"""The Secrets that no operator creates: Redis users with fresh passwords, the key of the browsers'
 sessions, the issuers' public keys, the record keys, and the URL of the archive's database.
 
     tailrace keys record-keys.json      # once; keep it
@@ -23,7 +23,7 @@ from typing import Final
 from tailrace.protocol import record_tags
 from tailrace.settings import kinds
 
-# What each service may do with Redis: key patterns and exactly the commands that
+# Rights of each service in Redis: key patterns and exactly the commands that
 # tailrace/store/ sends for it (docs/operations.md, Who may do what). Redis checks the same user's
 # rights inside a script, so the commands of the scripts stand here too.
 REDIS_USERS: Final[dict[str, str]] = {
@@ -37,8 +37,8 @@ REDIS_USERS: Final[dict[str, str]] = {
         "+hgetall +hlen +time"
     ),
 }
-# Every version from 6.2 on knows all of these. A server does not start with a name that it does not
-# know: CLIENT SETINFO, which came with 7.2, kept 7.0 down.
+# Every version from 6.2 on knows all of these. A server does not start with an unknown command:
+# CLIENT SETINFO, which was added in 7.2, kept 7.0 from starting.
 _COMMON = "+ping +hello +client|setname +eval"
 STATE_PORT: Final = 6379  # evicts nothing
 CACHE_PORT: Final = 6380  # evicts what was used longest ago

@@ -1,4 +1,4 @@
-"""The gate of `make check` for manifests and images: offline, in seconds. Prints what it looked at;
+"""The gate of `make check` for manifests and images: offline, in seconds. Prints the checks, and
 exits 1 when anything is wrong.
 
 python k8s/validate.py [-v]      -v names every single thing
@@ -30,8 +30,8 @@ CHECKS: dict[str, Check] = {
 
 
 def examine(m: Manifests) -> Iterator[tuple[str, Verdict]]:
-    """Run every check on one rendered target. A check that finds nothing to check has failed, as it
-    would pass on an empty folder."""
+    """Run every check on one rendered target. A check without any object fails, because it would
+    pass on an empty folder."""
     for name, check in CHECKS.items():
         verdicts = list(check(m))
         yield from ((name, v) for v in verdicts or [Verdict(m.target, "found nothing to look at")])

@@ -34,7 +34,7 @@ class Outcome:
     seconds: float
 
 
-# More than the cores: many tests wait. The other gates run beside them.
+# More than the cores: many tests wait. The other gates run at the same time.
 PROCESSES = 1 + (os.cpu_count() or 1)
 
 # The unit tests, three times as slow. Fails below the figure in pyproject.toml.
@@ -136,7 +136,7 @@ def perform(gate: Gate) -> Outcome:
 
 
 def run(selection: list[Gate], at_once: int = max(2, os.cpu_count() or 2)) -> list[Outcome]:
-    """Run gates and say what each found. `at_once`: so many at the same time.
+    """Run gates and print the findings of each. `at_once`: how many at the same time.
 
     Returns:
         Those that failed.

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "files.md"
 TOPS = ("gateway", "push", "worker", "tailrace", "pipelines", "bench", "k8s")
-# Folders whose files need no line each: a migration says what it does in its name.
+# Folders without a line for each file: a migration's name describes it.
 LEFT_OUT = ("tailrace/archive/migrations", "pipelines/examples")
 OTHER = (
     ("frontend/", "the chat page and the admin page; its own map is frontend/README.md"),

@@ -27,7 +27,7 @@ def maskable(svg: str) -> str:
 
 
 def main() -> None:
-    """Write four files beside the SVG."""
+    """Write four files next to the SVG."""
     svg = (FOLDER / "icon.svg").read_text()
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])

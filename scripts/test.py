@@ -1,8 +1,8 @@
-"""Runs the gates and the tests (`make test`), or what takes too long for that (`make nightly`).
+"""Runs the gates and the tests (`make test`), or the long tests (`make nightly`).
 
 All tests are one run of pytest on several processes (`tests/support/scheduling.py`); the gates run
-beside it. The summary counts by tier, and has one line for everything that was skipped, with the
-reason. `test-results/durations.json` keeps how long each file took. A file that takes three times
+at the same time. The summary counts by tier, and has one line for each reason of skips.
+`test-results/durations.json` has the time of each file. A file that takes three times
 as long as `tests/budgets.json` expects fails the run.
 
 python scripts/test.py [--nightly] [TIER ...] [-- PYTEST OPTIONS]
@@ -163,8 +163,8 @@ def environment(*, nightly: bool) -> dict[str, str]:
 
 
 class Gates(threading.Thread):
-    """Gates, one after the other beside the tests: those of `make check` but for the unit tests, or
-    the coverage of these (`make nightly`).
+    """Gates, one after the other during the tests: those of `make check` without the unit tests, or
+    their coverage (`make nightly`).
 
     Attributes:
         failed: those that failed; complete when the thread has ended.
@@ -245,7 +245,7 @@ def keep_durations(report: Report, wall_s: float, *, nightly: bool) -> None:
 
 
 def summarise(results: list[Result], gates: list[check.Outcome], notes: list[str]) -> None:
-    """Say what failed and what was left out. CI shows the end of the output, so all of it is here.
+    """Print failures and skips. CI shows the end of the output, so all of it is here.
 
     Args:
         gates: those that failed.

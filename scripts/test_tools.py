@@ -34,8 +34,8 @@ class Tool:
 
 
 def postgres(program: str) -> Path | None:
-    """The path of a program of PostgreSQL, the newest that is installed; None where there is none.
-    Debian keeps the server's programs out of the search path."""
+    """The path of a program of the newest installed PostgreSQL; None without one. Debian does not
+    put the server's programs into the search path."""
     paths = sorted(DEBIAN_POSTGRES.glob(f"*/bin/{program}"), key=lambda p: float(p.parts[-3]))
     on_path = shutil.which(program)
     return paths[-1] if paths else Path(on_path) if on_path else None

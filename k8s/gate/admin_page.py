@@ -1,5 +1,5 @@
-"""What the page for administrators needs: rights, connections, variables, and a command that fits
-its pod. Other checks ask here, as the page is only in some overlays."""
+"""The needs of the page for administrators: rights, connections, variables, and a command that fits
+its pod. Other checks import them, because the page is only in some overlays."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from pipelines.analytics.store import VARIABLE
 NAME: Final = "admin-page"
 PRINCIPAL: Final = "tailrace-admin-page"
 PORT: Final = "8090"
-# Made by hand, where there are results: of a user of ClickHouse that reads.
+# Created by hand where results exist: of a read-only user of ClickHouse.
 SECRETS: Final = {"analytics-reader": {"password", "ca.crt"}}
 
 
 def users(m: Manifests) -> set[str]:
-    """The workload, if it is there."""
+    """The workload, if it exists."""
     return {NAME} if m.workload(NAME) is not None else set()
 
 
 def variables(m: Manifests) -> set[str]:
-    """Those that it has to be given. Without credential: a gateway says who a caller is."""
+    """The variables that it requires. No credential: a gateway identifies callers."""
     return {"TAILRACE_KAFKA", "TAILRACE_URL"} | ({VARIABLE} if _has_results(m) else set())
 
 
 def secrets(m: Manifests) -> dict[str, set[str]]:
-    """The Secrets that are made by hand for it, and their keys."""
+    """The Secrets that are created by hand for it, and their keys."""
     return SECRETS if users(m) and _has_results(m) else {}
 
 
 def grants(m: Manifests) -> dict[str, dict[tuple[str, str], set[str]]]:
-    """What its principal may do: see offsets and no records (docs/pipelines.md, What Kafka has to
+    """The rights of its principal: offsets and no records (docs/pipelines.md, What Kafka has to
     allow)."""
     workload = m.workload(NAME)
     if workload is None:
@@ -75,7 +75,7 @@ def _has_results(m: Manifests) -> bool:
 
 
 def _pipelines(m: Manifests, workload: Workload) -> dict[str, definition.Pipeline]:
-    """The pipelines of its command, by the file. A file that no config map holds is left out."""
+    """The pipelines of its command, by file. A file that is in no config map is skipped."""
     places = {v["name"]: v["mountPath"] for v in workload.containers[0]["volumeMounts"]}
     files = {}
     for volume in workload.pod["volumes"]:

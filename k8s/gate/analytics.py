@@ -1,5 +1,5 @@
-"""What the jobs of analytics and their store need: topics, rights, connections, variables. Other
-checks ask here, as analytics is only in one overlay."""
+"""The needs of the jobs of analytics and their store: topics, rights, connections, variables. Other
+checks import them, because analytics is only in one overlay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORE: Final = "analytics-store"
 PRINCIPALS: Final = ("tailrace-analytics", "tailrace-analytics-store")
 VARIABLES: Final = {"TAILRACE_KAFKA"}
 STORE_VARIABLES: Final = {"TAILRACE_KAFKA", store.VARIABLE}
-# Made by hand: the password of ClickHouse's user, and the CA of its certificate.
+# Created by hand: the password of ClickHouse's user, and the CA of its certificate.
 SECRETS: Final = {STORE: {"password", "ca.crt"}}
 _PORTS: Final = (
     *("taskmanager.data.port", "taskmanager.rpc.port", "jobmanager.rpc.port", "blob.server.port"),
@@ -38,7 +38,7 @@ def arguments(deployment: Doc) -> dict[str, str]:
 
 
 def job(deployment: Doc) -> str:
-    """The name of its job: of the file of SQL that is not the tables."""
+    """The name of its job: that of the SQL file that is not the tables."""
     files = [each for each in deployment["spec"]["job"]["args"] if each.endswith(".sql")]
     return str(files[-1]).rpartition("/")[2].removesuffix(".sql") if files else ""
 
@@ -53,11 +53,11 @@ def results(m: Manifests) -> list[str]:
 
 
 def grants(m: Manifests) -> dict[str, Grants]:
-    """What each principal of analytics may do (docs/analytics.md, On Kubernetes)."""
+    """The rights of each principal of analytics (docs/analytics.md, On Kubernetes)."""
     flink_deployments = deployments(m)
     if not flink_deployments:
         return {}
-    # The same records, for a week and for a year.
+    # The same records, retained for a week and for a year.
     flink: Grants = {("topic", name): {"Read"} for name in (topics.USAGE, topics.AUDIT)}
     flink["cluster", ""] = {"Describe"}
     for deployment in flink_deployments.values():
@@ -78,7 +78,7 @@ def edges(m: Manifests) -> set[tuple[str, str, str]]:
     names = deployments(m).keys()
     connections = {(name, peer, port) for name in names for peer in names for port in _OPENED}
     for name in names:
-        # High availability. They see what a pipeline answered, no prompts.
+        # High availability. They read the answers of a pipeline, no prompts.
         connections |= {(name, "*", port) for port in ("443", "6443")}
         connections.add(("ns:flink-operator", name, "8081"))
     if m.workload(STORE) is not None:
@@ -110,8 +110,8 @@ def account_problem(m: Manifests, account: str) -> str:
 
 
 def deployment(m: Manifests) -> Iterator[Verdict]:
-    """A job is one that exists, gets the same prefix as the store, can go on from its state, and
-    uses the ports that the policies open."""
+    """A job exists, gets the same prefix as the store, can continue from its state, and uses the
+    ports that the policies open."""
     for deployment in deployments(m).values():
         yield Verdict(subject(deployment), _problem(deployment))
 

@@ -1,5 +1,4 @@
-"""The Dockerfiles, read without an engine: their base images, what they install, and the user
-they run as."""
+"""The Dockerfiles, read without an engine: their base images, their packages, and their users."""
 
 from __future__ import annotations
 
@@ -106,7 +105,7 @@ def hashed_packages(image: Image) -> str:
 
 
 def unprivileged(image: Image) -> str:
-    """The last stage ends as a numeric user: Kubernetes cannot tell that a name is not root."""
+    """The last stage ends as a numeric user: Kubernetes cannot verify that a name is not root."""
     last = max(i.stage for i in image.instructions)
     users = [i.rest for i in image.all("USER") if i.stage == last]
     if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
@@ -115,7 +114,7 @@ def unprivileged(image: Image) -> str:
 
 
 def exec_form(image: Image) -> str:
-    """No shell is process 1: it would not pass SIGTERM on, and nothing would drain."""
+    """Process 1 is not a shell, which would not pass SIGTERM on, so nothing would drain."""
     for instruction in [*image.all("CMD"), *image.all("ENTRYPOINT")]:
         try:
             json.loads(instruction.rest)

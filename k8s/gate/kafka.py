@@ -1,5 +1,5 @@
-"""Kafka: the cluster is one that the log rule can rely on, and topics, users and the autoscaler
-agree with tailrace/protocol/topics.py."""
+"""Kafka: the cluster meets the log rule's requirements, and topics, users and the autoscaler agree
+with tailrace/protocol/topics.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from k8s.gate.manifests import Check, Doc, Manifests, Verdict, subject, verdict_
 from pipelines import definition
 from tailrace.protocol import topics
 
-# Lag may say that there is work, not how much: from this threshold on it asks for one worker.
+# Lag may show that work exists, not how much: from this threshold on it requests one worker.
 ONLY_ACTIVATES = 1_000_000
 Grants = dict[tuple[str, str], set[str]]  # (resource type, name) -> operations
 SERVICES: tuple[topics.Service, ...] = ("gateway", "push", "worker", "archive", "operator")
@@ -60,8 +60,7 @@ def cluster_labels(m: Manifests) -> Iterator[Verdict]:
 
 
 def quorum(m: Manifests) -> Iterator[Verdict]:
-    """An odd number of controllers with one volume for metadata each, and brokers for every
-    replica."""
+    """An odd number of controllers with one metadata volume each, and a broker for each replica."""
     controllers = [p for p in m.kind("KafkaNodePool") if "controller" in p["spec"]["roles"]]
     voters = sum(p["spec"]["replicas"] for p in controllers)
     yield verdict_on(
@@ -277,7 +276,7 @@ def _grants(m: Manifests, service: topics.Service) -> Grants:
 
 
 def _pipeline_grants(pipeline: definition.Pipeline) -> Grants:
-    """docs/pipelines.md, What Kafka has to allow. A runner looks into what it has written."""
+    """docs/pipelines.md, What Kafka has to allow. A runner reads its own outputs."""
     grants: Grants = {("topic", topic): {"Read", "Write"} for topic in pipeline.outputs}
     if pipeline.alert is not None:
         grants["topic", pipeline.alert.topic] = {"Write"}
@@ -306,7 +305,7 @@ def _user_grants(user: Doc) -> tuple[Grants, str]:
         if kind == "cluster":
             grants[kind, name] = set(acl["operations"])
             continue
-        # A producer's id ends with the number of a partition, and there may come more of these.
+        # A producer's id ends with the number of a partition, and partitions may be added.
         ours = kind == "transactionalId" and name.startswith(("tailrace.pipelines.", "analytics."))
         if ours and name.endswith(".") and resource["patternType"] == "prefix":
             grants[kind, f"{name}*"] = set(acl["operations"])
@@ -318,8 +317,8 @@ def _user_grants(user: Doc) -> tuple[Grants, str]:
 
 
 def autoscaler(m: Manifests) -> Iterator[Verdict]:
-    """KEDA reads the lag of every request topic of the pool, which says that there is work, and the
-    backlog of each class, which says how much. Its maximum is at most the number of partitions."""
+    """KEDA reads the lag of every request topic of the pool, which shows that work exists, and the
+    backlog of each class, which shows how much. Its maximum is at most the number of partitions."""
     counts = {topic_name(t): t["spec"]["partitions"] for t in m.kind("KafkaTopic")}
     for scaled in m.kind("ScaledObject"):
         spec, pool = (

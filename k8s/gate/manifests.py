@@ -81,14 +81,14 @@ class Manifests:
         return env
 
     def settings(self, name: str) -> dict[str, str | None]:
-        """The environment of a workload's only container; empty if there is none of that name."""
+        """The environment of a workload's only container; empty without a workload of that name."""
         workload = self.workload(name)
         return self.config(workload, workload.containers[0]) if workload else {}
 
     def pipelines(self) -> dict[str, definition.Pipeline]:
         """The pipelines of this deployment, by the name of the workload that runs them.
 
-        Raises definition.Invalid: a file is none.
+        Raises definition.Invalid: a file is not a pipeline.
         """
         by_workload = {}
         for workload in self.workloads():
@@ -147,8 +147,7 @@ def _expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> boo
     return (value is not None) is (operator == "Exists")
 
 
-# The pods that Strimzi makes for the cluster, by the labels it gives them. No manifest here shows
-# them.
+# The pods that Strimzi creates for the cluster, by their labels. They are in no manifest here.
 STRIMZI_PODS: dict[str, dict[str, str]] = {
     "kafka": {
         "app.kubernetes.io/name": "kafka",

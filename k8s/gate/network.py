@@ -43,7 +43,7 @@ INTENDED: frozenset[Edge] = frozenset(
         ("entity-operator", "kafka", "9091"),
         ("ns:monitoring", "kafka-exporter", "9404"),
     }
-    # The API server, which no selector can name. Nothing that sees a prompt may do this.
+    # The API server, which no selector can name. No pod that reads prompts may connect to it.
     | {("entity-operator", "*", port) for port in ("443", "6443")}
     | {
         (pod, "ns:kube-system", "53")
@@ -74,7 +74,7 @@ def _peers(pods: Mapping[str, Mapping[str, str]], peers: list[Doc] | None) -> se
         if "ipBlock" in peer:
             names.add("*")
         elif "namespaceSelector" in peer:
-            # Anything but one namespace by name is as good as anywhere.
+            # Any other selector counts as everywhere.
             name = peer["namespaceSelector"].get("matchLabels", {}).get(_NS_LABEL)
             names.add(f"ns:{name}" if name else "*")
         else:
@@ -89,8 +89,8 @@ def _ports(rule: Doc) -> set[str]:
 
 
 def _half_edges(m: Manifests, direction: str) -> tuple[set[tuple[str, str, str]], set[str]]:
-    """(pod, peer, port) for every rule of one direction, and the pods whose other traffic of that
-    direction is refused."""
+    """(pod, peer, port) for every rule of one direction, and the pods whose other traffic in that
+    direction is denied."""
     pods = _pods(m)
     half_edges: set[tuple[str, str, str]] = set()
     closed_pods: set[str] = set()

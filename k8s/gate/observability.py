@@ -26,7 +26,7 @@ from pipelines import metrics as of_pipelines
 from tailrace import telemetry
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-# What other programs expose. Every other name in an expression is one of this product.
+# Series of other programs. Every other name in an expression is one of this product.
 _FOREIGN = re.compile(
     r"(kafka_topic_partition_under_replicated_partition|kafka_consumergroup_lag|DCGM_FI_DEV_[A-Z_]+|up)\Z"
 )
@@ -40,7 +40,7 @@ _SCRAPED = {
 }  # labels that no metric declares itself
 _OF_OTHERS = {"consumergroup", "topic", "partition", "gpu"}
 _SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-# What must have an alert, by words that its expression must contain (docs/operations.md, Alerts).
+# Required alerts, by words that their expressions must contain (docs/operations.md, Alerts).
 REQUIRED_ALERTS = {
     "first token > 250 ms over 5 min": ("tailrace_first_token_seconds_bucket[5m]", "> 0.25"),
     "first token > 200 ms on average over 1 min": ("tailrace_first_token_seconds_sum[1m]", "> 0.2"),

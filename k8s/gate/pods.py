@@ -1,4 +1,4 @@
-"""What every pod needs: security settings, limits, probes, spreading, and time to drain."""
+"""Requirements for every pod: security settings, limits, probes, spreading, and time to drain."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _effective(workload: Workload, container: Doc, field: str) -> Any:
 
 
 def restricted(m: Manifests) -> Iterator[Verdict]:
-    """What the level `restricted` of Pod Security refuses, which the namespace has, and any user
-    that is not named."""
+    """Each pod meets the level `restricted` of Pod Security, which the namespace enforces, and
+    names its user."""
     for name, workload, container in _containers(m):
         yield Verdict(name, _restriction(workload, container))
 
@@ -145,7 +145,7 @@ def probes(m: Manifests) -> Iterator[Verdict]:
     """Each probe asks a port that exists. Probes of the services ask the admin port, never the one
     that clients reach."""
     for name, workload, container in _containers(m):
-        # The store has no port. Flink's operator asks the JobManager, which looks after the others.
+        # The store has no port. Flink's operator probes the JobManager, which monitors the others.
         if workload.doc["kind"] == "Job" or workload.name in analytics.users(m):
             continue
         yield Verdict(name, _probe_problem(m, workload, container))
@@ -165,7 +165,7 @@ def _probe_problem(m: Manifests, workload: Workload, container: Doc) -> str:
             return f"{kind} asks port {action['port']!r}, which the container does not have"
         if workload.name in OURS:
             http_get = probe.get("httpGet", {})
-            # A start is over when the process answers; a worker's, when its model is loaded.
+            # A start is complete when the process answers; a worker's, when its model is loaded.
             if http_get.get("port") != "admin" or http_get.get("path") not in (
                 {paths[kind]} if kind in paths else {"/health", "/ready"}
             ):

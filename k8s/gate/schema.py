@@ -25,8 +25,8 @@ _SUBSETS = Path(__file__).resolve().parents[1] / "schemas"
 
 
 def _schema_folder() -> Any:
-    """`kubernetes_validate` carries the schemas; read here directly, because its own call loads 2
-    MB of definitions for every resource."""
+    """The schemas of `kubernetes_validate`, read directly, because its own call loads 2 MB of
+    definitions for every resource."""
     return resources.files("kubernetes_validate").joinpath(
         "kubernetes-json-schema", f"v{KUBERNETES}.0-local-strict"
     )

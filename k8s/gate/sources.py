@@ -1,4 +1,4 @@
-"""Nothing secret is in the files as they are written. Doubled keys kustomize refuses itself."""
+"""The source files contain no secret. Kustomize itself refuses duplicate keys."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from k8s.gate.manifests import (
 )
 from tailrace.settings import pools_file, table
 
-# Its processes fold one after the other: more of them are not faster.
+# Only one of its processes folds at a time: more of them are not faster.
 UNSCALED = {"archive"}
 MAX_JOB_S = 60  # how long a Job that is done may stay
 
@@ -31,16 +31,16 @@ def _variables(service: str, cluster: table.Cluster) -> set[str]:
     return {row.name for row in table.read_by(service) if row.cluster is cluster}
 
 
-# The process contract: which variables a process reads, and which of them it has to be given here.
+# The process contract: the variables that a process reads, and those that it requires here.
 REQUIRED: dict[str, set[str]] = {
     **{service: _variables(service, table.Cluster.REQUIRED) for service in table.SERVICES},
     "log-incarnation": {"TAILRACE_KAFKA", "TAILRACE_RECORD_KEYS"},
 }
 OPTIONAL: dict[str, set[str]] = {
     **{service: _variables(service, table.Cluster.OPTIONAL) for service in table.SERVICES},
-    # Beside its own it takes the settings that all services have in common.
+    # It also reads the common settings of all services.
     table.ARCHIVE: _variables(table.ARCHIVE, table.Cluster.OPTIONAL) | {"TAILRACE_POOLS"},
-    # The job takes the settings that all services have in common from the same ConfigMap.
+    # The job reads the common settings of all services from the same ConfigMap.
     "log-incarnation": {
         "TAILRACE_HOST",
         "TAILRACE_ADMIN_PORT",
@@ -122,7 +122,7 @@ def _triggers(m: Manifests) -> Iterator[tuple[str, str, str, set[str]]]:
 
 
 def secret_keys(m: Manifests) -> dict[str, set[str]]:
-    """Every Secret that will exist, and who makes it: Strimzi, cert-manager, or
+    """Every Secret that will exist, with its keys: from Strimzi, cert-manager, or
     k8s/make_secrets.py."""
     keys_by_name = {name: set(keys) for name, keys in make_secrets.KEYS.items()}
     for name in m.pipelines():
@@ -168,7 +168,7 @@ def references(m: Manifests) -> Iterator[Verdict]:
 
 
 def nothing_idle(m: Manifests) -> Iterator[Verdict]:
-    """Every Secret and ConfigMap is read. An unread Secret is a needless risk; an unread ConfigMap
+    """Every Secret and ConfigMap is used. An unused Secret is a needless risk; an unused ConfigMap
     misleads."""
     used = {(kind, name) for _, kind, name, _ in _uses(m)}
     for name in make_secrets.KEYS:
@@ -281,8 +281,7 @@ def ingress(m: Manifests) -> Iterator[Verdict]:
 
 
 def public_names(m: Manifests) -> Iterator[Verdict]:
-    """The page is told a push address that leads to push, and the services accept the origin the
-    page comes from."""
+    """The page's push address leads to push, and the services accept the page's origin."""
     routes = [r for doc in m.kind("Ingress") for r in _routes(doc)]
     pages = {host for host, path, name, _ in routes if path == "/" and name == "gateway"}
     watching = {
@@ -346,8 +345,8 @@ def _wrong_pools(text: str) -> str:
 
 
 def jobs(m: Manifests) -> Iterator[Verdict]:
-    """A Job's template cannot be changed, so one that is done goes before the next version comes:
-    with it there, `kubectl apply` of another image is refused."""
+    """A finished Job is removed before the next version: its template cannot be changed, so
+    `kubectl apply` of another image would be refused."""
     for job in m.kind("Job"):
         seconds = job["spec"].get("ttlSecondsAfterFinished", float("inf"))
         problem = "" if seconds <= MAX_JOB_S else f"stays for {seconds} s after its end"
@@ -355,8 +354,8 @@ def jobs(m: Manifests) -> Iterator[Verdict]:
 
 
 def scaling(m: Manifests) -> Iterator[Verdict]:
-    """Every service is scaled by exactly one autoscaler, and its manifest does not fight it with a
-    number of its own."""
+    """Every service is scaled by exactly one autoscaler, and its manifest sets no number of
+    replicas."""
     targets: dict[str, list[str]] = {}
     for scaler in m.kind("HorizontalPodAutoscaler", "ScaledObject"):
         reference = scaler["spec"]["scaleTargetRef"]
