@@ -1,4 +1,4 @@
-"""`make analytics`: Flink's results beside their twins, through kills (docs/analytics.md).
+"""`make analytics`: Flink's results compared with their twins, through kills (docs/analytics.md).
 
 It starts a deployment with the scripted engine and a local Flink, lets users of several tenants
 ask two models, and compares each query's result with the plain-Python one over the same records:
@@ -47,7 +47,7 @@ USERS: Final = (
     *(("ada", "acme"), ("ben", "acme"), ("cleo", "globex"), ("dan", "globex")),
     *(("eve", ""), ("fay", "")),
 )
-# Of the second model there is no price.
+# The second model has no price.
 POOLS: Final = {
     "small": {"models": ["small-model"], "price": {"input": 0.05, "output": 0.2}},
     "large": {"models": ["large-model"]},
@@ -64,7 +64,7 @@ class Differs(Exception):
 
 
 class Load:
-    """Users who ask, in a thread of its own.
+    """Users who send requests, in a thread of its own.
 
     Attributes:
         answers: what they got, by outcome.
@@ -185,7 +185,7 @@ def _answer(number: int) -> bytes:
 
 
 async def expected_rows(side: stacks.Side) -> Any:
-    """What the twins make of the records that are there now."""
+    """The rows of the twins for the present records."""
     usage = await results.read(side.kafka, topics.USAGE)
     answers = await results.read(side.kafka, ANSWERS)
     return twins.results(usage, answers, gap_s=GAP_S, label=LABEL)
@@ -208,7 +208,7 @@ async def compare(side: stacks.Side) -> list[str]:
 
 
 class Run:
-    """The steps of a run, with what they say."""
+    """The steps of a run, with their messages."""
 
     def __init__(
         self, side: stacks.Side, keeper: supervisor.Supervisor, flink: cluster.Cluster

@@ -1,4 +1,4 @@
-"""This checkout beside another one, such as the former release, or beside itself with other
+"""This checkout compared with another one, such as the former release, or with itself with other
 settings, measured in turn.
 
 Both run the scripted engine, so everything but a model is compared. The idle side is frozen.

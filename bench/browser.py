@@ -1,5 +1,5 @@
-"""Chromium for the suite of the page: tabs, the tasks of their main threads, what they load and
-what they hold."""
+"""Chromium for the suite of the page: tabs, the tasks of their main threads, their downloads and
+their memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def running(chromium: str) -> Iterator[sync_api.Browser]:
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task of a page's main thread: how long it took, and the CPU time that it used of that.
-    The difference is what the machine gave to others."""
+    The difference is the time of other processes."""
 
     ms: float
     cpu_ms: float
@@ -121,7 +121,7 @@ def main_thread(trace: bytes) -> list[Task]:
 
 
 def task_values(tasks: Iterable[Task]) -> dict[str, float]:
-    """What a report says of tasks. `blocking_ms` is the sum of what is above 50 ms in each."""
+    """The figures of tasks. `blocking_ms` is the sum of the time above 50 ms of each."""
     durations = list(tasks)
     return {
         "longest_task_ms": max((task.ms for task in durations), default=0.0),
@@ -139,7 +139,7 @@ def middle(samples: Iterable[dict[str, float]]) -> dict[str, float]:
 
 
 class Profile:
-    """A browser profile: what it has loaded and kept is its own, and is gone with it."""
+    """A browser profile: its downloads and storage are its own, and are deleted with it."""
 
     def __init__(self, browser: sync_api.Browser, probe: str) -> None:
         self._browser = browser
@@ -155,7 +155,7 @@ class Profile:
 
     @contextlib.contextmanager
     def tab(self, *, slower: float = 1.0) -> Iterator[Tab]:
-        """A tab, on a processor so many times slower."""
+        """A tab, on a processor that is slower by this factor."""
         page = self._context.new_page()
         session = self._context.new_cdp_session(page)
         if slower != 1.0:
@@ -170,7 +170,7 @@ class Tab:
     """One tab.
 
     Attributes:
-        complaints: what the page said on its console as a warning or an error.
+        complaints: the page's warnings and errors on its console.
     """
 
     def __init__(

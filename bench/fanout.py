@@ -4,7 +4,7 @@ idle socket.
 The figure is delivered events per CPU second of the push service, so it does not depend on the load
 of the other processes. Every watcher must get every event, else there is no figure. One message may
 carry several events. One response is watched in both forms of events, in turn, and
-`bytes_around_token` is what a message of deltas has beside their text.
+`bytes_around_token` are the bytes of a message of deltas without their text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PLOTS: Final = (
     "bytes_around_token",
 )
 FULL: Final = 2000
-LOOK_UPS: Final = 8  # watchers of cold responses that ask at once
+LOOK_UPS: Final = 8  # watchers of cold responses that connect at once
 
 
 def run(plan: measure.Plan, shared: Callable[[], stacks.Side]) -> Iterator[measure.Row]:
@@ -139,7 +139,7 @@ async def _open(
     *,
     compact: bool = False,
 ) -> list[scripted.Watcher]:
-    """`on_message` gets what the first of them is sent."""
+    """`on_message` gets the messages to the first of them."""
     watchers = [
         scripted.Watcher(on_message if n == 0 else None, compact=compact) for n in range(count)
     ]

@@ -1,4 +1,4 @@
-"""The whole path beside vLLM's own server on a GPU, measured as in `whole_path`.
+"""The whole path compared with vLLM's own server on a GPU, measured as in `whole_path`.
 
 The model has the sizes of Llama 3 8B and random weights, which both engines make alike. They share
 the GPU: each has room for its weights and the same number of tokens, and the idle side is frozen.

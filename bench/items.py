@@ -1,8 +1,8 @@
-"""Calls and JSON beside vLLM's own server, in turn: same model, engine settings and client.
+"""Calls and JSON compared with vLLM's own server, in turn: same model, engine settings and client.
 
 The model has random weights and a template that knows tools, so the engine costs almost nothing
 and answers end by their length alone. Grammars do the same on both sides; what differs is the path
-of what the model makes: parsing in the worker, marks in the log, events.
+of the model's output: parsing in the worker, marks in the log, events.
 
 vLLM's own server lets a forced call have endless whitespace between its members, which the worker
 does not. A random model there would write little else, and that costs the grammar almost nothing.
@@ -65,7 +65,7 @@ def run(plan: measure.Plan, _shared: Callable[[], stacks.Side]) -> Iterator[meas
     settings = {
         **whole_path.SETTINGS,
         "TAILRACE_TOOL_PARSER": PARSER,
-        # The other side has none, and would show as text what is reasoning here.
+        # The other side has none, and would show reasoning as text.
         "TAILRACE_REASONING_PARSER": "none",
     }
     with stacks.together(

@@ -1,6 +1,6 @@
 """Cheap clients: server-sent events over HTTP and WebSocket frames, in closed and in open loop.
 
-Closed loop: each of N clients asks again when its answer has ended. It measures throughput. Open
+Closed loop: each of N clients repeats when its answer has ended. It measures throughput. Open
 loop: the times of the questions are drawn beforehand, and latency counts from the time when a
 question was due. So a server that stalls does not get fewer questions while it stalls. A reader
 searches bytes and parses no JSON, and it reads the clock once per read of the socket. The client's
@@ -55,13 +55,13 @@ class Answer:
         ended: when the answer was complete.
         tokens, prompt_tokens, cached_tokens: as the server counts them.
         error: why there is no answer; empty if there is one.
-        retry_after_s: the wait that a refusal by 429 told; None for others.
+        retry_after_s: the wait in a refusal by 429; None for others.
         expired: the response was not started before its deadline.
-        by_fallback: it says that another model answered than the one that was asked for.
+        by_fallback: another model answered than the requested one.
         rid: id of the response; empty where the API names none at its end.
         started: when it was said that a worker has it (`response.in_progress`); 0 before, and where
             the API does not say.
-        places: when it was told where it stands in the queue, and what (the member `queue`).
+        places: its queue places (the member `queue`), with their times.
     """
 
     due: float
@@ -133,7 +133,7 @@ class Result:
 
 
 async def closed_loop(send: Send, clients: int, each: int) -> Result:
-    """Run a closed loop: each of `clients` asks `each` questions, one after the other."""
+    """Run a closed loop: each of `clients` sends `each` requests, one after the other."""
 
     async def client(number: int) -> list[Answer]:
         return [await send(number + clients * turn, time.perf_counter()) for turn in range(each)]
@@ -321,7 +321,7 @@ async def stream(
     """Read one streamed answer of either API. A failure is in the answer's `error`.
 
     Args:
-        answer: to be filled, for callers that look at it before its end.
+        answer: to be filled, for callers that read it before its end.
     """
     answer = answer or Answer(due)
 

@@ -111,7 +111,7 @@ def turns(rounds: int, a: Any, b: Any) -> list[tuple[int, Any]]:
 
 
 class Meter:
-    """CPU seconds of processes by role; what a process started counts as role `engine`. Use as a
+    """CPU seconds of processes by role; child processes count as role `engine`. Use as a
     context manager around the measured time.
 
     Attributes:

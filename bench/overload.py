@@ -7,8 +7,8 @@ is known, `small` has one, and answers for `large` when that cannot. 3 % of the 
 as long as the others. In the first kind of run interactive requests take half of the capacity, and
 batch requests are what is too much; in the second kind both classes are. In each run Redis is
 emptied after a third of the load and killed after two thirds; the supervisor starts it again.
-Sometimes a request that was refused is asked again at once, with time to wait, by the same user:
-how long that waits is what the refusal should have said, within a factor of two for nine of ten.
+Sometimes the same user repeats a refused request at once, with time to wait: the wait in the
+refusal must be within a factor of two of that request's wait, for nine of ten.
 After the load, interactive requests show how soon the pools are as quick as before.
 
 In the last run there is no more load than `small` can answer, and all workers of `large` are killed
@@ -62,14 +62,14 @@ MOST: Final = 1000  # tokens that every request allows
 USERS: Final = 20
 DEADLINE_MS: Final[dict[Group, int]] = {"interactive": 5_000, "batch": 20_000}
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
-# Between two refused requests of a class and pool that are asked again: these are load, too. Only
-# those are that will begin in the first half of what is left of the load.
+# Between two refused requests of a class and pool that are repeated: these are load, too. Only
+# those are repeated that will begin in the first half of the remaining load.
 RETRY_S: Final[dict[Group, float]] = {"interactive": 2.0, "batch": 10.0}
 MIN_LOAD_LEFT_S: Final = 2.0
 RETRY_DEADLINE_MS: Final = 600_000
 IDLE_LOAD: Final = 0.5  # of the capacity, by interactive requests
 DYING_LOAD: Final = 0.25
-KILL_S: Final = 0.3  # between two looks for a worker that was started again
+KILL_S: Final = 0.3  # between two scans for a restarted worker
 AFTER_S: Final = 10.0  # load that shows the recovery
 SETTLE_S: Final = 5.0  # between two runs, after all have ended
 SEED: Final = 7  # of the first load of each kind
@@ -123,7 +123,7 @@ class Client:
         self, group: Group, pool: str, tokens: int, due: float, began: float, load_s: float = 0.0
     ) -> RequestOutcome:
         """One request, streamed to its end. `due`, `began`: by `time.perf_counter`. One that is
-        refused may be asked again before the load has lasted for `load_s`."""
+        refused may be repeated before the load has lasted for `load_s`."""
         number = USERS * next(self._numbers) + self._rng.randrange(USERS)
         answer = await self._stream(group, pool, number, tokens, due, DEADLINE_MS[group])
         ended_s, due_s = answer.ended - began, due - began
@@ -156,7 +156,7 @@ class Client:
         )
 
     async def _retry(self, group: Group, pool: str, refused: int) -> load.Answer | None:
-        """The answer; None where another one was asked again just before."""
+        """The answer; None if another one was repeated just before."""
         now = time.perf_counter()
         if now < self._retries.get((group, pool), 0.0):
             return None
@@ -199,8 +199,8 @@ def arrivals(run: Run, load_s: float, seed: int) -> list[tuple[float, Group, str
 
 async def warm(client: Client, each: int) -> None:
     """A closed loop of twice as many clients as there are places. Then workers know their rate, and
-    what requests make of what they ask for. The share of long answers is exact: drawn ones were 14
-    instead of 6, and for minutes every wait was told half too long."""
+    the real lengths of answers. The share of long answers is exact: random ones were 14 instead of
+    6, and for minutes every estimated wait was half too long."""
     clients, every = 2 * ALL_WORKERS * PLACES, round(1 / LONG_SHARE)
 
     async def one(number: int) -> None:
@@ -259,7 +259,7 @@ async def _disturb(side: stacks.Side, load_s: float) -> None:
 
 
 async def _kill(side: stacks.Side, second_worker: int, load_s: float) -> None:
-    """The workers of `large` end, and so does what the supervisor starts in the place of one.
+    """Kill the workers of `large`, and those that the supervisor starts in their place.
 
     `another`: process id of the worker that the supervisor does not start again.
     """

@@ -20,7 +20,7 @@ Group = Literal["interactive", "batch"]
 GROUPS: Final[tuple[Group, ...]] = ("interactive", "batch")
 Outcome = Literal["answered", "refused", "expired", "failed"]
 
-FIRST_STEP_S: Final = wait_times.STEPS_S[0]  # no shorter wait is ever told
+FIRST_STEP_S: Final = wait_times.STEPS_S[0]  # no estimated wait is shorter
 # A first token is late when it is this much later than p99 of an idle pool.
 LATE: Final = 2.0
 LATE_S: Final = 0.2
@@ -33,13 +33,13 @@ class RequestOutcome(msgspec.Struct, frozen=True):
         due_s: when it was due.
         first_s: seconds from then to its first token; NaN without one.
         ended_s: when its answer, or its refusal, was complete.
-        tokens: of its answer, also where it was asked again; 0 if there is none.
-        came_s: when they came, as far as the client saw it.
-        retry_after_s: the wait that a refusal told; NaN for others.
-        repeat_s: how long it waited when it was asked again at once, with time to wait; NaN where
+        tokens: of its answer, also if it was repeated; 0 if there is none.
+        came_s: when they came, by the client's clock.
+        retry_after_s: the wait in a refusal; NaN for others.
+        repeat_s: how long it waited when it was repeated at once, with time to wait; NaN where
             it was not.
         error: what went wrong, for `failed`.
-        pool: whose model was asked for.
+        pool: the pool of the requested model.
         by_fallback: another pool's model answered, and the response said so.
     """
 
@@ -61,7 +61,7 @@ def figures(requests: Sequence[RequestOutcome], load_s: float, capacity: float) 
     """The figures of one run.
 
     Args:
-        load_s: how long the load lasted; what was due later shows the recovery.
+        load_s: how long the load lasted; later requests show the recovery.
         capacity: tokens per second of all places together.
     """
     under_load = [each for each in requests if each.due_s < load_s]
@@ -97,11 +97,11 @@ def came_until(each: RequestOutcome, end_s: float) -> float:
 
 
 def estimates(name: str, pairs: Iterable[tuple[float, float]]) -> dict[str, float]:
-    """Estimated over true waits. One counts that was more than the shortest that is ever told, or
+    """Estimated over true waits. One counts that was more than the shortest estimate, or
     was said to be: else those would be missing that were said too long.
 
     Args:
-        pairs: seconds that were told and that were waited.
+        pairs: estimated and true seconds.
     """
     ratios = [
         estimate / max(true, FIRST_STEP_S)
@@ -134,7 +134,7 @@ def late_after_s(idle_p99_s: float) -> float:
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A request as it is known before it is asked. `serves_s`: its answer has a place so long."""
+    """A request as it is known before it is sent. `serves_s`: how long its answer has a slot."""
 
     due_s: float
     pool: str

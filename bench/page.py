@@ -4,7 +4,7 @@ answers while they come, a long chat, memory.
 A moment is the end of the frame that shows it. `longest_task_ms` is the time that a task of the
 page's main thread took, `longest_task_cpu_ms` the most CPU time that one used; they differ where
 others had the processor. `blocking_ms` is the sum of what tasks took above 50 ms. `files_kb` is
-what the page's own files are on the wire. Memory is measured behind a forced collection.
+the bytes of the page's own files. Memory is measured after a forced collection.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class Suite:
         text: str,
         question: str = "What is to be known about queues?",
     ) -> None:
-        """Ask in the open chat; the scripted engine answers with so many tokens of this text."""
+        """Send in the open chat; the scripted engine answers with this number of tokens of the
+        text."""
         cues = {"script_echo": "1", "script_tokens": str(tokens), "script_pace_ms": str(pace_ms)}
         # One more than there are: an answer that is cut short is another case.
         body = {"input": text, "metadata": cues, "max_output_tokens": tokens + 1}
@@ -158,7 +159,7 @@ class Suite:
         return measure.spread("first_token", measurements)
 
     def _devices(self, profile: browser.Profile, count: int) -> dict[str, float]:
-        """What one device asks, seen by another: first in its list, then in the chat it opened."""
+        """One device's request, seen by another: first in its list, then in the chat it opened."""
         times_by_event: dict[str, list[float]] = {"listed": [], "asked": [], "answered": []}
         with self._profile() as second_tab, profile.tab() as here, second_tab.tab() as there:
             self._open(here)
@@ -222,7 +223,7 @@ class Suite:
         return stages
 
     def _stored_chat(self, profile: browser.Profile) -> str:
-        """Keep a long chat in this profile, as the page keeps its own. Returns its id."""
+        """Store a long chat in this profile, as the page stores its own. Returns its id."""
         with profile.tab() as tab:
             self._open(tab)
             self._send(tab, 8, PACE_MS, page_text.answer(1))

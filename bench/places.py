@@ -21,9 +21,9 @@ USERS: Final = 10
 TIERS: Final[dict[Group, str]] = {"interactive": "auto", "batch": "flex"}
 WARM_EACH: Final = 8
 PROBE_S: Final = 0.5
-# What comes in the first seconds of a load does not count: nobody knows yet how much comes.
+# Requests in the first seconds of a load do not count: the arrival rate is not known yet.
 SETTLE_S: Final = 10.0
-# A load goes on for at most so many times as long as what it asks counts.
+# A load lasts at most this number of times longer than its counted part.
 LONGEST: Final = 3.0
 
 
@@ -119,7 +119,7 @@ class Client:
             await self.ask(group, self.answers.short, user, retry_after_s)
 
     def clear(self) -> None:
-        """Forget what was asked."""
+        """Forget all requests."""
         self.finished.clear()
         self._answers.clear()
 
@@ -132,7 +132,7 @@ class Client:
 
 
 class Case(NamedTuple):
-    """A load of both classes, in parts of the capacity, of so many users."""
+    """A load of both classes, as shares of the capacity, of this number of users."""
 
     name: str
     interactive: float
@@ -152,8 +152,8 @@ CASES: Final = (
 async def measure_places(
     client: Client, case: Case, capacity: float, seconds: float, seed: int
 ) -> dict[str, float]:
-    """One load and its figures. After SETTLE_S, what is asked for so many seconds counts. The load
-    goes on while any of that waits: what is told counts on what comes.
+    """One load and its figures. After SETTLE_S, the requests of `seconds` count. The load continues
+    while any of them waits: the estimates assume further arrivals.
 
     Args:
         capacity: tokens per second.
@@ -205,8 +205,8 @@ async def measure_places(
 
 async def warm(client: Client, slots: int) -> None:
     """A closed loop of twice as many clients as there are places. Then workers know their rate, and
-    what requests make of what they ask for. The share of long answers is exact: drawn ones were 15
-    instead of 8, and everything that was told was a third too long for minutes."""
+    the real lengths of answers. The share of long answers is exact: random ones were 15 instead of
+    8, and for minutes all estimates were a third too long."""
     answers, clients = client.answers, 2 * slots
 
     async def one(number: int) -> None:

@@ -1,4 +1,4 @@
-"""What was told of a wait, beside the wait that was."""
+"""Estimated waits compared with true waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench import measure, overload_figures
 
 
 class Estimate(NamedTuple):
-    """A place in the queue, as it was told. `eta_s`: None where none was told. `at_least`: both are
+    """A published place in the queue. `eta_s`: None if there was none. `at_least`: both are
     lower bounds."""
 
     at: float
@@ -25,11 +25,11 @@ class Wait:
     """One request that was taken. Times are seconds of one clock.
 
     Attributes:
-        sent_at: when it was asked.
+        sent_at: when it was sent.
         started: when a worker had it.
-        estimates: its places, in the order in which they were told.
-        refusal_s: the wait that a request of its principal and class was told, that was refused
-            just before; None without one.
+        estimates: its places, in the order of their arrival.
+        refusal_s: the wait in the refusal of a request of its principal and class, which was
+            refused just before; None without one.
     """
 
     group: overload_figures.Group

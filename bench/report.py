@@ -60,7 +60,7 @@ def machine(*, quick: bool, rounds: int) -> Machine:
         text=True,
         check=False,
     ).stdout.strip()
-    names = [  # psutil does not tell the model
+    names = [  # psutil does not know the model
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
@@ -134,7 +134,7 @@ def _case(suite: Suite, rows: list[measure.Row]) -> list[str]:
 def markdown(
     about: Machine, suites: Sequence[Suite], rows: Sequence[measure.Row], notes: Sequence[str] = ()
 ) -> str:
-    """The Markdown report. `notes`, which come first, say what was left out or failed."""
+    """The Markdown report. `notes`, which come first, list omissions and failures."""
     size = "quick, too short to quote" if about.quick else "full"
     out = [
         "# Benchmark",

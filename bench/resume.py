@@ -78,7 +78,7 @@ async def _read(side: stacks.Side, rids: list[str]) -> dict[str, float]:
         )
         wholes.append(time.perf_counter() - began)
         firsts.append(arrivals[0] - began)
-        # Every event but [DONE] has a number, dense from 0, so the last number tells whether any
+        # Every event but [DONE] has a number, dense from 0, so the last number shows whether any
         # was missing.
         if (
             not last

@@ -100,7 +100,7 @@ class Watcher:
     def __init__(
         self, on_message: Callable[[bytes], None] | None = None, *, compact: bool = False
     ) -> None:
-        """`on_message` gets every message of events. `compact`: ask for their compact form."""
+        """`on_message` gets every message of events. `compact`: request their compact form."""
         self.events = 0
         self.messages = 0
         self.bytes = 0

@@ -1,4 +1,4 @@
-"""The search over conversations: one owner with many turns beside others with as many, in an
+"""The search over conversations: one owner with many turns among others with as many, in an
 archive on SQLite that the archive's own fold has filled.
 
 Texts are made of words whose frequencies fall as in a language (the n-th one is n times rarer than
@@ -79,7 +79,7 @@ async def _nothing_to_erase(_: object) -> None:
 
 
 async def _search_times(path: Path, kind: str, count: int, number: int) -> list[float]:
-    """Milliseconds of each of so many searches."""
+    """Milliseconds of each of `count` searches."""
     engine = database.engine(f"sqlite:///{path}")
     reader, chance = sql_reader.SqlReader(engine), random.Random(f"{kind} {number}")
     times = []

@@ -1,4 +1,4 @@
-"""The whole path beside vLLM's own server, in turn: same model, same engine settings, same client.
+"""The whole path compared with vLLM's own server, in turn: same model, engine settings and client.
 
 Both sides answer `POST /v1/chat/completions` with server-sent events, greedily. A closed loop runs
 at several numbers of streams; then an open loop at half of the first side's throughput at 32

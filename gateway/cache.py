@@ -90,28 +90,28 @@ class Cache:
 
     async def publish_breaker(self, pool: str, entry: breakers.Open) -> bool:
         """Publish an open breaker for the other gateways. Returns whether Redis stored it."""
-        return await self._call(_done(self._breakers.tell(pool, entry)), False)
+        return await self._call(_done(self._breakers.publish(pool, entry)), False)
 
     async def open_breakers(self) -> Mapping[str, breakers.Open]:
         """Open breakers by pool."""
         nothing: Mapping[str, breakers.Open] = {}
-        return await self._call(self._breakers.listed(), nothing)
+        return await self._call(self._breakers.list_open(), nothing)
 
     async def publish_returned(self, pool: str, revision: str, entry: canaries.Returned) -> None:
         """Publish a revision that gets no new requests."""
-        await self._call(self._canaries.tell(pool, revision, entry), None)
+        await self._call(self._canaries.publish(pool, revision, entry), None)
 
     async def returned_revisions(self) -> Mapping[tuple[str, str], canaries.Returned]:
         """Revisions that get no new requests, by pool and revision."""
         nothing: Mapping[tuple[str, str], canaries.Returned] = {}
-        return await self._call(self._canaries.listed(), nothing)
+        return await self._call(self._canaries.list_returned(), nothing)
 
     async def offer_late(self, pool: str, rid: str, late: offers.Late) -> None:
         """Offer a response whose first token is late to the workers of its pool."""
         await self._call(self._late.publish(pool, rid, late), None)
 
     async def publish_running(self, gateway: str, counts: Mapping[str, int]) -> None:
-        await self._call(self._running.tell(gateway, counts), None)
+        await self._call(self._running.publish(gateway, counts), None)
 
     async def running_elsewhere(self, gateway: str) -> Counter[str]:
         """Running responses at other gateways, by digest of the principal."""

@@ -83,7 +83,7 @@ class Files:
             remaining = {
                 name: value for name, value in part.items() if name not in ("data", "file")
             }
-            return {**remaining, "file": place.shown()}
+            return {**remaining, "file": place.member()}
 
         messages = images.map_images(request.messages, change)
         return msgspec.structs.replace(request, messages=messages)

@@ -157,7 +157,7 @@ class Uploads:
             raise errors.file_unknown(file_id, where)
         if record.width:
             size = images.Size(record.media, record.width, record.height)
-            return images.image_part(record.sha256, size, None, file=record.file.shown())
+            return images.image_part(record.sha256, size, None, file=record.file.member())
         try:
             data = await self.content(record)
         except log.HistoryLost as error:

@@ -94,7 +94,7 @@ class RequestWriter:
         except BaseException:
             self._delivery.discard(request.rid)
             raise
-        self._delivery.acknowledged(request.rid)
+        self._delivery.confirm(request.rid)
         return subscription, offset + 1 or -1
 
     async def reroute(self, reroute: records.Reroute, topic: str, partition: int) -> None:
@@ -154,7 +154,7 @@ class RequestWriter:
         position = await self._writer.append(topic, partition, request.rid, value, headers)
         now = self._monotonic()
         if position.timestamp > 0:
-            self._clock.acknowledged(position.timestamp, now)
+            self._clock.observe_acknowledgement(position.timestamp, now)
             if request.late(position.timestamp):
                 raise log.NotAppended("the broker took it too late")
             self._times[request.rid] = position.timestamp

@@ -59,7 +59,7 @@ async def receive(
         raise too_large
     body = bytearray()
     if account is not None and content_length > limit:
-        account.take(_weight(0, content_length, limit))  # refused before it is read
+        account.reserve(_weight(0, content_length, limit))  # refused before it is read
         account = None
     try:
         async with asyncio.timeout(DEADLINE_S):
@@ -69,7 +69,7 @@ async def receive(
                 if len(body) > most:
                     raise too_large
                 if account is not None:
-                    account.take(_weight(before, len(body), limit))
+                    account.reserve(_weight(before, len(body), limit))
     except TimeoutError as error:
         raise errors.invalid_request(
             f"The request did not arrive within {DEADLINE_S:.0f} s.", code="request_timeout"

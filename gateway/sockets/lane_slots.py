@@ -92,7 +92,7 @@ class LaneSlots:
             raise errors.websocket_stream_limit_reached()
         if self._queued >= MAX_QUEUED or self._queued_bytes + len(data) > MAX_QUEUED_BYTES:
             raise errors.too_much_memory(RETRY_QUEUE_S)
-        self._account.take(len(data))
+        self._account.reserve(len(data))
         state = self.lanes.setdefault(lane, LaneState())
         state.queue.append(data)
         self._queued += 1
@@ -128,7 +128,7 @@ class LaneSlots:
             self.forget(next(iter(self._memories)))
         if size > MAX_MEMORY_BYTES or not self._account.fits(size):
             return
-        self._account.take(size)
+        self._account.reserve(size)
         self._memory_bytes += size
         self._memories[lane] = None
         self.lanes[lane].memory = memory
@@ -137,7 +137,7 @@ class LaneSlots:
         """Drop the lane's memory; idempotent."""
         state = self.lanes[lane]
         if state.memory is not None:
-            self._account.give_back(len(state.memory.state))
+            self._account.release(len(state.memory.state))
             self._memory_bytes -= len(state.memory.state)
             del self._memories[lane]
             state.memory = None
@@ -168,4 +168,4 @@ class LaneSlots:
 
     def _refund(self, size: int) -> None:
         self._queued_bytes -= size
-        self._account.give_back(size)
+        self._account.release(size)

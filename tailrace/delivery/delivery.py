@@ -169,7 +169,7 @@ class Delivery:
         # The sweep may have left the partition since the id was minted.
         self._live.follow_from(address.partition, address.offset)
 
-    def acknowledged(self, rid: str) -> None:
+    def confirm(self, rid: str) -> None:
         """The request is in the log: `response.created` may be seen."""
         stream = self._streams.get(rid)
         if stream is not None:

@@ -136,13 +136,13 @@ class Stream:
             errors.ApiError: 429, the owner's requests take too much memory.
         """
         if self.owner is not None and self.kept is not None and self.request is None:
-            self.kept.take(self.owner.key, len(value))
+            self.kept.reserve(self.owner.key, len(value))
         self.request = value
 
     def forget_request(self) -> None:
         """Drop the request record; idempotent. The log has it."""
         if self.owner is not None and self.kept is not None and self.request is not None:
-            self.kept.give_back(self.owner.key, len(self.request))
+            self.kept.release(self.owner.key, len(self.request))
         self.request = None
 
     def charge_replay(self, budget: kept_bytes.KeptBytes) -> None:
@@ -153,14 +153,14 @@ class Stream:
         """
         assert self.owner is not None
         account = budget.account(self.owner.key)
-        account.take(self.memory)
+        account.reserve(self.memory)
         self.replayed = account
 
     def forget(self) -> None:
         """The stream was dropped: stop counting its bytes."""
         self.forget_request()
         if self.replayed is not None:
-            self.replayed.give_back(self.replayed.size)
+            self.replayed.release(self.replayed.size)
 
     def live(self, record: records.TokenRecord, offset: int, timestamp: int) -> fold.Outcome | None:
         """A record from the tail; None while it is held back."""

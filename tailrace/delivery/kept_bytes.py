@@ -40,7 +40,7 @@ class KeptBytes:
         """Whether `size` more bytes are within the bound."""
         return not self._most or self._by_principal[principal] + size <= self._most
 
-    def take(self, principal: str, size: int) -> None:
+    def reserve(self, principal: str, size: int) -> None:
         """Count `size` more bytes.
 
         Raises:
@@ -50,8 +50,8 @@ class KeptBytes:
             raise errors.too_much_memory(RETRY_AFTER_S)
         self._by_principal[principal] += size
 
-    def give_back(self, principal: str, size: int) -> None:
-        """These bytes are kept no more."""
+    def release(self, principal: str, size: int) -> None:
+        """These bytes are free again."""
         self._by_principal[principal] -= size
         if not self._by_principal[principal]:
             del self._by_principal[principal]
@@ -76,19 +76,19 @@ class Account:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_back(self.size)
+        self.release(self.size)
         self._kept = KeptBytes(0)
 
     def fits(self, size: int) -> bool:
-        """Whether `take` would succeed."""
+        """Whether `reserve` would succeed."""
         return self._kept.fits(self._principal, size)
 
-    def take(self, size: int) -> None:
-        """Count `size` more bytes. Raises like `KeptBytes.take`."""
-        self._kept.take(self._principal, size)
+    def reserve(self, size: int) -> None:
+        """Count `size` more bytes. Raises like `KeptBytes.reserve`."""
+        self._kept.reserve(self._principal, size)
         self.size += size
 
-    def give_back(self, size: int) -> None:
-        """These bytes are kept no more."""
-        self._kept.give_back(self._principal, size)
+    def release(self, size: int) -> None:
+        """These bytes are free again."""
+        self._kept.release(self._principal, size)
         self.size -= size

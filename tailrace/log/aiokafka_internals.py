@@ -151,10 +151,10 @@ class _Fetched:
     """`MemoryRecords` that keep what was fetched."""
 
     def __init__(self, data: bytes) -> None:
-        found = memory_records.MemoryRecords(data)
+        records = memory_records.MemoryRecords(data)
         self.data = data
-        self.has_next, self.next_batch = found.has_next, found.next_batch
-        self.size_in_bytes = found.size_in_bytes
+        self.has_next, self.next_batch = records.has_next, records.next_batch
+        self.size_in_bytes = records.size_in_bytes
 
 
 class _Records(fetcher.PartitionRecords):  # type: ignore[misc]

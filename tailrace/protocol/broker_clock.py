@@ -43,7 +43,7 @@ class BrokerClock:
         while self._leads[0][0] < local_s - WINDOW_S:
             self._leads.popleft()
 
-    def acknowledged(self, timestamp_ms: int, local_s: float) -> None:
+    def observe_acknowledgement(self, timestamp_ms: int, local_s: float) -> None:
         """The broker has just stamped a record of this process."""
         self.settled = True
         if timestamp_ms > 0 and self.now_ms(local_s) - timestamp_ms > SET_BACK_MS:

@@ -95,30 +95,30 @@ def without_passages(messages: Sequence[Fields], echo: Mapping[str, Any]) -> lis
     """The messages of a request as they were before its search. Later turns inherit these."""
     search = from_echo(echo)
     at = question_index(messages)
-    stripped = list(messages)
+    result_messages = list(messages)
     if search is None or not search.characters or at is None:
-        return stripped
-    content = stripped[at]["content"]
+        return result_messages
+    content = result_messages[at]["content"]
     if isinstance(content, str):
-        stripped[at] = {**stripped[at], "content": content[: -search.characters]}
+        result_messages[at] = {**result_messages[at], "content": content[: -search.characters]}
     else:  # they are a part of their own
-        stripped[at] = {**stripped[at], "content": content[:-1]}
-    return stripped
+        result_messages[at] = {**result_messages[at], "content": content[:-1]}
+    return result_messages
 
 
 def with_passages(messages: Sequence[Fields], passages: str) -> list[Fields]:
     """The messages with the passages after the text of a user's last message, which must exist."""
     at = question_index(messages)
     assert at is not None
-    extended = list(messages)
-    content = extended[at]["content"]
+    result_messages = list(messages)
+    content = result_messages[at]["content"]
     new_content: str | list[Fields] = (
         content + passages
         if isinstance(content, str)
         else [*content, {"type": "text", "text": passages}]
     )
-    extended[at] = {**extended[at], "content": new_content}
-    return extended
+    result_messages[at] = {**result_messages[at], "content": new_content}
+    return result_messages
 
 
 class Citations:
@@ -141,12 +141,15 @@ class Citations:
     def add(self, text: str) -> list[Fields]:
         """More of the text. Returns the annotations of the markers that it completes."""
         whole = self._partial + text
-        added: list[Fields] = []
+        annotations: list[Fields] = []
         for marker in _MARKER.finditer(whole):
             number = int(marker[1])
-            if number <= len(self._sources) and len(self.annotations) + len(added) < MAX_CITATIONS:
+            if (
+                number <= len(self._sources)
+                and len(self.annotations) + len(annotations) < MAX_CITATIONS
+            ):
                 source = self._sources[number - 1]
-                added.append(
+                annotations.append(
                     {
                         "type": "file_citation",
                         "index": self._at + marker.start(),
@@ -154,9 +157,9 @@ class Citations:
                         "filename": source.name,
                     }
                 )
-        self.annotations += added
+        self.annotations += annotations
         last = whole.rfind("[", max(0, len(whole) - _LONGEST_PARTIAL))
         complete = last if last >= 0 and _PARTIAL.match(whole, last) else len(whole)
         self._at += complete
         self._partial = whole[complete:]
-        return added
+        return annotations

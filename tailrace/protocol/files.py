@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True):
         """Whether a request that is written at `now_ms` may name it."""
         return now_ms < self.ms + topics.FILE_REUSE_MS
 
-    def shown(self) -> dict[str, Any]:
+    def member(self) -> dict[str, Any]:
         """As a request's record holds it."""
         return {"p": self.p, "at": list(self.at), "bytes": self.bytes, "ms": self.ms}
 

@@ -55,7 +55,7 @@ class Answers:
             return None
         return Answer(answer.rid, answer.ids, answer.prompt_tokens, answer.made_by)
 
-    async def keep(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
+    async def store(self, pool: str, digest: str, answer: Answer, ttl_s: float) -> None:
         """Store an answer of at most MAX_IDS ids. It replaces another one under this digest."""
         ids = list(answer.ids)
         value = msgspec.json.encode(_Answer(answer.rid, ids, answer.prompt_tokens, answer.made_by))

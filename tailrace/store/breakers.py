@@ -44,12 +44,12 @@ class Breakers:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, breaker: Open) -> None:
+    async def publish(self, pool: str, breaker: Open) -> None:
         """A breaker has opened here."""
         value = _Entry(breaker.by, breaker.opened, breaker.reason)
         await expiring_fields.write(self._redis, _KEY, pool, value, breaker.for_s)
 
-    async def listed(self) -> Mapping[str, Open]:
+    async def list_open(self) -> Mapping[str, Open]:
         """Those that are open, by pool."""
         breakers: dict[str, Open] = {}
         for pool, remaining_s, entry in await expiring_fields.list_valid(self._redis, _KEY, _Entry):

@@ -43,13 +43,13 @@ class Canaries:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, revision: str, verdict: Returned) -> None:
+    async def publish(self, pool: str, revision: str, verdict: Returned) -> None:
         """A revision gets no new requests."""
         value = _Entry(verdict.terms, verdict.reason)
         name, lives_s = f"{pool}/{revision}", min(verdict.for_s, MOST_S)
         await expiring_fields.write(self._redis, _KEY, name, value, lives_s)
 
-    async def listed(self) -> Mapping[tuple[str, str], Returned]:
+    async def list_returned(self) -> Mapping[tuple[str, str], Returned]:
         """Those that get nothing, by pool and revision."""
         verdicts: dict[tuple[str, str], Returned] = {}
         for name, remaining_s, entry in await expiring_fields.list_valid(self._redis, _KEY, _Entry):

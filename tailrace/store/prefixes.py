@@ -65,7 +65,7 @@ class Prefixes:
         self._redis = redis
         self._max_per_pool = max_per_pool
 
-    async def tell(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
+    async def publish(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
         """Publish how many tokens of these prefixes the worker's engine holds now; 0: none."""
         if not tokens:
             return

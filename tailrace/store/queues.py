@@ -42,7 +42,9 @@ class Queues:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, pool: str, places: Mapping[str, Place], finished: Collection[str]) -> None:
+    async def publish(
+        self, pool: str, places: Mapping[str, Place], finished: Collection[str]
+    ) -> None:
         """Publish the present places of requests, by id. `finished`: those that wait no more."""
         lines = "\n".join([f"{rid} {_text(place)}" for rid, place in places.items()])
         bounds = milliseconds(TTL_S), MAX_FIELDS

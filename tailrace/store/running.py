@@ -24,7 +24,7 @@ class Running:
     def __init__(self, redis: RedisStore) -> None:
         self._redis = redis
 
-    async def tell(self, gateway: str, counts: Mapping[str, int]) -> None:
+    async def publish(self, gateway: str, counts: Mapping[str, int]) -> None:
         """What this gateway runs, by principal."""
         value = {digest(name): count for name, count in counts.items()}
         await expiring_fields.write(self._redis, _KEY, gateway, value, TTL_S)

@@ -20,7 +20,7 @@ class Tree:
 
     Attributes:
         owner: as the records name it; None: there is none, or the conversation was deleted.
-        parents: of each accepted node, in the order of the log.
+        nodes: the parent of each accepted node, in the order of the log.
         heads: all that there were; the last one is the head.
         turns: owner and `until` of the accepted turns, by response id.
         shares: the node that each link which was not revoked leads to.

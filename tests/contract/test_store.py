@@ -296,11 +296,11 @@ async def test_what_is_no_response_id_does_not_hold_a_key(
 
 async def test_each_worker_holds_what_it_told_last(prefixes: Prefixes, name: str) -> None:
     a, b = "w/1", "w/2"
-    await prefixes.tell(name, a, {"long": 32, "short": 16})
-    await prefixes.tell(name, b, {"short": 8})
+    await prefixes.publish(name, a, {"long": 32, "short": 16})
+    await prefixes.publish(name, b, {"short": 8})
     assert await prefixes.held(name, ["short", "long"]) == {holder_name(a): 32, holder_name(b): 8}
     assert await prefixes.held(name, ["short"]) == {holder_name(a): 16, holder_name(b): 8}
-    await prefixes.tell(name, a, {"long": 0, "short": 4})
+    await prefixes.publish(name, a, {"long": 0, "short": 4})
     assert await prefixes.held(name, ["short", "long"]) == {holder_name(a): 4, holder_name(b): 8}
     assert await prefixes.held(name, ["x"]) == {}
     assert await prefixes.held(name, []) == {}
@@ -310,10 +310,10 @@ async def test_each_worker_holds_what_it_told_last(prefixes: Prefixes, name: str
 async def test_prefix_entries_run_out_and_nothing_is_left_of_what_is_not_held(
     prefixes: Prefixes, raw: redis.asyncio.Redis, name: str
 ) -> None:
-    await prefixes.tell(name, "w/1", {"a": 16})
+    await prefixes.publish(name, "w/1", {"a": 16})
     for key in (f"prefix:{{{name}}}", f"prefix:{{{name}}}:a"):
         assert 290_000 < await raw.pttl(key) <= 300_000
-    await prefixes.tell(name, "w/1", {"a": 0})
+    await prefixes.publish(name, "w/1", {"a": 0})
     assert await raw.exists(f"prefix:{{{name}}}", f"prefix:{{{name}}}:a") == 0
 
 
@@ -324,7 +324,7 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
 ) -> None:
     prefixes = Prefixes(store, max_per_pool=10)
     for n in range(15):
-        await prefixes.tell(name, "w/1", {f"d{n:02}": n + 1})
+        await prefixes.publish(name, "w/1", {f"d{n:02}": n + 1})
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
     assert await raw.zcard(f"prefix:{{{name}}}") == 10
     found = [await prefixes.held(name, [f"d{n:02}"]) for n in (4, 5, 14)]
@@ -333,7 +333,7 @@ async def test_the_prefix_index_is_bounded_and_drops_the_oldest(
 
 async def test_of_one_prefix_the_last_holders_are_kept(prefixes: Prefixes, name: str) -> None:
     for n in range(MAX_HOLDERS + 3):
-        await prefixes.tell(name, f"w/{n}", {"a": 16})
+        await prefixes.publish(name, f"w/{n}", {"a": 16})
     kept = range(3, MAX_HOLDERS + 3)
     assert set(await prefixes.held(name, ["a"])) == {holder_name(f"w/{n}") for n in kept}
 
@@ -342,7 +342,7 @@ async def test_of_a_very_long_chain_the_longest_prefixes_are_asked_for(
     prefixes: Prefixes, name: str
 ) -> None:
     digests = [f"d{n}" for n in range(200)]
-    await prefixes.tell(name, "w/1", {"d100": 10, "d150": 20})
+    await prefixes.publish(name, "w/1", {"d100": 10, "d150": 20})
     assert await prefixes.held(name, digests) == {holder_name("w/1"): 20}
     assert await prefixes.held(name, digests[:150]) == {holder_name("w/1"): 10}
     assert await prefixes.held(name, [*digests, *digests[:64]]) == {}
@@ -355,7 +355,7 @@ async def test_garbage_in_the_cache_is_no_entry(
     lines = [b"\xff{", b"w 5 1", f"{mine} 99999999999 1".encode(), f"{mine} -1 1".encode(), b""]
     await raw.set(f"prefix:{{{name}}}:ab", b"\n".join(lines))
     await raw.set(f"prefix:{{{name}}}:b", b'{"partition":5,"cached_tokens":1,"worker":"w"}')
-    await prefixes.tell(name, "w/1", {"a": 16, "b": 32})
+    await prefixes.publish(name, "w/1", {"a": 16, "b": 32})
     assert await prefixes.held(name, ["a", "ab"]) == {mine: 16}
     assert await prefixes.held(name, ["a", "b"]) == {mine: 32}
 
@@ -368,7 +368,7 @@ async def test_an_answer_is_found_until_its_time_is_over(
 ) -> None:
     kept = Answers(store, max_per_pool=2)
     answer = Answer("resp_a", list(range(MAX_IDS)), 3, "made")
-    await kept.keep(name, "d", answer, 60.0)
+    await kept.store(name, "d", answer, 60.0)
     assert await kept.find(name, "d") == answer
     assert await kept.find(name, "e") is None
     assert await kept.find(f"{name}-other", "d") is None
@@ -378,7 +378,7 @@ async def test_an_answer_is_found_until_its_time_is_over(
     assert await kept.find(name, "d") is None
     for other in ("e", "f"):
         await asyncio.sleep(0.002)  # the index is ordered by the millisecond
-        await kept.keep(name, other, answer, 60.0)
+        await kept.store(name, other, answer, 60.0)
     assert not await raw.exists(f"answer:{{{name}}}:d")  # more than two are too many
     assert await kept.find(name, "e") == await kept.find(name, "f") == answer
 
@@ -712,12 +712,12 @@ async def test_gateways_tell_each_other_what_the_busiest_principals_run(
     store: RedisStore, name: str
 ) -> None:
     counts = running.Running(store)
-    await counts.tell(f"{name}-1", {"alice": 20, "bob": 30})
-    await counts.tell(f"{name}-2", {"alice": 5})
+    await counts.publish(f"{name}-1", {"alice": 20, "bob": 30})
+    await counts.publish(f"{name}-2", {"alice": 5})
     elsewhere = await counts.elsewhere(f"{name}-1")
     assert elsewhere[redis_store.digest("alice")] == 5
     assert elsewhere[redis_store.digest("bob")] == 0
-    await counts.tell(f"{name}-2", {})
+    await counts.publish(f"{name}-2", {})
     assert (await counts.elsewhere(f"{name}-1"))[redis_store.digest("alice")] == 0
 
 
@@ -725,14 +725,14 @@ async def test_open_breakers_are_told_with_what_is_left_of_their_time(
     store: RedisStore, name: str
 ) -> None:
     shared = breakers.Breakers(store)
-    await shared.tell(f"{name}-a", breakers.Open("one", 2, "failed", 60.0))
-    await shared.tell(f"{name}-b", breakers.Open("one", 1, "late", 0.001))
-    found = (await shared.listed())[f"{name}-a"]
+    await shared.publish(f"{name}-a", breakers.Open("one", 2, "failed", 60.0))
+    await shared.publish(f"{name}-b", breakers.Open("one", 1, "late", 0.001))
+    found = (await shared.list_open())[f"{name}-a"]
     assert found._replace(for_s=60.0) == breakers.Open("one", 2, "failed", 60.0)
     assert 0 < found.for_s <= 60
 
     async def over() -> bool:
-        return f"{name}-b" not in await shared.listed()
+        return f"{name}-b" not in await shared.list_open()
 
     await waiting.eventually(over, "the second one is over")
 
@@ -742,17 +742,17 @@ async def test_places_in_the_queue_are_told_taken_out_and_forgotten_soon(
 ) -> None:
     told = queues.Queues(store)
     first, second = {"resp_a": Place(0, 0.5), "resp_b": Place(1, None)}, {"resp_b": Place(0, 1.5)}
-    await told.tell(name, first, ())
+    await told.publish(name, first, ())
     assert await told.read(name, ["resp_a", "resp_b", "resp_c"]) == first
-    await told.tell(name, second, ["resp_a", "resp_c"])
+    await told.publish(name, second, ["resp_a", "resp_c"])
     assert await told.read(name, ["resp_a", "resp_b"]) == second
     client = redis.asyncio.Redis.from_url(redis_url)
     assert 0 < await client.pttl(f"queue:{{{name}}}") <= queues.TTL_S * 1000
     await client.aclose()
     monkeypatch.setattr(queues, "MAX_FIELDS", 0)
-    await told.tell(name, {"resp_d": Place(7, None)}, ())
+    await told.publish(name, {"resp_d": Place(7, None)}, ())
     assert await told.read(name, ["resp_b", "resp_d"]) == {"resp_d": Place(7, None)}
-    await told.tell(name, {}, ["resp_d"])
+    await told.publish(name, {}, ["resp_d"])
     assert await told.read(name, ["resp_d"]) == {}
 
 
@@ -760,11 +760,11 @@ async def test_revisions_that_get_nothing_are_told_with_what_is_left_of_their_ti
     store: redis_store.RedisStore, name: str
 ) -> None:
     shared, rev = canaries.Canaries(store), "org/model@1"
-    await shared.tell(name, rev, canaries.Returned("ab12", "errors", 60.0))
-    await shared.tell(f"{name}-never", rev, canaries.Returned("ab12", "first_token", math.inf))
-    await shared.tell(f"{name}-over", rev, canaries.Returned("ab12", "errors", 0.001))
+    await shared.publish(name, rev, canaries.Returned("ab12", "errors", 60.0))
+    await shared.publish(f"{name}-never", rev, canaries.Returned("ab12", "first_token", math.inf))
+    await shared.publish(f"{name}-over", rev, canaries.Returned("ab12", "errors", 0.001))
     await asyncio.sleep(0.01)
-    listed = await shared.listed()
+    listed = await shared.list_returned()
     found = listed[name, rev]
     assert found._replace(for_s=60.0) == canaries.Returned("ab12", "errors", 60.0)
     assert 50 < found.for_s <= 60

@@ -87,7 +87,7 @@ async def test_a_gateway_can_do_its_work(gateway: RedisStore) -> None:
     await Sessions(gateway).drop_turn("resp_a")
     assert await Sessions(gateway).put_turn("owner", "resp_b", b"state", budget=4)
     await TokenBuckets(gateway).settle(ALICE.key, 1, 1, 2, "tokens")
-    await Running(gateway).tell("gateway-1", {ALICE.key: 20})
+    await Running(gateway).publish("gateway-1", {ALICE.key: 20})
     assert not await Running(gateway).elsewhere("gateway-1")
     first, second = (ids.mint(ids.Address(b"abcd", 0, n), b"0" * 11) for n in range(2))
     assert await IdempotencyKeys(gateway).claim_key(ALICE.key, "key", first, 60) == first
@@ -109,8 +109,8 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
 ) -> None:
     assert await worker.reachable()
     await Workers(worker).heartbeat("default", "worker-1", {"state": "ready"})
-    await Prefixes(worker).tell("default", "worker-1/a", {"long": 128, "short": 64, "gone": 16})
-    await Prefixes(worker).tell("default", "worker-1/a", {"gone": 0})
+    await Prefixes(worker).publish("default", "worker-1/a", {"long": 128, "short": 64, "gone": 16})
+    await Prefixes(worker).publish("default", "worker-1/a", {"gone": 0})
     for client in (gateway, worker):  # a worker asks who drains
         assert [w["name"] for w in await Workers(client).list_workers("default")] == ["worker-1"]
     assert await Prefixes(gateway).held("default", ["gone", "short"]) == {
@@ -123,7 +123,7 @@ async def test_a_worker_tells_a_gateway_how_it_is_and_what_is_warm(
 async def test_a_worker_tells_waiting_clients_their_places(
     worker: RedisStore, gateway: RedisStore, push: RedisStore
 ) -> None:
-    await Queues(worker).tell("default", {"resp_a": Place(3, 1.5)}, ["resp_b"])
+    await Queues(worker).publish("default", {"resp_a": Place(3, 1.5)}, ["resp_b"])
     for client in (gateway, push):
         assert await Queues(client).read("default", ["resp_a"]) == {"resp_a": Place(3, 1.5)}
 
@@ -147,7 +147,7 @@ async def test_a_worker_keeps_answers_and_gateways_see_that_there_are_some(
     worker: RedisStore, gateway: RedisStore
 ) -> None:
     answer = Answer("resp_a", [1, 2], 3, "made")
-    await Answers(worker).keep("default", "digest", answer, 60.0)
+    await Answers(worker).store("default", "digest", answer, 60.0)
     for client in (worker, gateway):
         assert await Answers(client).find("default", "digest") == answer
 
@@ -164,8 +164,8 @@ async def test_a_gateway_offers_late_responses_and_one_worker_takes_each(
 
 async def test_a_worker_may_drop_what_is_too_much(worker: RedisStore, gateway: RedisStore) -> None:
     prefixes = Prefixes(worker, max_per_pool=1)
-    await prefixes.tell("full", "worker-1/a", {"a-first": 64})
-    await prefixes.tell("full", "worker-1/a", {"b-second": 64})
+    await prefixes.publish("full", "worker-1/a", {"a-first": 64})
+    await prefixes.publish("full", "worker-1/a", {"b-second": 64})
     assert await Prefixes(gateway).held("full", ["a-first"]) == {}
     assert await Prefixes(gateway).held("full", ["b-second"]) == {holder_name("worker-1/a"): 64}
 

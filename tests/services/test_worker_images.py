@@ -58,7 +58,7 @@ async def written(bench: workers.Bench, data: bytes) -> dict[str, Any]:
         for n, piece in enumerate(files.chunks(data))
     ]
     place = files.Place(0, tuple(c.offset for c in chunks), len(data), chunks[0].timestamp)
-    return place.shown()
+    return place.member()
 
 
 async def ask(bench: workers.Bench, picture: int, **more: Any) -> records.Request:

@@ -70,7 +70,7 @@ class PrefixPublisher:
         if not changes:
             return
         try:
-            await self._store.tell(self._pool, self._incarnation, changes)
+            await self._store.publish(self._pool, self._incarnation, changes)
         except StoreUnavailable:
             # The state of Redis is unknown: it may have been emptied, or have the changes.
             self._published = dict.fromkeys((*self._published, *changes), (0, -math.inf))

@@ -64,7 +64,7 @@ class QueuePublisher:
         self._ids_in_redis |= entries.keys()
         if entries or stale:
             try:
-                await self._queues.tell(self._pool, entries, stale)
+                await self._queues.publish(self._pool, entries, stale)
             except StoreUnavailable:
                 return
             self._ids_in_redis = set(entries)

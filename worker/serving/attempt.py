@@ -186,7 +186,7 @@ class Attempt:
             self.interrupt(Stop.APPEND_FAILED)
             return
         now = self._monotonic()
-        self._clock.acknowledged(append.result().timestamp, now)
+        self._clock.observe_acknowledgement(append.result().timestamp, now)
         self._scheduler.observe(now - started)
         _APPEND_SECONDS.observe(now - started)
 

@@ -104,7 +104,7 @@ class CachedAnswers:
     async def _store(self, digest: str, answer: Answer) -> None:
         assert self._answers is not None
         with contextlib.suppress(StoreUnavailable):
-            await self._answers.keep(self._pool, digest, answer, self._ttl_s())
+            await self._answers.store(self._pool, digest, answer, self._ttl_s())
             telemetry.CACHED_ANSWERS.labels(outcome="kept").inc()
 
     async def stop(self) -> None:

@@ -236,7 +236,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_bytes_of_images_count_wherever_they_are() -> None:
-    place = files.Place(0, (1,), files.MAX_BYTES, 1).shown()
+    place = files.Place(0, (1,), files.MAX_BYTES, 1).member()
     part = {"type": "image", "sha256": "0", "media": "image/png", "width": 1, "height": 1}
     message = {"role": "user", "content": [{**part, "file": place}]}
     parsed_images.check_count([message], "input")

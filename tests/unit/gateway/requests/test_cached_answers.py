@@ -139,7 +139,7 @@ async def test_where_there_is_no_place_a_former_answer_is_given_still(pools: Any
         assert digest is not None
         most = request.sampling.max_tokens
         for ids, choice in (([1] * most, False), ([1] * (most - 1), True)):
-            await Answers(parts.redis).keep("default", digest, Answer("resp_x", ids, 1, ""), 60.0)
+            await Answers(parts.redis).store("default", digest, Answer("resp_x", ids, 1, ""), 60.0)
             if not choice:
                 with pytest.raises(errors.ApiError):
                     await parts.submission.submit(command_, ALICE)

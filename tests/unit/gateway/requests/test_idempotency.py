@@ -163,7 +163,7 @@ async def test_a_request_that_got_into_the_log_just_before_stands(known: bool) -
             append_record(parts, first.request)
             end = append_record(parts, second.request) + 1
             parts.delivery.open(second.request, records.encode(second.request))
-            parts.delivery.acknowledged(second.rid)
+            parts.delivery.confirm(second.rid)
             watched = await parts.delivery.watch(second.rid, second.request.owner)
             return watched, end if known else -1
 
@@ -187,7 +187,7 @@ async def test_a_request_that_got_into_the_log_after_this_one_does_not_count(kno
             parts.delivery.open(own.request, records.encode(own.request))
             end = append_record(parts, own.request) + 1
             append_record(parts, later.request)
-            parts.delivery.acknowledged(own.rid)
+            parts.delivery.confirm(own.rid)
             return await parts.delivery.watch(own.rid, own.request.owner), end if known else -1
 
         subscription = await parts.keys.append_once(own, append)

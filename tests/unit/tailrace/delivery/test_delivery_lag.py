@@ -114,7 +114,7 @@ async def test_a_stream_opened_during_the_start_keeps_the_place_where_the_tail_b
     try:
         asked = request(await made.mint(0))  # the tail begins at 5 for this one
         made.open(asked, records.encode(asked))
-        made.acknowledged(asked.rid)
+        made.confirm(asked.rid)
         broker.put_record(topics.TOKENS, 0, claim(asked), asked.rid)
         put_others(broker, 3)
         broker.release_replays()

@@ -13,12 +13,12 @@ from tests.support.gateway_parts import ALICE, BOB, create
 
 def test_what_does_not_fit_is_refused_and_not_counted() -> None:
     kept = kept_bytes.KeptBytes(10)
-    kept.take("alice", 10)
+    kept.reserve("alice", 10)
     with pytest.raises(errors.ApiError) as refused:
-        kept.take("alice", 1)
+        kept.reserve("alice", 1)
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
-    kept.take("bob", 10)
-    kept.give_back("alice", 10)
+    kept.reserve("bob", 10)
+    kept.release("alice", 10)
     assert (kept.of("alice"), kept.of("bob")) == (0, 10)
 
 
@@ -80,7 +80,7 @@ def test_the_default_of_the_setting_is_that_of_the_class() -> None:
 def test_what_happens_to_an_account_after_its_end_counts_nowhere() -> None:
     kept = kept_bytes.KeptBytes()
     with kept.account("alice") as account:
-        account.take(5)
-    account.give_back(5)
-    account.take(7)
+        account.reserve(5)
+    account.release(5)
+    account.reserve(7)
     assert kept.of("alice") == 0

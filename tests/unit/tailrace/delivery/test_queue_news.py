@@ -33,7 +33,7 @@ class World:
         return subscription.Subscription(self.stream, after)
 
     async def say(self, place: Place, rid: str = RID, pool: str = "other") -> None:
-        await self.queues.tell(pool, {rid: place}, ())
+        await self.queues.publish(pool, {rid: place}, ())
         await self.news.poll()
 
     async def long_ago(self) -> None:
@@ -113,10 +113,10 @@ async def test_only_the_pool_whose_workers_told_of_a_response_is_asked_again() -
     watcher = world.watch()
     await world.long_ago()
     await world.say(Place(30, None), pool="other")
-    await world.queues.tell("default", {RID: Place(20, None)}, ())
+    await world.queues.publish("default", {RID: Place(20, None)}, ())
     await world.say(Place(10, None), pool="other")
     assert queued(watcher.pending()) == [{"n": 0, "position": 10}]
-    await world.queues.tell("other", {}, [RID])
+    await world.queues.publish("other", {}, [RID])
     for _ in range(2):
         await world.news.poll()
     assert queued(watcher.pending()) == [{"n": 0, "position": 20}]

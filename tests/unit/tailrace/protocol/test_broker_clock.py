@@ -41,10 +41,10 @@ def test_observations_are_forgotten_by_their_age() -> None:
 
 def test_a_broker_set_back_is_believed_at_the_next_acknowledgement() -> None:
     broker = BrokerClock()
-    broker.acknowledged(100_000, 1.0)
-    broker.acknowledged(90_000, 2.0)  # a late one
+    broker.observe_acknowledgement(100_000, 1.0)
+    broker.observe_acknowledgement(90_000, 2.0)  # a late one
     assert broker.now_ms(2.0) == 101_000
-    broker.acknowledged(2_000, 3.0)
+    broker.observe_acknowledgement(2_000, 3.0)
     assert broker.now_ms(3.0) == 2_000
 
 
@@ -52,5 +52,5 @@ def test_only_an_acknowledgement_settles_the_clock() -> None:
     broker = BrokerClock()
     broker.observe(5, 1.0)
     assert not broker.settled
-    broker.acknowledged(6, 1.0)
+    broker.observe_acknowledgement(6, 1.0)
     assert broker.settled

@@ -33,7 +33,7 @@ def test_the_largest_file_and_its_record_fit() -> None:
 
 def test_a_place_is_named_until_it_is_half_a_day_old() -> None:
     place = files.parse_place(PLACE)
-    assert place.shown() == PLACE
+    assert place.member() == PLACE
     assert place.reusable(1_000 + topics.FILE_REUSE_MS - 1)
     assert not place.reusable(1_000 + topics.FILE_REUSE_MS)
 

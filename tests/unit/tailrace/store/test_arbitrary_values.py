@@ -94,11 +94,11 @@ def store_of(answer: Any) -> redis_store.RedisStore:
 @hypothesis.example([b"p", b"1e+15", b'{"by":"g","opened":1,"reason":"failed"}'])
 @hypothesis.example([b"p", b"1000", b'{"by":"g","opened":1,"reason":"<b>now</b>"}'])
 async def test_an_open_breaker_has_a_plain_reason_and_a_bounded_time(answer: Any) -> None:
-    for found in (await breakers.Breakers(store_of(answer)).listed()).values():
+    for found in (await breakers.Breakers(store_of(answer)).list_open()).values():
         assert 0 <= found.for_s <= breakers.MOST_S
         assert found.reason.replace("_", "a").isalpha()
         assert 1 <= found.opened <= 1_000
-    for returned in (await canaries.Canaries(store_of(answer)).listed()).values():
+    for returned in (await canaries.Canaries(store_of(answer)).list_returned()).values():
         assert 0 <= returned.for_s <= canaries.MOST_S
         assert returned.reason.replace("_", "a").isalpha()
 

@@ -23,7 +23,7 @@ class Store(Prefixes):
         self.away = False
         self.told: list[Mapping[str, int]] = []
 
-    async def tell(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
+    async def publish(self, pool: str, incarnation: str, tokens: Mapping[str, int]) -> None:
         if self.away:
             raise StoreUnavailable("away")
         assert (pool, incarnation) == ("default", "w/1")

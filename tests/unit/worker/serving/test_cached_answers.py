@@ -285,7 +285,7 @@ async def test_an_answer_that_cannot_be_read_is_generated() -> None:
         digest, by = key(request, made.engine)
         assert digest is not None
         assert by is not None
-        await Answers(redis).keep(POOL, digest, Answer("resp_x", [7], 1, by), 60.0)
+        await Answers(redis).store(POOL, digest, Answer("resp_x", [7], 1, by), 60.0)
         found = await served(made, request)
         assert [claim.answer_of for claim in found.claims] == ["resp_x", ""]
         assert (found.fold.answer_of, found.fold.ids) == ("", expected.fold.ids)

@@ -29,7 +29,7 @@ def put(memory: MemoryLog, data: bytes = DATA) -> dict[str, Any]:
     for piece in files.chunks(data):
         offsets.append(memory.put(topics.FILES, 3, b"k", piece).offset)
         memory.put(topics.FILES, 3, b"other", b"other")
-    return files.Place(3, tuple(offsets), len(data), 1).shown()
+    return files.Place(3, tuple(offsets), len(data), 1).member()
 
 
 def asks(memory: MemoryLog, file: dict[str, Any], **more: Any) -> records.Request:

@@ -233,7 +233,7 @@ DATA = bytes(range(256)) * 3_000  # two chunks
 
 def put(memory: MemoryLog, data: bytes) -> dict[str, Any]:
     offsets = [memory.put(topics.FILES, 3, b"k", piece).offset for piece in files.chunks(data)]
-    return {"sha256": files.digest(data), "file": files.Place(3, tuple(offsets), 1, 1).shown()}
+    return {"sha256": files.digest(data), "file": files.Place(3, tuple(offsets), 1, 1).member()}
 
 
 def asks(

@@ -605,7 +605,9 @@ async def test_an_expired_request_is_claimed_only_to_be_ended(known: bool) -> No
         delivery = worker.deliver(request)
         worker.time.advance(1.5)
         if known:
-            worker.context.clock.acknowledged(int(worker.time.now * 1000), worker.time.now)
+            worker.context.clock.observe_acknowledgement(
+                int(worker.time.now * 1000), worker.time.now
+            )
         else:
             # The worker has just started; it knows of no time but that of the request.
             worker.time.advance(-1.5)
@@ -628,7 +630,7 @@ async def test_a_request_that_expires_while_it_waits_for_a_slot_is_ended_then(
         served = worker.serve(request, worker.deliver(request))
         await eventually(lambda: worker.context.engine_slots.queued == 1, "it waits")
         worker.time.advance(6)
-        worker.context.clock.acknowledged(int(worker.time.now * 1000), worker.time.now)
+        worker.context.clock.observe_acknowledgement(int(worker.time.now * 1000), worker.time.now)
         assert await served.outcome() is Outcome.DONE
         found = answer(worker.memory, request.rid)
         assert (found.ended.reason, found.ended.usage.output_tokens) == ("expired", 0)
