@@ -22,7 +22,7 @@ def allowed(create: command.Create, rule: ShorterWhenBusy) -> bool:
 
 
 def shorten(create: command.Create, rule: ShorterWhenBusy) -> command.Create:
-    """The request with the rule's bound."""
+    """The request with the rule's `max_output_tokens`; its own bound stays in `shortened_from`."""
     original = create.sampling
     sampling = msgspec.structs.replace(original, max_tokens=rule.max_output_tokens)
     return dataclasses.replace(create, sampling=sampling, shortened_from=original.max_tokens)

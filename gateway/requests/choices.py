@@ -51,8 +51,8 @@ def requests(
     """One request for each choice.
 
     Args:
-        prompts: `create` with each prompt, if there are several. The choices of the first prompt
-            come first.
+        prompts: one request for each prompt, if `create` has several. The choices of the first
+            prompt come first.
     """
     count = create.choices // max(1, len(prompts))
     each = [prompt for prompt in prompts or (create,) for _ in range(count)]

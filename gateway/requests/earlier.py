@@ -15,7 +15,7 @@ from tailrace.web import access
 
 
 class EarlierRequests:
-    """Looks up the topics that may hold an earlier request."""
+    """Finds an earlier request with the same idempotency key, in every topic that may hold it."""
 
     def __init__(
         self, keys: idempotency.Idempotency, builder: request_builder.RequestBuilder

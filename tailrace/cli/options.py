@@ -1,4 +1,4 @@
-"""What several commands take and do alike: options, the data folder, a refusal."""
+"""Parts that several commands share: options, the data folder, a refusal."""
 
 from __future__ import annotations
 
