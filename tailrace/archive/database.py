@@ -119,7 +119,7 @@ def is_there(engine: AsyncEngine) -> bool:
 
 
 def _begin_explicitly(engine_: AsyncEngine) -> None:
-    """Have SQLite begin transactions where SQLAlchemy does. Python's module begins them late, at
+    """Make SQLite begin transactions where SQLAlchemy does. Python's module begins them late, at
     the first statement that writes, so earlier reads could be stale."""
 
     @sa.event.listens_for(engine_.sync_engine, "connect")

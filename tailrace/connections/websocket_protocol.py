@@ -60,7 +60,7 @@ _CONTROL: Final = 0x8  # opcodes from here on are control frames
 
 
 class Inbox:
-    """As much of `asyncio.Queue` as the protocol uses: one reader, no bound (the protocol pauses
+    """The part of `asyncio.Queue` that the protocol uses: one reader, no bound (the protocol pauses
     reading by itself).
 
     Attributes:

@@ -126,7 +126,7 @@ class Subscription:
             await self._woken.wait()
 
     def keepalive(self) -> None:
-        """Have a waiting `next_events` return."""
+        """Wake a waiting `next_events`, so that it returns."""
         self._keepalive_due = True
         self._woken.set()
 

@@ -134,7 +134,7 @@ class Subscription:
             await self._event.wait()
 
     def keepalive(self) -> None:
-        """Have a waiting `next_events` return an empty list."""
+        """Wake a waiting `next_events`, so that it returns an empty list."""
         self._keepalive_due = True
         self._event.set()
 

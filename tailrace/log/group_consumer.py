@@ -158,7 +158,7 @@ class GroupConsumer:
         return records
 
     def rejoin(self) -> None:
-        """Have the next poll give the membership up, so that the one after it joins again.
+        """Make the next poll leave the group, so that the poll after it joins again.
 
         Not done here: a running poll would fail in the closed client.
         """

@@ -100,7 +100,7 @@ class _FolderTokenizer:
         return_dict: bool = False,
         **variables: Any,
     ) -> Any:
-        """As of transformers, which shows a template an empty list for no tools."""
+        """Like that of transformers, which gives a template an empty list if there are no tools."""
         several = self._compiled.keys()
         name = "tool_use" if tools is not None and "tool_use" in several else "default"
         text = self._compiled[name].render(
@@ -113,7 +113,7 @@ class _FolderTokenizer:
         return list(self.fast.encode(text, add_special_tokens=False).ids) if tokenize else text
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """As of transformers."""
+        """Like that of transformers."""
         return list(self.fast.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def raw_ids(self, text: str) -> list[int]:

@@ -87,4 +87,4 @@ class VectorDatabase(Protocol):
         """The texts, in the order of their numbers."""
 
     def close(self) -> None:
-        """Let go of it; idempotent."""
+        """Close the connection; idempotent."""

@@ -13,8 +13,8 @@ from tailrace.verify.response_checks import counterexample
 def check_fallback(
     out: Report, response: history.Response, account: reference_fold.Account
 ) -> None:
-    """L14: a reroute holds the request of the log, and is of another pool; a claim names the model
-    that answers only if it is not the requested one."""
+    """L14: a reroute holds the request of the log, and belongs to another pool; a claim names the
+    model that answers only if it is not the requested one."""
     if not response.reroutes and not any(epoch.claim.served for epoch in account.epochs):
         return
     out.count("L14")

@@ -362,8 +362,8 @@ def check_usage(
 
 
 def _may_cost(bill: records.UsageRecord) -> bool:
-    """Whether a bill may have its cost. Prices are not in the log. Without them it is only
-    known that a cost is of tokens, and that a cached answer has none."""
+    """Whether a bill may have its cost. Prices are not in the log. Without them it is only known
+    that a cost needs tokens, and that a cached answer has no cost."""
     cost, tokens = bill.cost_nano, bill.usage.input_tokens + bill.usage.output_tokens
     return not cost or (cost > 0 and tokens > 0 and not bill.answer_of)
 

@@ -14,7 +14,7 @@ def check_segments(
     out: Report, response: history.Response, account: reference_fold.Account
 ) -> None:
     """L17: another model continues only the text of a plain message, after a token and after a
-    reroute to its pool, and is named. L2 checks that the ids of an item are of one model."""
+    reroute to its pool, and is named. L2 checks that one model made the ids of an item."""
     if not any(epoch.claim.continues for epoch in account.epochs):
         return
     out.count("L17")

@@ -155,7 +155,7 @@ class Source:
         return None
 
     async def _shorten(self, since_ms: int | None) -> None:
-        """Have the ranges of `llm.history` begin where the oldest that is read may lie."""
+        """Make the ranges of `llm.history` begin where the oldest needed record may lie."""
         ranges = self._ranges[topics.HISTORY]
         if since_ms is None:
             ranges.begin = dict(ranges.end)

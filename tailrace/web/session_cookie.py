@@ -71,7 +71,7 @@ class SessionCookies:
     def set(
         self, response: Response, connection: HTTPConnection, value: str, seconds: float
     ) -> None:
-        """Have the browser store the session for `seconds`."""
+        """Make the browser store the session for `seconds`."""
         name, secure = _name(connection)
         response.set_cookie(
             name,
@@ -84,7 +84,7 @@ class SessionCookies:
         )
 
     def clear(self, response: Response, connection: HTTPConnection) -> None:
-        """Have the browser forget the session."""
+        """Make the browser delete the session."""
         name, secure = _name(connection)
         response.delete_cookie(name, path="/", secure=secure, httponly=True, samesite="strict")
 

@@ -384,7 +384,7 @@ class Scripted:
         self._computing = asyncio.Lock()
 
     def hold(self, tokens: int) -> None:
-        """Have a prefix cache of this many tokens; 0: none."""
+        """Set the size of the prefix cache in tokens; 0: no cache."""
         self._cache = scripted_cache.PrefixCache(tokens) if tokens else None
         self.cached_blocks = self._cache.blocks if self._cache is not None else None
 

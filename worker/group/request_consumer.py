@@ -167,7 +167,7 @@ class RequestConsumer:
         }
 
     def _accept(self, r: log.Record, partition: AssignedPartition) -> None:
-        """Have the request served, or set it aside."""
+        """Start serving the request, or set it aside."""
         request = self._request_in(r, partition.tracker)
         if request is None:
             return

@@ -102,7 +102,7 @@ class ForkSources:
                     record = records.token_of(r.key, r.value)
                     if record is not None and record.rid == fork.rid:
                         if _goes_on(record) and 0 < fork.at <= source.next:
-                            return source  # the rest is of another model
+                            return source  # another model made the rest
                         source.apply(record, r.offset, r.timestamp)
                 there = source.first is not None and source.next >= fork.at
                 if there or source.phase is fold.Phase.DONE:

@@ -73,8 +73,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Its owner is lost, and its tokens are of another model, tokenizer or parser than this
-    worker's. Offer it to the workers that have these (log rule P10). Decide again after `ms`."""
+    """Its owner is lost, and a model, tokenizer or parser that this worker does not have made its
+    tokens. Offer it to the workers that have these (log rule P10). Decide again after `ms`."""
 
     ms: float
 
@@ -83,7 +83,7 @@ class HandOver:
 class Claim:
     """Claim it, replacing `prev`, and generate. `expired`: end it at once instead. `last`: no
     further attempt that counts remains, so it is a trial. `full_trial`: it lasts to its end.
-    `continues`: the tokens are of another model, and their text is continued (log rule §25)."""
+    `continues`: another model made the tokens, and their text is continued (log rule §25)."""
 
     prev: str | None
     expired: bool = False
