@@ -184,7 +184,7 @@ class Supervisor:
             state.remove_scratch(previous)
 
     def _workers(self) -> list[plan.Workers]:
-        """Of the pools in TAILRACE_POOLS, or of one pool with the model of the options."""
+        """The workers of the pools in TAILRACE_POOLS, or of one pool with the options' model."""
         options = self._options
         self._state.engine = options.engine
         catalog = settings.pools()

@@ -48,7 +48,7 @@ class Unrenderable(Exception):
 
 
 class Tokenizer(Protocol):
-    """Of transformers, or one that does the same."""
+    """The tokenizer of transformers, or one with the same behaviour."""
 
     @property
     def chat_template(self) -> str | dict[str, str] | None:

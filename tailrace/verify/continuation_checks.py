@@ -15,8 +15,8 @@ HALF_A_CHARACTER = "\ufffd"
 def check_continuation(
     out: Report, response: history.Response, responses: Mapping[str, history.Response]
 ) -> None:
-    """L15: only text is continued, and it is the text of the former response, which was cut short.
-    `responses`: the others, of which one may be that one."""
+    """L15: a continuation continues text only, and exactly the text of the former response, which
+    was cut short. `responses`: all responses; the former one may be among them."""
     request = response.requests[0].request if response.requests else None
     if request is None or not request.continue_final:
         return
@@ -54,5 +54,5 @@ def _source_problems(request: records.Request, source: history.Response) -> Iter
 
 
 def _text(account: reference_fold.Account) -> str:
-    """Of the last item, without a character that was cut in two."""
+    """The text of the last item, without a character that was cut in two."""
     return account.parts[-1].text.rstrip(HALF_A_CHARACTER)

@@ -176,7 +176,7 @@ class Account:
 
     @property
     def vectors(self) -> tuple[bytes, ...]:
-        """Of the inputs that were to be embedded."""
+        """The vectors of the inputs that were to be embedded."""
         return self.end.vectors if self.end is not None else ()
 
     @property

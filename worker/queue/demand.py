@@ -26,7 +26,7 @@ MAX_PRINCIPALS: Final = (
 
 @dataclass(slots=True)
 class _Habit:
-    """Of one principal, in tokens.
+    """What one principal's requests ask for and take, in tokens.
 
     Attributes:
         cost, tokens: what ended requests were allowed to use, and what they used.
@@ -43,7 +43,7 @@ class _Habit:
 
     @property
     def variance(self) -> float:
-        """Of the tokens of one request; 0 while none has ended."""
+        """Variance of the tokens of one request; 0 while none has ended."""
         mean = self.tokens / self.requests if self.requests else 0.0
         return max(0.0, self.squares / self.requests - mean**2) if self.requests else 0.0
 

@@ -22,7 +22,7 @@ _AT_ONCE: Final = 0.0, 0.0
 
 
 class Load:
-    """Of one worker.
+    """The load of one worker.
 
     Attributes:
         _had_queue: requests waited for a slot at the last measurement.

@@ -145,7 +145,7 @@ class _Turn:
         self.total = before + self._sums[-1]
 
     def cost_before(self, own: float, cost: float, total: float) -> float:
-        """Of a request with this cost, after `own` tokens of its principal, which has `total`."""
+        """The cost before a request of this cost, after `own` tokens of its principal's `total`."""
         until = own + cost / 2  # half of the principals with as much go first
         less = bisect.bisect_left(self._totals, until)
         everyone = self._sums[less] + until * (len(self._totals) - less)

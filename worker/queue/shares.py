@@ -17,7 +17,7 @@ _ROUNDING: Final = 1e-6  # of a slot
 
 
 class Shares:
-    """Of one pool of slots.
+    """The tenants' and principals' shares of one pool of slots.
 
     Attributes:
         _requests: how many requests hold a slot or wait for one, by tenant and principal.
