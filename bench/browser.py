@@ -223,8 +223,9 @@ class Tab:
         }
 
     def memory_values(self) -> dict[str, float]:
-        """What the page holds when all that it no longer needs is collected."""
-        for _ in range(3):  # what a finaliser or an observer lets go is collected by the next one
+        """The page's memory after a collection of all garbage."""
+        # Objects that a finaliser or an observer releases are collected by the next one.
+        for _ in range(3):
             self._session.send("HeapProfiler.collectGarbage")
             self.page.wait_for_timeout(200)
         heap = self._session.send("Runtime.getHeapUsage")

@@ -404,7 +404,7 @@ def main() -> int:
             values = overload_figures.figures(requests, arguments.seconds, CAPACITY)
             if run is ALONE:
                 idle_p99_s = values["interactive_first_p99_ms"] / 1000
-            if not math.isnan(idle_p99_s):  # else nobody knows how quick idle pools are
+            if not math.isnan(idle_p99_s):  # else the latency of idle pools is not known
                 values |= {
                     "recovery_s": overload_figures.recovery_s(
                         requests, arguments.seconds, idle_p99_s

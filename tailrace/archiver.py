@@ -83,7 +83,7 @@ async def serve(config: settings.ArchiveSettings) -> None:
 
     Raises:
         settings.Misconfigured: before it folds anything.
-        Exception: a part failed for good; the process has to be started again.
+        Exception: a part failed for good; the process must be restarted.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,7 +7,7 @@ topic; records of different topics may come in any order and give the same state
                 One that was cut into records is stored in parts until it is complete. A copy of an
                 existing row changes nothing.
     METADATA    the metadata of the row, also before there is one
-    DELETED     no row for its owner, for ever; its records in the topic are to be erased
+    DELETED     no row for its owner, for ever; its records in the topic must be erased
     tombstone   no row and no metadata
 
 A response that is written again after it was erased (a slow worker's copy) is erased again.
@@ -64,7 +64,7 @@ class State:
         parts: records of a HISTORY that is not complete.
         erased: keys of owners who deleted it, and `TOMBSTONE`.
         changes: metadata by the key of the principal who set it. Only its owner's counts.
-        tombstones: keys that are to be erased from the topic.
+        tombstones: keys that must be erased from the topic.
     """
 
     rid: str

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Transcript:
-    """The text of one answer, piece by piece. What the methods return is to be printed.
+    """The text of one answer, piece by piece. The caller prints the methods' results.
 
     Attributes:
         _open: the kind of the item that is being printed; None between items.

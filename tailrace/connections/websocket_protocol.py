@@ -330,8 +330,8 @@ class Protocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """No pong came in time. That proves nothing while the pong may be among unread data."""
         timeout_s, caught_up = self.ping_timeout or 0.0, self._caught_up
-        behind = caught_up is None or self.loop.time() - caught_up < timeout_s
-        if behind or self.read_paused:
+        lags = caught_up is None or self.loop.time() - caught_up < timeout_s
+        if lags or self.read_paused:
             self.pong_timer = self.loop.call_later(timeout_s, self.keepalive_timeout)
         else:
             super().keepalive_timeout()

@@ -105,7 +105,7 @@ class LookUp:
             starts_load = rid not in self._loads
             stream = await self._loaded_stream(rid, address, owner)
             if starts_load and stream.owner != owner:
-                raise NotFound(rid)  # the look-up went as far as that of an unknown id
+                raise NotFound(rid)  # the look-up cost as much as that of an unknown id
         if stream.owner != owner:
             await self.miss(rid, address, owner)
         return stream

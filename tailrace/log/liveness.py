@@ -33,15 +33,15 @@ class Liveness:
     """Watches one consumer while it is polled.
 
     A partition is silent when no fetch of it was answered for `SILENT_S` of polling. A new consumer
-    is then asked for its end. If it is answered, the watched consumer is `blind` and has to be
-    replaced. If no new consumer can connect, login included, this one would be of no use either. A
-    partition that nobody hears of may have no leader for a moment.
+    then queries its end. If it gets an answer, the watched consumer is `blind` and must be
+    replaced. If no new consumer can connect, login included, a replacement would not help. A
+    partition for which no client gets answers may have no leader for a moment.
 
     Attributes:
-        blind: a new consumer would hear more. Empty again with `connected`.
-        _marks: what the consumer said of its last answer, by partition, at the last check.
+        blind: a new consumer would get answers. False again after `on_connected`.
+        _marks: the consumer's time of its last answer, by partition, at the last check.
         _silent_s: seconds of polling without an answer, by partition.
-        _missing: partitions of which has to be heard before the reader answers.
+        _missing: partitions that need an answer before the reader `answers`.
         _refused: no new client could connect.
         _checked_at: time of the last check; None until the first one.
         _full: a poll since the last check left records where they were: not all were to be fetched.
@@ -74,7 +74,7 @@ class Liveness:
 
     @property
     def answers(self) -> bool:
-        """Whether the reader gets what its partitions hold, as far as is known."""
+        """Whether the brokers answer the reader's fetches, by what is known."""
         return self._answers
 
     def on_connected(self) -> None:

@@ -13,8 +13,8 @@ from tailrace.protocol import ids
 from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 # Returns the value that stands after the call. SET with NX and GET together needs Redis 7.
-# A value that is not a response id is overwritten: else it would hide the key until it expires.
-# Keys of one principal; above it the oldest are forgotten. 260 bytes each, with the list.
+# A value that is not a response id is overwritten: else it would hide the key until it
+# expires. Keys of one principal; above it the oldest are forgotten. 260 bytes each, with the list.
 MOST: Final = 50_000
 
 # KEYS: the key, the principal's list. ARGV: response id, lifetime in ms, most keys.

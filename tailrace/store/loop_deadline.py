@@ -12,7 +12,7 @@ from typing import Any, Final
 
 STEP_S: Final = 0.05
 LATE_S: Final = 0.02  # a timer that fires later than this says that the loop is slow
-# After this many times the deadline the call ends in any case.
+# After this multiple of the deadline the call ends in any case.
 MAX_STRETCH: Final = 8.0
 
 

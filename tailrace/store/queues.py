@@ -14,9 +14,9 @@ from tailrace.protocol.queue_place import Place
 from tailrace.store.redis_store import RedisStore, digest, milliseconds
 
 TTL_S: Final = 5
-# A worker that dies leaves its fields behind. With more of them than this all are deleted.
+# A worker that dies does not delete its fields. With more of them than this all are deleted.
 MAX_FIELDS: Final = 50_000
-# What says more is not believed.
+# A larger value is not believed.
 MAX_POSITION: Final = 1_000_000
 MAX_ETA_S: Final = 86_400.0
 

@@ -22,9 +22,9 @@ PATIENCE: Final = 8
 # After a call without an answer, Redis is not called for this time. A Redis that hangs costs one
 # timeout per second, not one per request.
 AWAY_S: Final = 1.0
-# Batches go one after the other. An exchange that was given up may still be closing.
+# Batches go one after the other. An abandoned exchange may still be closing.
 MAX_CONNECTIONS: Final = 4
-# No service writes a larger value. One that lies there all the same is not read.
+# No service writes a larger value. A larger one is not read.
 MAX_VALUE_BYTES: Final = 1 << 20
 
 T = TypeVar("T")

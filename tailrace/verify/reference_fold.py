@@ -61,7 +61,7 @@ class Part(NamedTuple):
     beginning: Beginning | None
     text: str
     first: int
-    behind: int
+    stop: int
 
 
 class Frame(NamedTuple):
@@ -168,8 +168,8 @@ class Account:
         ends = [(m.at, m.ids) for m in marks] + [(len(text), self.total)]
         begins = [(0, 0), *ends[:-1]]
         parts = [
-            Part(start, text[a:b], first, behind)
-            for start, (a, first), (b, behind) in zip(starts, begins, ends, strict=True)
+            Part(start, text[a:b], first, stop)
+            for start, (a, first), (b, stop) in zip(starts, begins, ends, strict=True)
         ]
         # Without characters before it, the first mark begins the first item.
         return parts[1:] if marks and not parts[0].text else parts
@@ -183,7 +183,7 @@ class Account:
     def reasoning(self) -> int:
         """Number of ids that belong to reasoning, without those that were copied."""
         return sum(
-            max(0, p.behind - max(p.first, self.copied))
+            max(0, p.stop - max(p.first, self.copied))
             for p in self.parts
             if p.beginning is not None and p.beginning.kind == "r"
         )

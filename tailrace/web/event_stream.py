@@ -62,7 +62,7 @@ class EventStream(Response, Generic[E]):
 
     Attributes:
         _deadline: of the writes to the client.
-        _cancellation: done when the body is to be broken off; None before the body began.
+        _cancellation: done when the body must be aborted; None before the body began.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ class QueryRoutes:
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app` with `WS /v1/watch` in front of it.
 
-        Every layer of a web framework is a suspended frame for as long as a socket is open, and
-        there are thousands of these sockets that say nothing. So this is not a coroutine either.
+        Every layer of a web framework is a suspended frame while a socket is open, and there are
+        thousands of these idle sockets. So this is not a coroutine either.
         """
 
         def dispatch(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -57,8 +57,8 @@ class WatchSender:
         Args:
             watches: the socket's subscriptions by response id; they may change at any time.
             unwatch: ends the subscription of a response id.
-            on_lost: called when the log no longer holds what a response has to send.
-            on_finished: called when nothing is left and no response is followed, and when the task
+            on_lost: called when the log has lost events that a response has to send.
+            on_finished: called when nothing remains and no response is followed, and when the task
                 has failed.
             compact: events of responses are sent in the compact form.
         """
@@ -100,7 +100,7 @@ class WatchSender:
             self._wake()  # the task ends
 
     def cancel(self) -> SendTask | None:
-        """Send nothing more. Returns the task, which is to be awaited."""
+        """Send nothing more. Returns the task, which must be awaited."""
         self._notes.clear()
         self._note_bytes = 0
         self._pending.clear()
@@ -151,8 +151,8 @@ class WatchSender:
             return close_codes.CloseCode.SLOW
 
     async def _send_one(self, rid: str) -> None:
-        """One batch of one response; what is left keeps its turn after the others, so no response
-        starves another."""
+        """Send one batch of one response; the rest waits for its turn after the others, so no
+        response starves another."""
         del self._pending[rid]
         subscription = self._watches.get(rid)
         if subscription is None:

@@ -162,10 +162,10 @@ async def test_the_reasoning_that_was_copied_is_not_counted() -> None:
         source = asking(worker.memory)
         await done(worker, source)
         part = accounted(worker.memory, source).parts[0]
-        behind = await done(worker, forked(source, worker.memory, part.behind))
+        behind = await done(worker, forked(source, worker.memory, part.stop))
         assert behind.ended.usage.reasoning_tokens == 0
         inside = await done(worker, forked(source, worker.memory, part.first + 5))
-        assert inside.ended.usage.reasoning_tokens == part.behind - part.first - 5
+        assert inside.ended.usage.reasoning_tokens == part.stop - part.first - 5
 
 
 async def left(worker: Worker, fork: records.Request, copied: int, frames: list[list[int]]) -> None:
