@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 
 from gateway.parsing import command
-from gateway.requests import admitting, request_builder, stages, turns
+from gateway.requests import request_builder, stages, turns
+from gateway.requests.admitting import Admitting
 from gateway.responses import context
 from tailrace.auth.principal import Principal
 
@@ -16,11 +17,11 @@ class Deciding:
 
     def __init__(
         self,
-        admit: admitting.Admitting,
+        admitting: Admitting,
         builder: request_builder.RequestBuilder,
         places: turns.Turns,
     ) -> None:
-        self._admitting = admit
+        self._admitting = admitting
         self._builder = builder
         self._turns = places
 

@@ -16,19 +16,20 @@ from typing import Final
 from gateway.load import rate_limits
 from gateway.parsing import command
 from gateway.requests import (
-    admitting,
-    appending,
     busy_turns,
     charging,
-    deciding,
-    following,
-    preparing,
     request_writer,
     search_port,
     stages,
     stream_keeper,
 )
+from gateway.requests.admitting import Admitting, Intake, Recall
+from gateway.requests.appending import Appending
+from gateway.requests.busy_turns import BusyTurns
+from gateway.requests.deciding import Deciding
 from gateway.requests.earlier import EarlierRequests
+from gateway.requests.following import Following
+from gateway.requests.preparing import Preparing
 from gateway.responses import busy, response_stream
 from tailrace import log, telemetry
 from tailrace.auth.principal import Principal
@@ -54,27 +55,27 @@ class Submission:
 
     def __init__(
         self,
-        intake: admitting.Intake,
-        admit: admitting.Admitting,
-        decide: deciding.Deciding,
-        prepare: preparing.Preparing,
-        append: appending.Appending,
-        follow: following.Following,
+        intake: Intake,
+        admitting: Admitting,
+        deciding: Deciding,
+        preparing: Preparing,
+        appending: Appending,
+        following: Following,
         earlier: EarlierRequests,
         rates: rate_limits.RateLimiter,
-        waits: busy_turns.BusyTurns,
+        busy_turns: BusyTurns,
         writer: request_writer.RequestWriter,
         streams: stream_keeper.StreamKeeper,
     ) -> None:
         self.intake = intake
-        self._admitting = admit
-        self._deciding = decide
-        self._preparing = prepare
-        self._appending = append
-        self.following = follow
+        self._admitting = admitting
+        self._deciding = deciding
+        self._preparing = preparing
+        self._appending = appending
+        self.following = following
         self._earlier = earlier
         self._rates = rates
-        self._busy = waits
+        self._busy_turns = busy_turns
         self._writer = writer
         self.streams = streams
 
@@ -89,7 +90,7 @@ class Submission:
         return self._writer.responsive
 
     async def submit(
-        self, create: command.Create, principal: Principal, recall: admitting.Recall = _nothing
+        self, create: command.Create, principal: Principal, recall: Recall = _nothing
     ) -> response_stream.ResponseStream:
         """Bring a request into the log.
 
@@ -105,7 +106,7 @@ class Submission:
         """
         give_up = time.monotonic() + busy_turns.WAIT_S
         with telemetry.span("submit", pool=create.pool, priority=create.priority):
-            async with self._busy.line(create):
+            async with self._busy_turns.line(create):
                 while True:
                     try:
                         return await self._submit_once(create, principal, recall)
@@ -113,10 +114,10 @@ class Submission:
                         stream = await self._earlier.find(create, principal)
                         if stream is not None:
                             return stream
-                        await self._busy.wait(error, create.if_busy, principal, give_up)
+                        await self._busy_turns.wait(error, create.if_busy, principal, give_up)
 
     async def _submit_once(
-        self, create: command.Create, principal: Principal, recall: admitting.Recall
+        self, create: command.Create, principal: Principal, recall: Recall
     ) -> response_stream.ResponseStream:
         """Raises busy.Busy: the turn before it is still running. Nothing was written."""
         arrival = self._admitting.receive(create, principal, recall)

@@ -77,14 +77,14 @@ def submission_of(
         *(parts.pools, parts.breakers, routes, writer, parts.canaries, parts.hedges), clock=clock
     )
     streams.on_end, streams.on_first_token = watch.on_end, watch.on_first_token
-    admit = admitting.Admitting(
+    admitting_stage = admitting.Admitting(
         *(parts.limits, intake, builder, writer, routes, parts.counts, streams)
     )
     earlier_requests = earlier.EarlierRequests(parts.keys, builder)
     return submission.Submission(
         intake,
-        admit,
-        deciding.Deciding(admit, builder, parts.turns),
+        admitting_stage,
+        deciding.Deciding(admitting_stage, builder, parts.turns),
         preparing.Preparing(builder, parts.rates, parts.tokens, parts.files, parts.permit),
         appending.Appending(writer, parts.keys, earlier_requests, parts.turns, parts.withdrawals),
         following.Following(builder, streams, routes, watch, parts.hedges, parts.spawn),

@@ -10,7 +10,8 @@ from gateway.files import passage_prompt
 from gateway.parsing import command, file_text, searches
 from gateway.parsing.file_search import FileSearch
 from gateway.requests import search_port
-from gateway.retrieval import embedder, vector_stores
+from gateway.retrieval import vector_stores
+from gateway.retrieval.embedder import Embedder
 from gateway.retrieval.passages import Passages
 from tailrace import log
 from tailrace.auth.principal import Principal
@@ -26,12 +27,12 @@ class Searcher:
         self,
         stores: vector_stores.VectorStores,
         passages: Passages,
-        embed: embedder.Embedder,
+        embedder: Embedder,
         clock: Callable[[], float],
     ) -> None:
         self._stores = stores
         self._passages = passages
-        self._embedder = embed
+        self._embedder = embedder
         self._clock = clock
 
     async def hits(

@@ -17,6 +17,7 @@ from typing import Final
 from gateway.files import uploads
 from gateway.parsing import file_text
 from gateway.retrieval import embedder, vector_stores
+from gateway.retrieval.embedder import Embedder
 from gateway.retrieval.passages import Passages
 from tailrace import log, telemetry
 from tailrace.auth.principal import DEFAULT_SCOPES, Principal
@@ -57,14 +58,14 @@ class Ingestion:
         stores: vector_stores.VectorStores,
         passages: Passages,
         files: uploads.Uploads,
-        embed: embedder.Embedder,
+        embedder: Embedder,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stores = stores
         self._passages = passages
         self._files = files
-        self._embedder = embed
+        self._embedder = embedder
         self._clock = clock
         self._monotonic = monotonic
         self._running: dict[str, tuple[str, asyncio.Task[None]]] = {}

@@ -29,7 +29,8 @@ from gateway.parsing import (
     embeddings_api,
     responses_api,
 )
-from gateway.requests import choices, submission
+from gateway.requests import choices
+from gateway.requests.submission import Submission
 from gateway.requests.withdrawals import Withdrawals
 from gateway.responses import response_stream
 from gateway.routes import large_bodies, request_body
@@ -79,7 +80,7 @@ class CreateRoutes:
         config: settings.GatewaySettings,
         pools: settings.CurrentPools,
         gate: access.Access,
-        submit: submission.Submission,
+        submission: Submission,
         withdrawals: Withdrawals,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
@@ -99,7 +100,7 @@ class CreateRoutes:
         self._parse_count = functools.partial(responses_api.parse_count, searches=searches)
         self._pools = pools
         self._gate = gate
-        self._submit = submit
+        self._submission = submission
         self._withdrawals = withdrawals
         self._draining = draining
         self._checks = checks
@@ -161,8 +162,8 @@ class CreateRoutes:
             create: command.Create, principal: Principal
         ) -> int | response_stream.ResponseStream:
             headers.update(create.headers)
-            tokens = await self._submit.count(create, principal)
-            return await self._submit.submit(create, principal) if tokens is None else tokens
+            tokens = await self._submission.count(create, principal)
+            return await self._submission.submit(create, principal) if tokens is None else tokens
 
         principal, tokens = await self._submit_body(
             request, auto_model.reading(self._parse_count), submit
@@ -322,7 +323,7 @@ class CreateRoutes:
         ) -> tuple[command.Create, choices.Choices]:
             creates = choices.requests(create, prompts(create))
             choice_streams = await choices.submit(
-                self._submit, self._withdrawals, creates, principal
+                self._submission, self._withdrawals, creates, principal
             )
             for headers in (choice_streams.headers, choice_streams.streams[0].headers):
                 headers.update(create.headers)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from gateway.load import worker_registry
 from gateway.load.breakers import Breakers
 from gateway.load.canaries import Canaries
-from gateway.requests import submission
+from gateway.requests.submission import Submission
 from tailrace.log import interfaces
 from tailrace.store.redis_store import RedisStore
 from tailrace.web import access
@@ -24,7 +24,7 @@ class HealthRoutes:
 
     def __init__(
         self,
-        submit: submission.Submission,
+        submission: Submission,
         gate: access.Access,
         redis: RedisStore,
         workers: worker_registry.WorkerRegistry,
@@ -33,7 +33,7 @@ class HealthRoutes:
         tails: Sequence[interfaces.TailReader],
     ) -> None:
         """`tails`: readers in addition to those of the delivery."""
-        self._submit = submit
+        self._submission = submission
         self._gate = gate
         self._redis = redis
         self._workers = workers
@@ -53,15 +53,15 @@ class HealthRoutes:
     async def readiness(self) -> dict[str, Any]:
         """Return the JSON of `/ready`. It depends on the log; Redis and engines may start later."""
         revisions = self._canaries.report()
-        kafka = self._submit.responsive and all(reader.answers for reader in self._tails)
+        kafka = self._submission.responsive and all(reader.answers for reader in self._tails)
         return {
-            "ready": self._submit.accepting
+            "ready": self._submission.accepting
             and kafka
             and self._gate.revocations.ready
-            and not self._submit.intake.leaving,
+            and not self._submission.intake.leaving,
             "kafka": kafka,
             "redis": await self._redis.reachable(),
-            "draining": self._submit.intake.leaving,
+            "draining": self._submission.intake.leaving,
             "engine": self._workers.state(),
             "pools": self._breakers.report(),
             **({"revisions": revisions} if revisions else {}),

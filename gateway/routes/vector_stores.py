@@ -13,7 +13,8 @@ from gateway.files import uploads
 from gateway.load import admission, rate_limits
 from gateway.parsing import file_text, json_body, vector_stores_api
 from gateway.responses import log_answers
-from gateway.retrieval import embedder, file_search, vector_stores
+from gateway.retrieval import file_search, vector_stores
+from gateway.retrieval.embedder import Embedder
 from gateway.retrieval.passages import Passages
 from gateway.routes import request_body, responses
 from tailrace.auth.principal import CredentialScope
@@ -38,7 +39,7 @@ class VectorStoreRoutes:
         stores: vector_stores.VectorStores,
         passages: Passages,
         files: uploads.Uploads,
-        embed: embedder.Embedder,
+        embedder: Embedder,
         searcher: file_search.Searcher,
         rates: rate_limits.RateLimiter,
         budget: kept_bytes.KeptBytes,
@@ -47,7 +48,7 @@ class VectorStoreRoutes:
         self._stores = stores
         self._passages = passages
         self._files = files
-        self._embedder = embed
+        self._embedder = embedder
         self._searcher = searcher
         self._rates = rates
         self._budget = budget

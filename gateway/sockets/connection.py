@@ -14,7 +14,7 @@ import msgspec
 from starlette.websockets import WebSocket
 
 from gateway.parsing import auto_model, json_body, responses_api
-from gateway.requests import submission
+from gateway.requests.submission import Submission
 from gateway.responses import response_operations, response_stream
 from gateway.sockets import client_socket, lanes
 from tailrace import log, settings, telemetry
@@ -46,7 +46,7 @@ class Connection:
         principal: Principal,
         config: settings.GatewaySettings,
         pools: settings.CurrentPools,
-        submit: submission.Submission,
+        submission: Submission,
         operations: response_operations.ResponseOperations,
         gate: access.Access,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
@@ -69,7 +69,7 @@ class Connection:
             responses_api.parse, websocket=True, searches=config.searches
         )
         self._pools = pools
-        self._submit = submit
+        self._submission = submission
         self._operations = operations
         self._gate = gate
         self._origin = origin
@@ -204,7 +204,7 @@ class Connection:
             body = json_body.decode(data)
             previous = body.get("previous_response_id")
             create = auto_model.parse_auto(body, self._pools.catalog, self._parse)
-            return await self._submit.submit(
+            return await self._submission.submit(
                 create, self.principal, lambda rid: self._scheduler.recall(lane, rid)
             )
         except errors.ApiError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.requests import submission
+from gateway.requests.submission import Submission
 from gateway.responses import response_operations, response_stream
 from gateway.sockets import connection, lanes
 from tailrace import settings, telemetry
@@ -30,7 +30,7 @@ class Sockets:
         config: settings.GatewaySettings,
         pools: settings.CurrentPools,
         gate: access.Access,
-        submit: submission.Submission,
+        submission: Submission,
         operations: response_operations.ResponseOperations,
         draining: drain.Draining,
         checks: write_deadline.DeadlineChecks,
@@ -41,7 +41,7 @@ class Sockets:
         self._pools = pools
         self._budget = budget
         self._gate = gate
-        self._submit = submit
+        self._submission = submission
         self._operations = operations
         self._draining = draining
         self._checks = checks
@@ -55,7 +55,7 @@ class Sockets:
         """One handshake and, if it is accepted, one connection."""
         try:
             self._gate.check_origin(socket)
-            if self._submit.intake.refusing:
+            if self._submission.intake.refusing:
                 raise errors.unavailable("This instance is shutting down; connect again.")
             principal = await self._gate.principal(socket, CredentialScope.CREATE)
             self._gate.room.check_room(principal)
@@ -87,7 +87,7 @@ class Sockets:
             principal,
             self._config,
             self._pools,
-            self._submit,
+            self._submission,
             self._operations,
             self._gate,
             self._spawn,
@@ -130,6 +130,8 @@ class Sockets:
         after = error_mapping.cursor(query.get("starting_after"))
         lane = lanes.lane_of(query.get("stream_id"))
         try:
-            return lane, await self._submit.streams.follow(rid, access.owner_of(principal), after)
+            return lane, await self._submission.streams.follow(
+                rid, access.owner_of(principal), after
+            )
         except error_mapping.DELIVERY_ERRORS as error:
             raise error_mapping.api_error(rid, error) from error
